@@ -1,0 +1,120 @@
+# `make help` lists what there is. `make demo` and `make test` set everything up themselves.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3.11
+# the Dagster UI: `make demo UI=0` ends instead of leaving it running
+UI ?= 1
+UI_PORT ?= 3000
+# more options for pytest: `make test PYTEST="-k registry"`
+PYTEST ?=
+STATE := $(or $(SWITCHYARD_STATE_DIR),.switchyard)
+JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
+BIN := .venv/bin
+STAMPS := .venv/.stamps
+CHECK := orchestration/local/preflight.py
+
+export GX_ANALYTICS_ENABLED := false
+export DAGSTER_DISABLE_TELEMETRY := yes
+# a run starts an interpreter with Dagster and Spark in it: on two busy cores that takes longer than Dagster's 60 s
+export DAGSTER_GRPC_TIMEOUT_SECONDS := 300
+
+##@ To begin
+.PHONY: help setup demo demo-down test ui
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## a million trades, two versions, compared, switched and switched back; then the UI (UI=0: without)
+	@UI=$(UI) UI_PORT=$(UI_PORT) $(BIN)/python -m demo
+
+demo-down: setup ## end what `make demo` left running
+	@$(BIN)/python -m demo.down
+
+test: setup ## all tests but those with a browser and the longest: the fast ones first
+	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
+	@$(BIN)/pytest -m "(broker or spark or e2e) and not ui and not soak" $(PYTEST)
+
+ui: setup ## Dagster's UI on port UI_PORT (3000)
+	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
+	@mkdir -p $(STATE)/dagster
+	@[ -e $(STATE)/dagster/dagster.yaml ] || cp orchestration/local/dagster.yaml $(STATE)/dagster/
+	@DAGSTER_HOME=$$(cd $(STATE)/dagster && pwd) exec $(BIN)/dagster dev -h 127.0.0.1 -p $(UI_PORT)
+
+##@ Set-up, each step only when its input changed
+.PHONY: preflight
+setup: $(STAMPS)/project $(JARS)/.verified ## the virtual environment, the packages and the jars
+
+# on every run: without these two nothing works, and the error would be someone else's
+preflight:
+	@$(PYTHON) -c '' 2>/dev/null || { echo "error: no $(PYTHON) on the path" >&2; \
+	  echo "  install Python 3.11, or name it: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
+	@$(PYTHON) $(CHECK) python java
+
+$(STAMPS)/uv: requirements-uv.lock | preflight
+	@$(PYTHON) $(CHECK) disk
+	@echo "setting up .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: requirements.lock $(STAMPS)/uv | preflight
+	@$(PYTHON) $(CHECK) disk
+	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes --compile-bytecode $< || { \
+	  echo "error: the packages of $< could not be installed" >&2; \
+	  echo "  check the network, then run make setup again: it goes on where it stopped" >&2; exit 1; }
+	@touch $@
+
+$(STAMPS)/project: pyproject.toml $(STAMPS)/packages | preflight
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation --offline \
+	  --config-settings editable_mode=compat -e .
+	@$(BIN)/python -m compileall -q pipelines expectations orchestration
+	@touch $@
+
+$(JARS)/.verified: orchestration/local/jars.toml | $(STAMPS)/project
+	@echo "fetching the jars (about 40 s the first time)"
+	@$(BIN)/python -m orchestration.local.jars
+	@touch $@
+
+##@ To work on it
+.PHONY: lint typecheck test-fast test-soak test-ui bench lock clean distclean
+lint: setup ## ruff, and the direction of the imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+typecheck: setup ## mypy, strict
+	@$(BIN)/mypy
+
+test-fast: setup ## the tests that need neither broker nor Spark
+	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
+
+test-soak: setup ## the longest: a stream under kills
+	@$(BIN)/pytest -m soak $(PYTEST)
+
+test-ui: setup ## the tests that look at the UI with a browser (chromium)
+	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \
+	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
+	@$(BIN)/pytest -m ui $(PYTEST)
+
+bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch takes
+	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks --density sparse --records 1000000
+	@$(BIN)/python -m benchmarks switch
+
+lock: $(STAMPS)/uv ## resolve pyproject.toml anew into the lock files
+	@$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
+	  --no-emit-index-url --no-annotate -q -o requirements.lock
+	@awk '/^[a-z]/ {mine = /^uv==/} mine' requirements.lock > requirements-uv.lock
+
+clean: ## caches, and all that the embedded broker holds (stopped first); keeps .venv and the jars
+	@if [ -x $(BIN)/switchyard ]; then $(BIN)/switchyard down; fi
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster evidence logs demo-report.json || true
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## also .venv and the jars: the next make setup downloads again
+	@rm -rf .venv $(JARS)
