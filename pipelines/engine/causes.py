@@ -1,0 +1,38 @@
+"""What went wrong, in a line: the part of a long error that tells a person the cause."""
+
+from __future__ import annotations
+
+import re
+
+from pipelines.errors import SwitchyardError
+
+_LONGEST_CHARS = 1500
+_TRACEBACK = "Traceback (most recent call last)"
+# as Python ends a traceback: `ValueError: not a price`, `decimal.InvalidOperation: [...]`, `KeyError`
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+
+
+def cause(error: BaseException, lines: int = 4) -> str:
+    """The first lines that say something, no frames among them; for a Python worker's error what it raised."""
+    text = error.what if isinstance(error, SwitchyardError) else str(error) or type(error).__name__
+    found = [line.rstrip() for line in text.splitlines() if line.strip()]
+    useful = [line.strip() for line in found if not line.lstrip().startswith(("at ", "File "))]
+    raised = _raised(found)
+    if raised:
+        # the first line may be the traceback's own; the rest of it is the worker's machinery
+        useful = [*(line for line in useful[:1] if _TRACEBACK not in line), *raised]
+    return " | ".join(useful[:lines])[:_LONGEST_CHARS]
+
+
+def _raised(lines: list[str]) -> list[str]:
+    """What each Python traceback in `lines` ends with, the innermost cause first, each once."""
+    ends: list[str] = []
+    inside = False
+    for line in lines:
+        if _TRACEBACK in line:
+            inside = True
+        elif inside and not line[0].isspace():
+            inside = False
+            if _RAISED.fullmatch(line):
+                ends.append(line)
+    return list(dict.fromkeys(ends))

@@ -1,0 +1,446 @@
+"""The driver: one process per release. `python -m pipelines.engine.driver stock-stats.v2`
+
+It obeys the registry and answers on the release's progress topic; Dagster and the command line never talk to it.
+Exit codes: 0 stopped at a boundary as wanted, 1 failed, 3 refused (another driver has the release).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException
+
+from pipelines.engine.causes import cause
+from pipelines.engine.checkpoint import Checkpoint, fence
+from pipelines.engine.code import code_path, load
+from pipelines.engine.heart import Heart, rss_bytes
+from pipelines.engine.lease import take_lease
+from pipelines.engine.member import GroupMember
+from pipelines.engine.query import Query
+from pipelines.engine.session import build_session
+from pipelines.engine.sink import Target
+from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
+from pipelines.errors import Refused, SwitchyardError, Unavailable
+from pipelines.kafka.client import admin
+from pipelines.kafka.offsets import end_of
+from pipelines.kafka.progress import ProgressTail, newest_progress
+from pipelines.kafka.registry import Registry, now_ms
+from pipelines.model.names import result_topic
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Counts, Heartbeat, Progress
+from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, RegistryState, Release, StateSet
+from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move
+from pipelines.settings import Settings, get_settings
+
+log = logging.getLogger("switchyard.driver")
+
+# an input that kills a batch kills it again: more tries only delay the message
+_TRIES = 3
+_BACKOFF_S = (0.5, 1, 2, 5, 10)
+_TAIL_S = 0.1
+_MARK_S = 0.05
+
+
+class _Stop(Exception):
+    """The driver is to stop at a boundary."""
+
+
+class Driver:
+    """Runs one release under one lease token until it is told to stop, fails, or is superseded."""
+
+    def __init__(self, settings: Settings, name: str, *, force: bool = False) -> None:
+        self._settings = settings
+        self._name = name
+        self._registry = Registry(settings, actor=f"driver {settings.host}:{os.getpid()}")
+        self._signalled = threading.Event()
+        self._state = "starting"
+        self._error: str | None = None
+        self._query: Query | None = None
+        self._jvm_pid = 0
+        self._heap: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._lag: Callable[[], int | None] = lambda: None
+        self._tries: dict[int, int] = {}
+        self._outages = 0
+        self._restarted_at = 0.0
+        self._missed: set[str] = set()
+        signal.signal(signal.SIGTERM, lambda *_: self._signalled.set())
+        # the terminal's Ctrl-C reaches the group; stopping is an order, not an accident
+        signal.signal(signal.SIGINT, lambda *_: self._signalled.set())
+        # 1. the lease, before anything is initialised
+        self._token = take_lease(self._registry, name, force=force).token
+        log.info("%s: lease token %d", name, self._token)
+        self._heart = Heart(settings, self._heartbeat)
+
+    # -- life
+
+    def run(self) -> int:
+        """Runs the release. Returns the process's exit code."""
+        try:
+            self._boot()
+            self._loop()
+            return 0
+        except _Stop:
+            self._to_rest("stopped")
+            return 0
+        except Superseded as error:
+            log.error("%s", error)
+            self._state = "superseded"
+            return Refused.exit_code
+        except Exception as error:
+            self._error = cause(error)
+            self._state = "failed"
+            log.error("%s failed: %s", self._name, self._error, exc_info=not isinstance(error, SwitchyardError))
+            self._end_lease()
+            return error.exit_code if isinstance(error, SwitchyardError) else 1
+        finally:
+            self._heart.close()
+
+    def _boot(self) -> None:
+        release = self._release()
+        spec = release.spec
+        if release.start is None:
+            raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
+        os.environ["SWITCHYARD_RELEASE"] = self._name
+        app, _ = load(code_path(self._settings, spec.code_digest), spec.code_digest, spec.app, (spec.module,))
+        inputs = {name: source.topic for name, source in app.inputs.items()}
+        target = Target(
+            release=self._name,
+            generation=release.generation,
+            token=self._token,
+            result_topic=result_topic(self._name, release.generation),
+            partitions=spec.partitions,
+            inputs=inputs,
+            start=release.start,
+            watermarked=app.watermark is not None,
+        )
+        known = newest_progress(self._settings, self._name)
+        expected = known is not None and known.generation == release.generation
+        # 2. the checkpoint's fence
+        self._check()
+        path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
+        spark = build_session(self._settings, self._name)
+        # 3. frozen code, in the workers too
+        spark.sparkContext.addPyFile(str(code_path(self._settings, spec.code_digest)))
+        self._watch_memory(spark)
+        writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
+        query = Query(spark, self._settings, app, spec, target, Checkpoint(path, inputs), writer, self._admit)
+        query.sink.connect()
+        self._query = query
+        # 4. the group's member
+        self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))
+        self._lag = self._lag_probe(inputs, {n: i.partitions for n, i in spec.inputs.items()})
+        log.info("%s: generation %d at batch %s", self._name, release.generation, _batch(query.sink.last))
+
+    def _loop(self) -> None:
+        query = self._need_query()
+        state = self._check()
+        if state.standing_align(self._name) is None:
+            self._start(query)
+        while True:
+            self._registry.poll(_TAIL_S)
+            state = self._check()
+            query.sink.flag_for(state.standing_mark(self._name))
+            order = state.standing_align(self._name)
+            if order is not None and not self._met(order):
+                self._meet(query, order)
+                continue
+            if self._error and query.sink.failure is None and query.sink.finished_at > self._restarted_at:
+                # a batch has ended well since: that trouble is over
+                self._error, self._outages = None, 0
+            if not query.active:
+                self._recover(query)
+            elif (
+                state.standing_mark(self._name) and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s
+            ):
+                self._quietly(query.sink.flag_idle)
+
+    def _meet(self, query: Query, order: AlignOrdered) -> None:
+        """Aligns and goes on; trouble on the way is handled as any other, and then it is tried again if still wanted."""
+        try:
+            self._align(query, order)
+        except (KafkaException, OutcomeUnknown, Unavailable) as error:
+            query.pause()
+            self._wait_out(f"while meeting {order.other}", error)
+            self._check()
+        except (Superseded, _Stop):
+            raise
+        except Exception:
+            if query.error() is None:
+                raise
+            self._recover(query)
+        else:
+            self._start(query)
+
+    def _check(self) -> RegistryState:
+        """The state as known. Raises Superseded or _Stop where this driver must end."""
+        state = self._registry.known
+        release = state.releases[self._name]
+        if release.token != self._token:
+            raise Superseded(f"{self._name}: token {self._token} is superseded by {release.token}")
+        if release.wanted == "stopped" or self._signalled.is_set() or release.state in ("retired", "aborted"):
+            raise _Stop
+        return state
+
+    def _start(self, query: Query) -> None:
+        query.start()
+        self._state = "running"
+
+    def _to_rest(self, state: str) -> None:
+        if self._query is not None:
+            self._query.pause()
+            self._member.close()
+        self._state = state
+        self._end_lease()
+        log.info("%s: %s at batch %s", self._name, state, _batch(self._query.sink.last) if self._query else "none")
+
+    def _end_lease(self) -> None:
+        try:
+            self._registry.step(lambda state: _end_of(state, self._name, self._token))
+        except SwitchyardError:
+            log.exception("%s: the lease's end could not be written; it expires", self._name)
+
+    # -- trouble
+
+    def _recover(self, query: Query) -> None:
+        """Starts the query again after an error, or gives up: three tries of one batch, no limit for an outage."""
+        error = query.error()
+        if error is None:
+            query.start()
+            return
+        if isinstance(error, Superseded):
+            raise error
+        batch = (
+            query.sink.failure[0]
+            if query.sink.failure
+            else (query.sink.last.boundary.batch_id + 1 if query.sink.last else 0)
+        )
+        if _outage(error):
+            self._wait_out(f"batch {batch}", error)
+        else:
+            self._tries[batch] = self._tries.get(batch, 0) + 1
+            self._error = f"{self._name}, batch {batch} ({self._range(query, batch)}): {cause(error)}"
+            log.error("try %d of %d: %s", self._tries[batch], _TRIES, self._error)
+            if self._tries[batch] >= _TRIES:
+                reason = self._error
+                self._registry.step(lambda _: [StateSet(release=self._name, state="failed")], reason=reason)
+                raise SwitchyardError(
+                    reason, fix=f"`switchyard status {self._name}`; mend the app and stage a new version"
+                )
+        self._check()
+        self._restarted_at = time.time()
+        query.start()
+
+    def _wait_out(self, what: str, error: BaseException) -> None:
+        """Waits before Kafka is asked again, longer each time."""
+        wait_s = _BACKOFF_S[min(self._outages, len(_BACKOFF_S) - 1)]
+        self._outages += 1
+        self._error = f"{what}: {cause(error)}"
+        log.warning("%s: Kafka fails, again in %g s: %s", self._name, wait_s, self._error)
+        self._signalled.wait(wait_s)
+
+    def _range(self, query: Query, batch: int) -> str:
+        try:
+            return query.describe_range(batch)
+        except SwitchyardError:
+            return "its range is not planned yet"
+
+    def _quietly(self, call: Callable[[], object]) -> None:
+        """A marker that can't be written now is written at the next turn; being superseded is not quiet."""
+        try:
+            call()
+        except (KafkaException, OutcomeUnknown) as error:
+            log.warning("%s: %s", self._name, error)
+
+    # -- meeting another release
+
+    def _met(self, order: AlignOrdered) -> bool:
+        last = self._need_query().sink.last
+        met = last is not None and last.aligned is not None and last.aligned.op == order.id
+        return met or order.id in self._missed
+
+    def _align(self, query: Query, order: AlignOrdered) -> None:
+        """Pauses at a boundary, waits for the other's mark, meets it exactly; an order that is void ends it.
+
+        What to do next is asked of the two newest progress records each time, so after a crash it goes on where it was.
+        """
+        self._state = "pausing"
+        if query.active:
+            query.pause()
+        query.catch_up()
+        if query.sink.last is None:
+            log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
+            query.run_first(self._must_run)
+        tail = ProgressTail(self._settings, order.other)
+        try:
+            while self._stands(order):
+                match candidate_move(order, query.sink.last, tail.newest):
+                    case Free():
+                        return
+                    case Pause(op=op):
+                        query.sink.announce(paused=op)
+                        log.info("%s: paused at batch %s for %s", self._name, _batch(query.sink.last), op)
+                    case AwaitMark():
+                        self._state = "paused"
+                        tail.poll(_MARK_S)
+                    case Run(steps=steps):
+                        self._state = "aligning"
+                        query.run_to(steps[0].to, self._check_token)
+                    case Met():
+                        query.sink.announce(aligned=order.id)
+                        log.info("%s: aligned with %s at batch %s", self._name, order.other, _batch(query.sink.last))
+            log.info("%s: %s is over, going on", self._name, order.id)
+        except PastTheMark as error:
+            log.error("%s: %s", self._name, error)
+            self._missed.add(order.id)
+        finally:
+            tail.close()
+
+    def _stands(self, order: AlignOrdered) -> bool:
+        self._registry.poll(0)
+        standing = self._check().standing_align(self._name)
+        return standing is not None and standing.id == order.id
+
+    def _must_run(self) -> None:
+        self._registry.poll(0)
+        self._check()
+
+    def _check_token(self) -> None:
+        self._registry.poll(0)
+        if self._registry.known.releases[self._name].token != self._token:
+            raise Superseded(f"{self._name}: token {self._token} is superseded")
+
+    def _admit(self) -> None:
+        """Raises Superseded if another driver has the release. Called on Spark's thread: a registry of its own."""
+        with Registry(self._settings) as registry:
+            token = registry.state().releases[self._name].token
+        if token != self._token:
+            raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
+
+    # -- what it says of itself
+
+    def _release(self) -> Release:
+        return self._registry.state().releases[self._name]
+
+    def _need_query(self) -> Query:
+        if self._query is None:
+            raise SwitchyardError(f"{self._name} has not booted")
+        return self._query
+
+    def _watch_memory(self, spark: object) -> None:
+        jvm = spark._jvm  # type: ignore[attr-defined]
+        self._jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        runtime = jvm.java.lang.Runtime.getRuntime()
+        self._heap = lambda: (int(runtime.totalMemory() - runtime.freeMemory()), int(runtime.maxMemory()))
+
+    def _lag_probe(self, inputs: dict[str, str], partitions: dict[str, int]) -> Callable[[], int | None]:
+        client = admin(self._settings)
+
+        def lag() -> int | None:
+            last = self._need_query().sink.last
+            position = last.boundary.position if last else SourcePosition(sources={})
+            ends = {n: end_of(self._settings, t, partitions[n], client=client) for n, t in inputs.items()}
+            return SourcePosition(sources=ends).records_since(position)
+
+        return lag
+
+    def _heartbeat(self) -> Heartbeat:
+        query = self._query
+        last = query.sink.last if query else None
+        report = query.last_progress() if query else {}
+        used, limit = self._heap() if self._state != "failed" else (0, 0)
+        behind = None
+        if report:
+            behind = sum(_behind(source) for source in report.get("sources", []))
+        return Heartbeat(
+            release=self._name,
+            generation=query.sink.target.generation if query else 0,
+            token=self._token,
+            host=self._settings.host,
+            pid=os.getpid(),
+            at_ms=now_ms(),
+            state=self._state,
+            batch_id=last.boundary.batch_id if last else -1,
+            behind_records=behind,
+            lag_records=self._lag(),
+            input_records_per_s=_rate(report, "inputRowsPerSecond"),
+            processed_records_per_s=_rate(report, "processedRowsPerSecond"),
+            batch_ms=int(report.get("durationMs", {}).get("triggerExecution", 0)),
+            watermark_ms=last.boundary.watermark_ms if last else None,
+            total=last.total if last else Counts(),
+            rss_bytes=rss_bytes(os.getpid()) + rss_bytes(self._jvm_pid),
+            heap_used_bytes=used,
+            heap_max_bytes=limit,
+            error=self._error,
+        )
+
+
+def _end_of(state: RegistryState, name: str, token: int) -> list[Entry]:
+    return [LeaseEnded(release=name, token=token)] if state.releases[name].token == token else []
+
+
+def _batch(progress: Progress | None) -> str:
+    return "none" if progress is None else str(progress.boundary.batch_id)
+
+
+def _rate(report: dict[str, object], name: str) -> float:
+    value = report.get(name)
+    # Spark reports NaN and Infinity for a first batch
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
+
+
+def _behind(source: dict[str, object]) -> int:
+    """Records that were there when the batch was planned, less those that it took."""
+    latest, end = source.get("latestOffset"), source.get("endOffset")
+    if not isinstance(latest, dict) or not isinstance(end, dict):
+        return 0
+    return sum(
+        max(0, int(offset) - int(end.get(topic, {}).get(partition, 0)))
+        for topic, offsets in latest.items()
+        for partition, offset in offsets.items()
+    )
+
+
+def _outage(error: BaseException) -> bool:
+    """Whether Kafka, and not the app or the input, is the cause: then waiting helps."""
+    if isinstance(error, Unavailable | OutcomeUnknown):
+        return True
+    if isinstance(error, KafkaException):
+        reason = error.args[0]
+        return bool(reason.retriable()) or reason.code() < 0
+    text = str(error)
+    return any(f"org.apache.kafka.common.errors.{name}" in text for name in _KAFKA_OUTAGES)
+
+
+_KAFKA_OUTAGES = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
+                  "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException")  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pipelines.engine.driver", description="Runs one release until it is told to stop."
+    )
+    parser.add_argument("release", help="as in stock-stats.v2")
+    parser.add_argument("--force", action="store_true", help="take the lease from a holder that still lives")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    # it tells of every call of the sink
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        code = Driver(get_settings(), options.release, force=options.force).run()
+    except SwitchyardError as error:
+        print(error, file=sys.stderr, flush=True)
+        code = error.exit_code
+    sys.stdout.flush()
+    # Spark's and librdkafka's threads may not keep a driver alive that has given up its lease
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

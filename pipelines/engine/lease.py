@@ -1,0 +1,82 @@
+"""The lease of a release: whoever has its newest token runs it, nobody else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pipelines.errors import Refused
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.registry import Registry, now_ms
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import Entry, Holder, LeaseTaken, RegistryState, Release
+from pipelines.settings import Settings
+
+
+def _start_ticks(pid: int) -> int | None:
+    """The process's start time in clock ticks since boot, field 22 of proc(5)'s stat; None if there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    # a zombie has ended, though its parent hasn't noticed
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def this_process(settings: Settings) -> Holder:
+    """This process, as a lease names it."""
+    pid = os.getpid()
+    return Holder(host=settings.host, boot_id=_boot_id(), pid=pid, started=_start_ticks(pid) or 0)
+
+
+def is_alive(holder: Holder, settings: Settings) -> bool | None:
+    """Whether the holder's process runs; None if it is on another host, of which nothing is known from here."""
+    if holder.host != settings.host:
+        return None
+    return holder.boot_id == _boot_id() and _start_ticks(holder.pid) == holder.started
+
+
+def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_ms: int) -> str | None:
+    """Who runs `release`, in words; None if nobody does.
+
+    A process proven dead holds nothing. Otherwise a heartbeat younger than `lease_timeout_s` counts, or, before the
+    first one of this token, a lease younger than `boot_timeout_s`: unknown is not dead.
+    """
+    lease = release.lease
+    if lease is None or release.lease_ended or is_alive(lease.holder, settings) is False:
+        return None
+    who = f"process {lease.holder.pid} on {lease.holder.host} (token {lease.token})"
+    if beat is not None and beat.token == lease.token:
+        age_s = (at_ms - beat.at_ms) / 1000
+        return f"{who}, heard {age_s:.1f} s ago" if age_s < settings.lease_timeout_s else None
+    age_s = (at_ms - lease.at_ms) / 1000
+    return f"{who}, starting for {age_s:.0f} s" if age_s < settings.boot_timeout_s else None
+
+
+def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTaken:
+    """Takes the next token of release `name` for this process.
+
+    `force` takes it from a holder that still lives, by an operator's order. Raises Refused if the release is unknown,
+    retired or held.
+    """
+    settings = registry.settings
+    taken: list[LeaseTaken] = []
+
+    def decide(state: RegistryState) -> list[Entry]:
+        release = state.releases.get(name)
+        if release is None:
+            raise Refused(f"there is no release {name}", fix="see `switchyard status`; stage it first")
+        if release.state in ("retired", "aborted"):
+            raise Refused(f"{name} is {release.state}", fix="stage a new version")
+        holder = held_by(release, latest_heartbeats(settings).get(name), settings, at_ms=now_ms())
+        if holder is not None and not force:
+            raise Refused(f"{name} is run by {holder}", fix=f"leave it running, or `switchyard stop {name}` first")
+        taken[:] = [LeaseTaken(release=name, token=release.token + 1, holder=this_process(settings))]
+        return list(taken)
+
+    registry.step(decide)
+    return taken[0]

@@ -1,0 +1,74 @@
+"""What Spark knows of the batch that it just ran, read from the running query: its observer tells too late."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_LATE = "numRowsDroppedByWatermark"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that can't be parsed, bytes as they came, with where it stood and why it is here."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [
+            ("topic", self.topic.encode()),
+            ("partition", str(self.partition).encode()),
+            ("offset", str(self.offset).encode()),
+            ("reason", self.reason.encode()),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetrics:
+    """Rows read, rows dropped as late, and the malformed records, each once, by topic, partition and offset."""
+
+    rows_in: int
+    late_dropped: int
+    malformed: list[DeadLetter]
+
+
+def batch_metrics(query: Any, sources: Iterable[str]) -> BatchMetrics:
+    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as `sources`.
+
+    Spark reports them after the batch is committed; the sink needs them within the batch's transaction.
+    """
+    execution = query._jsq.streamingQuery().lastExecution()
+    observed = execution.observedMetrics()
+    rows_in = 0
+    malformed: dict[tuple[str, int, int], DeadLetter] = {}
+    for name in sources:
+        if observed.contains(name):
+            # one call for all: each field of each record would be a call of its own
+            metric = json.loads(observed.apply(name).json())
+            rows_in += metric["rows"]
+            for letter in metric["malformed"]:
+                at = letter["topic"], letter["partition"], letter["offset"]
+                malformed[at] = DeadLetter(
+                    *at, _bytes(letter.get("key")), _bytes(letter.get("value")), letter["reason"]
+                )
+    return BatchMetrics(rows_in, _late_dropped(execution.executedPlan()), [malformed[at] for at in sorted(malformed)])
+
+
+def _bytes(base64_text: str | None) -> bytes | None:
+    return None if base64_text is None else base64.b64decode(base64_text)
+
+
+def _late_dropped(plan: Any) -> int:
+    metrics = plan.metrics()
+    mine = int(metrics.apply(_LATE).value()) if metrics.contains(_LATE) else 0
+    children = plan.children()
+    return mine + sum(_late_dropped(children.apply(i)) for i in range(children.size()))

@@ -1,0 +1,143 @@
+"""Tries an app on empty frames before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
+
+Prints one JSON object on standard output: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
+A process of its own: importing an app's code can't be undone, and neither the terminal nor Dagster should carry Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.engine.causes import cause
+from pipelines.engine.code import load
+from pipelines.engine.frames import input_schema, result_of, serialised
+from pipelines.engine.session import build_session
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.model.app import App, AppendStream, Table
+from pipelines.settings import get_settings
+
+
+def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a release of app `name` would be: module, inputs, result's key, schema, partitions, suite ...
+
+    The function runs on empty frames and its plan is started as a stream on an empty folder, so that what Spark can't
+    run endlessly is refused here. Raises BadUsage for what the author must mend, Refused for a nondeterministic plan.
+    """
+    app, module = load(path, digest, name)
+    unknown = [key for key in settings if key not in app.settings]
+    if unknown:
+        raise BadUsage(
+            f"app {name} has no setting {', '.join(unknown)}; it has {', '.join(app.settings) or 'none'}",
+            fix="check --set",
+        )
+    values = {key: _like(name, key, app.settings[key], value) for key, value in settings.items()}
+    spark = build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True)
+    # what a function hands to Python workers is imported there by name
+    spark.sparkContext.addPyFile(str(path))
+    try:
+        result = _run(spark, app, values)
+        return {
+            "app": name,
+            "module": module,
+            "settings": {**app.settings, **values},
+            "inputs": {source: spec.topic for source, spec in app.inputs.items()},
+            "table": isinstance(app.result, Table),
+            "key": list(app.result.key),
+            "partitions": app.result.partitions,
+            "schema_ddl": ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields),
+            "suite": app.suite,
+            "watermark": app.watermark,
+            "comparable": app.comparable,
+        }
+    finally:
+        spark.stop()
+
+
+def _like(app: str, key: str, default: Any, text: Any) -> Any:
+    """A setting's value in the type of its default."""
+    if not isinstance(text, str) or isinstance(default, str):
+        return text
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        return type(default)(text)
+    except (ValueError, KeyError) as error:
+        raise BadUsage(
+            f"setting {key} of {app} is {type(default).__name__}, not {text!r}", fix="check --set"
+        ) from error
+
+
+def _run(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
+    schemas = {name: input_schema(source) for name, source in app.inputs.items()}
+    empty = {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
+    try:
+        result = result_of(app, empty, settings)
+        serialised(app, result).toArrow()
+    except SwitchyardError:
+        raise
+    except Exception as error:
+        raise BadUsage(
+            f"the function of app {app.name} raises on empty input: {_cause(error)}", fix="mend the function"
+        ) from error
+    if not result._jdf.queryExecution().analyzed().deterministic():
+        raise Refused(
+            f"the function of app {app.name} is not deterministic (rand, uuid or the like): a replay would not give the same result",
+            fix="derive such values from the input's columns",
+        )
+    _start_on_nothing(spark, app, schemas, settings)
+    return result
+
+
+def _start_on_nothing(spark: SparkSession, app: App, schemas: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        frames = {}
+        for name, schema in schemas.items():
+            (Path(folder) / name).mkdir()
+            frames[name] = spark.readStream.schema(schema).json(f"{folder}/{name}")
+        try:
+            result = result_of(app, frames, settings)
+            query = (
+                result.writeStream.format("noop")
+                .outputMode(app.output_mode)
+                .option("checkpointLocation", f"{folder}/checkpoint")
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        except Exception as error:
+            kind = "stream" if isinstance(app.result, AppendStream) else "table"
+            raise BadUsage(
+                f"app {app.name} can't run as a {kind} without end: {_cause(error)}",
+                fix="see Spark's rules for streaming queries in the mode of this result",
+            ) from error
+
+
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__name__}: {cause(error, lines=3)}"
+
+
+def main(arguments: list[str]) -> None:
+    path, digest, name, settings = arguments
+    answer: dict[str, Any]
+    # an app that prints at import must not spoil the answer
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            answer = {"spec": probe(Path(path), digest, name, json.loads(settings))}
+        except SwitchyardError as error:
+            answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
+    print(json.dumps(answer), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""The running query of a release: started, paused at a boundary, run for exactly one batch planned by hand."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.frames import (
+    observed,
+    parse,
+    read_stream,
+    result_of,
+    serialised,
+)
+from pipelines.engine.metrics import BatchMetrics, batch_metrics
+from pipelines.engine.sink import Sink, Target
+from pipelines.engine.writer import Writer
+from pipelines.errors import SwitchyardError
+from pipelines.model.app import App
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import ReleaseSpec
+from pipelines.settings import Settings
+
+_POLL_S = 0.01
+
+
+class Query:
+    """One release's Spark query on one checkpoint. A pause keeps the session warm."""
+
+    def __init__(
+        self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Target,
+        checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._spark = spark
+        self._settings = settings
+        self._app = app
+        self._release = spec.release
+        self._checkpoint = checkpoint
+        self._query: Any = None
+        self._started = threading.Event()
+        self.sink = Sink(
+            target,
+            writer,
+            checkpoint,
+            serialise=lambda rows: serialised(app, rows),
+            metrics=self._metrics,
+            admit=admit,
+        )
+        frames = {
+            name: observed(
+                parse(
+                    read_stream(
+                        spark, settings, source, target.start.sources.get(name, {}), settings.max_records_per_batch
+                    ),
+                    source,
+                ),
+                name,
+            )
+            for name, source in app.inputs.items()
+        }
+        self._frame = result_of(app, frames, spec.settings)
+
+    def start(self, batches: int | None = None) -> None:
+        """Starts the query: endless, or for so many new batches."""
+        self._started.clear()
+        self.sink.open(batches)
+        self._query = (
+            self._frame.writeStream.foreachBatch(self.sink.process_batch)
+            .outputMode(self._app.output_mode)
+            .option("checkpointLocation", str(self._checkpoint.path))
+            .queryName(self._release)
+            .trigger(processingTime=f"{int(self._settings.trigger_s * 1000)} milliseconds")
+            .start()
+        )
+        self._started.set()
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and bool(self._query.isActive)
+
+    def error(self) -> BaseException | None:
+        """Why the query ended; None if it runs or was stopped at a boundary."""
+        if self._query is None or self._query.isActive or self.sink.refused_at_boundary:
+            return None
+        if self.sink.failure is not None:
+            return self.sink.failure[1]
+        error: BaseException | None = self._query.exception()
+        return error
+
+    def last_progress(self) -> dict[str, Any]:
+        """Spark's own report of the last batch; empty before the first."""
+        progress = self._query.lastProgress if self._query is not None else None
+        return dict(json.loads(progress.json)) if progress is not None else {}
+
+    def pause(self) -> None:
+        """Stops at a boundary: the batch under way is finished, in Kafka and in Spark's log. Returns when it has stopped."""
+        self.sink.shut()
+        while self.active:
+            last = self.sink.last
+            if self.sink.in_batch is None and (last is None or self._checkpoint.committed(last.boundary.batch_id)):
+                self._query.stop()
+                return
+            time.sleep(_POLL_S)
+
+    def catch_up(self) -> None:
+        """Brings Spark's log up to progress: a batch committed in Kafka alone is run again, written nowhere."""
+        last = self.sink.last
+        if last is None or self._checkpoint.committed(last.boundary.batch_id):
+            return
+        self._run_to(last.boundary.batch_id, 0, lambda: None)
+
+    def run_to(self, target: SourcePosition, check: Callable[[], None]) -> None:
+        """Runs exactly one batch, which ends at `target`. `check` is called while waiting and may raise."""
+        self.catch_up()
+        self._run_to(self._checkpoint.plan_next(target), 1, check)
+
+    def run_first(self, check: Callable[[], None]) -> None:
+        """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""
+        self.start(1)
+        while self.active and self.sink.last is None:
+            check()
+            time.sleep(_POLL_S)
+        self.pause()
+
+    def describe_range(self, batch_id: int) -> str:
+        """What a planned batch reads, for a person: `trades[0] 100-199, trades[1] 80-170`."""
+        end = self._checkpoint.position(self._checkpoint.planned(batch_id)).sources
+        last = self.sink.last
+        start = (last.boundary.position if last else self.sink.target.start).sources
+        return ", ".join(
+            f"{self.sink.target.inputs[name]}[{p}] {start.get(name, {}).get(p, 0)}-{offset - 1}"
+            for name, offsets in end.items()
+            for p, offset in sorted(offsets.items())
+            if offset > start.get(name, {}).get(p, 0)
+        )
+
+    def _run_to(self, batch_id: int, batches: int, check: Callable[[], None]) -> None:
+        self.start(batches)
+        while self.active and not self._checkpoint.committed(batch_id):
+            check()
+            time.sleep(_POLL_S)
+        self.pause()
+        error = self.error()
+        if error is not None:
+            raise error
+        if not self._checkpoint.committed(batch_id):
+            raise SwitchyardError(f"batch {batch_id} of {self._release} did not end")
+
+    def _metrics(self) -> BatchMetrics:
+        # the first batch can come before start() has returned
+        self._started.wait(30)
+        return batch_metrics(self._query, self._app.inputs)

@@ -1,0 +1,107 @@
+"""The Spark session of a driver or a job, with its memory bounded, and Spark's Kafka options from the settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pipelines.engine.jars import spark_jars
+from pipelines.settings import Settings
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
+_FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+_STATE = "spark.sql.streaming.stateStore"
+
+
+def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = False) -> dict[str, str]:
+    """Spark properties by name. RocksDB's memory comes on top of the heap, at most a quarter of it."""
+    ui = settings.spark_ui_port
+    # a trial of some seconds never earns back what the optimising compiler costs
+    compiler = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" if brief else "-XX:+UseParallelGC"
+    work = settings.state_dir / "spark"
+    return {
+        "spark.master": settings.spark_master or f"local[{cores}]",
+        "spark.driver.memory": f"{heap_mb}m",
+        "spark.jars": ",".join(str(path) for path in spark_jars()),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} {compiler} -Dlog4j2.configurationFile={_LOGGING}",
+        "spark.ui.enabled": str(ui > 0).lower(),
+        **({"spark.ui.port": str(ui), "spark.ui.prometheus.enabled": "true"} if ui else {}),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        # two copies of one task would both write
+        "spark.speculation": "false",
+        "spark.sql.streaming.metricsEnabled": "true",
+        "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "false",
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        f"{_STATE}.providerClass": _ROCKSDB,
+        f"{_STATE}.checkpointFormatVersion": "1",
+        f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+        # Spark 4.0 reloads the state of an aggregation in every batch (SPARK-51955), from the last uploaded snapshot and
+        # the changelog since: upload often, and look no key up while replaying just to count rows
+        f"{_STATE}.maintenanceInterval": "10s",
+        f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
+        # the default one starts a process for each local file that it renames
+        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+        f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
+        f"{_STATE}.rocksdb.maxMemoryUsageMB": str(max(64, heap_mb // 4)),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        **settings.spark,
+    }
+
+
+def build_session(
+    settings: Settings, name: str, *, heap_mb: int | None = None, cores: int | None = None, brief: bool = False
+) -> SparkSession:
+    """A session of this process; the one there is, if there is one."""
+    (settings.state_dir / "spark").mkdir(parents=True, exist_ok=True)
+    # workers must run the interpreter that the driver runs
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    conf = session_conf(
+        settings, heap_mb=heap_mb or settings.driver_heap_mb, cores=cores or settings.driver_cores, brief=brief
+    )
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def spark_kafka_options(settings: Settings) -> dict[str, str]:
+    """Options for Spark's Kafka source, which speaks by the names of Kafka's Java client.
+
+    A login by user and password and PEM files are translated; a `sasl.jaas.config` given is taken as it is.
+    """
+    given = settings.kafka
+    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed"}
+    mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms"))
+    for name, value in given.items():
+        if name in ("sasl.mechanisms", "sasl.username", "sasl.password"):
+            continue
+        if name == "ssl.ca.location":
+            options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": Path(value).read_text()}
+        elif name == "ssl.certificate.location":
+            options |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": Path(value).read_text()}
+        elif name == "ssl.key.location":
+            options |= {"ssl.keystore.type": "PEM", "ssl.keystore.key": Path(value).read_text()}
+        else:
+            options[name] = value
+    if mechanism:
+        options["sasl.mechanism"] = mechanism
+    if "sasl.username" in given and "sasl.jaas.config" not in given:
+        module = "scram.ScramLoginModule" if (mechanism or "").startswith("SCRAM") else "plain.PlainLoginModule"
+        user, password = (
+            given.get(n, "").replace("\\", "\\\\").replace('"', '\\"') for n in ("sasl.username", "sasl.password")
+        )
+        options["sasl.jaas.config"] = (
+            f'org.apache.kafka.common.security.{module} required username="{user}" password="{password}";'
+        )
+    return {f"kafka.{name}": value for name, value in options.items()}

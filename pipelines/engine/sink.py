@@ -1,0 +1,291 @@
+"""The sink: makes a batch's result, its progress and the group's offsets one transaction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from confluent_kafka import KafkaException
+from pyspark.sql import DataFrame
+
+from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.metrics import BatchMetrics
+from pipelines.engine.writer import OutcomeUnknown, Record, Writer
+from pipelines.errors import SwitchyardError
+from pipelines.model.names import dead_letter_topic
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Counts, Mark, Progress
+from pipelines.model.registry import MarkOrdered
+from pipelines.model.switch import flags
+
+
+class StopAtBoundary(Exception):
+    """Raised into Spark at the start of a batch that must not run: a planned batch that never ran is clean."""
+
+
+class ProgressGap(SwitchyardError):
+    """Spark asks for a batch that doesn't follow the last committed one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the sink writes for: one generation of a release. `inputs`: source name -> topic."""
+
+    release: str
+    generation: int
+    token: int
+    result_topic: str
+    partitions: int
+    inputs: dict[str, str]
+    start: SourcePosition
+    watermarked: bool
+
+
+class Sink:
+    """Spark's foreachBatch function and the driver's hand on it.
+
+    `serialise` makes the batch's rows key, value and source; `metrics` asks Spark about the batch that just ran;
+    `admit` raises where a newer driver has the release.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        writer: Writer,
+        checkpoint: Checkpoint,
+        *,
+        serialise: Callable[[DataFrame], DataFrame],
+        metrics: Callable[[], BatchMetrics],
+        admit: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.target = target
+        self._writer = writer
+        self._checkpoint = checkpoint
+        self._serialise = serialise
+        self._metrics = metrics
+        self._admit = admit
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._budget: int | None = 0
+        self._order: MarkOrdered | None = None
+        self.last: Progress | None = None
+        self.in_batch: int | None = None
+        self.finished_at = clock()
+        self.failure: tuple[int, BaseException] | None = None
+        self.refused_at_boundary = False
+
+    # -- the driver's hand
+
+    def connect(self) -> None:
+        """Fences older writers and reads how far the release is. Raises what `Writer.connect` and `admit` do."""
+        with self._lock:
+            # whoever connects fences all others: a driver that thaws, or comes back from an outage, must ask first
+            self._admit()
+            last = self._writer.connect()
+            try:
+                # again: one that froze between the two has fenced a newer driver, and must not go on in its place
+                self._admit()
+            except BaseException:
+                self._writer.drop()
+                raise
+            if last is not None and last.token > self.target.token:
+                raise SwitchyardError(f"{self.target.release} has progress of a newer token, {last.token}")
+            # of an earlier generation: this one begins from nothing, but what operations asked for stands
+            self.last = last if last is not None and last.generation == self.target.generation else None
+
+    def open(self, batches: int | None = None) -> None:
+        """Lets batches run: that many, or (None) all that come."""
+        with self._lock:
+            self._budget = batches
+            self.refused_at_boundary = False
+            self.failure = None
+
+    def shut(self) -> None:
+        """Lets no further batch begin; returns when one that runs is at its end."""
+        # under the lock: else a batch could have looked at the budget and not yet said that it runs
+        with self._lock:
+            self._budget = 0
+
+    def flag_for(self, order: MarkOrdered | None) -> None:
+        """Flags the boundary that `order` asks for; None: no order stands."""
+        self._order = order
+
+    def flag_idle(self) -> bool:
+        """Flags the last boundary for the standing order, without a batch: the input has nothing more.
+
+        Returns whether it did. Only for a boundary after which a batch without input would change nothing.
+        """
+        with self._lock:
+            order, last = self._order, self.last
+            if order is None or last is None or not self._checkpoint.committed(last.boundary.batch_id):
+                return False
+            if not self._checkpoint.settled(last.boundary.batch_id):
+                return False
+            boundary = last.boundary.model_copy(update={"settled": True})
+            if not flags(order, boundary.previous, boundary, self._already(order)):
+                return False
+            self._write(last.model_copy(update={"boundary": boundary, **self._mark(order, boundary, last.result)}))
+            return True
+
+    def announce(self, *, paused: str | None = None, aligned: str | None = None) -> None:
+        """Writes the last boundary again, as where operation `paused` found it or as aligned for operation `aligned`."""
+        with self._lock:
+            last = self._need_last()
+            changes: dict[str, Mark] = {}
+            if paused is not None:
+                changes["paused"] = Mark(op=paused, boundary=last.boundary, result=last.result)
+            if aligned is not None:
+                changes["aligned"] = Mark(op=aligned, boundary=last.boundary, result=last.result)
+            self._write(last.model_copy(update=changes))
+
+    # -- Spark's side
+
+    def process_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Spark's call for batch `batch_id`. A batch that progress holds already is executed and written nowhere."""
+        with self._lock:
+            done = self.last.boundary.batch_id if self.last else -1
+            # a batch that is committed already may always be run again: Spark's own log has to catch up
+            if self._budget == 0 and batch_id > done:
+                self.refused_at_boundary = True
+                raise StopAtBoundary(f"batch {batch_id} of {self.target.release} must not run yet")
+            self.in_batch = batch_id
+            try:
+                self._process(rows, batch_id)
+            except BaseException as error:
+                self.failure = (batch_id, error)
+                raise
+            finally:
+                self.in_batch = None
+                self.finished_at = self._clock()
+            if self._budget is not None and batch_id > done:
+                self._budget -= 1
+
+    def _process(self, rows: DataFrame, batch_id: int) -> None:
+        if not self._writer.connected:
+            self.connect()
+        done = self.last.boundary.batch_id if self.last else -1
+        if batch_id <= done:
+            self._must_be_known(batch_id)
+            # not skipped by a bare return: state and watermark must see its rows
+            rows.write.format("noop").mode("overwrite").save()
+            return
+        if batch_id != done + 1:
+            raise ProgressGap(
+                f"{self.target.release}: Spark's checkpoint is at batch {batch_id}, committed are batches up to {done}",
+                fix="the checkpoint is not of this result; stage a new version, or bring back the right checkpoint",
+            )
+        planned = self._checkpoint.planned(batch_id)
+        position = self._checkpoint.position(planned)
+        before = self.last.boundary.position if self.last else self.target.start
+        # 1. execute: the one action of this batch
+        table = self._serialise(rows).toArrow()
+        metrics = self._metrics()
+        try:
+            # 2. produce, and wait for the acknowledgements: that is the result position
+            self._writer.begin()
+            refused = self._writer.send(self.target.result_topic, _records(table))
+            for letter in metrics.malformed:
+                self._writer.send_dead(dead_letter_topic(self.target.release), letter.key, letter.value, letter.headers)
+            for (key, _, _), reason in refused:
+                headers = [("topic", self.target.result_topic.encode()), ("reason", reason.encode())]
+                self._writer.send_dead(dead_letter_topic(self.target.release), (key or "").encode(), None, headers)
+            written = self._writer.acknowledged()
+            counts = Counts(
+                rows_in=metrics.rows_in,
+                rows_out=table.num_rows - len(refused),
+                late_dropped=metrics.late_dropped,
+                dead_lettered=len(metrics.malformed) + len(refused),
+            )
+            boundary = Boundary(
+                batch_id=batch_id,
+                position=position,
+                previous=before,
+                watermark_ms=planned.watermark_ms if self.target.watermarked else None,
+                # a batch without input runs with the watermark of all that is read: one more would change nothing
+                settled=not self.target.watermarked or position == before,
+            )
+            progress = self._progress(boundary, ResultPosition(topics={self.target.result_topic: written}), counts)
+            # 3. - 5. progress record, the group's offsets, commit
+            self._commit(progress, {topic: position.sources[name] for name, topic in self.target.inputs.items()})
+        except OutcomeUnknown:
+            self.connect()
+            if self.last is None or self.last.boundary.batch_id != batch_id:
+                raise
+        except BaseException:
+            # whatever it was, Kafka's answer to an offset request included: the next try begins a transaction of its own
+            self._writer.abort()
+            raise
+
+    def _must_be_known(self, batch_id: int) -> None:
+        """Raises ProgressGap where a batch to run again is not what was committed: its rows would be in no result."""
+        last = self._need_last().boundary
+        position = self._checkpoint.position(self._checkpoint.planned(batch_id))
+        known = position.same(last.position) if batch_id == last.batch_id else last.position.dominates(position)
+        if not known:
+            raise ProgressGap(
+                f"{self.target.release}: batch {batch_id} is planned to end at {position.sources}, committed is batch "
+                f"{last.batch_id} up to {last.position.sources}",
+                fix="the checkpoint is older than the result; bring back the right one, or stage a new version",
+            )
+
+    def _progress(self, boundary: Boundary, result: ResultPosition, counts: Counts) -> Progress:
+        last, order = self.last, self._order
+        marks: dict[str, Mark | None] = {
+            name: getattr(last, name) if last else None for name in ("barrier", "evidence", "paused", "aligned")
+        }
+        if order is not None and flags(order, boundary.previous, boundary, self._already(order)):
+            marks |= self._mark(order, boundary, result)
+        return Progress(
+            release=self.target.release,
+            generation=self.target.generation,
+            token=self.target.token,
+            boundary=boundary,
+            result=result,
+            batch=counts,
+            total=(last.total if last else Counts()) + counts,
+            at_ms=int(self._clock() * 1000),
+            **marks,
+        )
+
+    def _mark(self, order: MarkOrdered, boundary: Boundary, result: ResultPosition) -> dict[str, Mark]:
+        name = "evidence" if order.switch is None else "barrier"
+        return {name: Mark(op=order.id, boundary=boundary, result=result)}
+
+    def _already(self, order: MarkOrdered) -> Mark | None:
+        if self.last is None:
+            return None
+        return self.last.evidence if order.switch is None else self.last.barrier
+
+    def _write(self, progress: Progress) -> None:
+        """Commits a progress record without a batch."""
+        if not self._writer.connected:
+            self.connect()
+        progress = progress.model_copy(
+            update={"token": self.target.token, "batch": Counts(), "at_ms": int(self._clock() * 1000)}
+        )
+        try:
+            self._writer.begin()
+            self._commit(progress, None)
+        except KafkaException:
+            self._writer.abort()
+            raise
+
+    def _commit(self, progress: Progress, offsets: dict[str, dict[int, int]] | None) -> None:
+        self._writer.commit(progress, offsets)
+        self.last = progress
+
+    def _need_last(self) -> Progress:
+        if self.last is None:
+            raise SwitchyardError(
+                f"{self.target.release} has no committed batch yet", fix="wait until it has read something"
+            )
+        return self.last
+
+
+def _records(table: pa.Table) -> Iterator[Record]:
+    for batch in table.to_batches(max_chunksize=50_000):
+        yield from zip(*(batch.column(name).to_pylist() for name in ("key", "value", "source")), strict=True)

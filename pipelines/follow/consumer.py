@@ -1,0 +1,354 @@
+"""`LiveConsumer`: yields the live release's results, and goes with the alias from switch to switch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Message
+
+from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.follow.control import Control
+from pipelines.follow.data import DataReader
+from pipelines.follow.group import read_commits, to_commit
+from pipelines.follow.moves import (
+    SOLE,
+    Deliver,
+    Enter,
+    FollowerPosition,
+    Member,
+    Phase,
+    Wait,
+    earlier_segments,
+    link,
+    next_move,
+    start,
+    topic_of,
+)
+from pipelines.kafka.client import admin, require_broker
+from pipelines.kafka.registry import Registry
+from pipelines.kafka.topics import partition_count
+from pipelines.model.names import REGISTRY_TOPIC
+from pipelines.model.registry import FollowerRegistered, RegistryState, Switch
+from pipelines.settings import Settings, get_settings
+
+_log = logging.getLogger(__name__)
+
+# longest that a wait goes without looking at what other members have committed
+_MEMBERS_S = 0.05
+_LONGEST_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecord:
+    """A record of an alias. `value` None: the key is gone from the table."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int
+    offset: int
+    release: str
+    # the position is made when it is asked for: not by most, and this is made for every record
+    _phase: FollowerPosition
+    _offsets: dict[int, int]
+
+    @property
+    def topic(self) -> str:
+        return self._phase.topic
+
+    @property
+    def number(self) -> int:
+        """Number of the switch in the alias's chain."""
+        return self._phase.number
+
+    @property
+    def phase(self) -> Phase:
+        """`delta` for what a switch changed in the table at once, else `result`."""
+        return self._phase.phase
+
+    @property
+    def position(self) -> FollowerPosition:
+        """Behind this record; stored with the record's effect, it makes the effect exactly once."""
+        return _moved(self._phase, self._offsets)
+
+
+class LiveConsumer:
+    """Follows `alias` for the consumer group `group`: every result once, across switches, restarts and missed switches.
+
+    It begins where the group has committed; else at the first offsets of the newest release, with `earliest=True` of
+    the chain's first one. `start`: a position that was stored with the effects, instead of the group's.
+    `member=(index, count)`: one of several; each owns the partitions p with p % count == index, member 0 delivers what
+    a switch changed, and none enters a new result before all have committed the old one up to the cut: so commit
+    whenever `poll` returns None, too. `register=False`: nothing is kept for this follower when a release is retired.
+
+    Exactly once needs the position stored together with the effect; with `commit` after the effect it is at least once.
+    Raises BadUsage for an alias that isn't there, SwitchyardError for one without a live release, Unavailable without a
+    broker; a broker that goes away later is waited for.
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        *,
+        group: str,
+        settings: Settings | None = None,
+        start: FollowerPosition | Mapping[str, Any] | str | None = None,
+        earliest: bool = False,
+        member: tuple[int, int] = (0, 1),
+        register: bool = True,
+    ) -> None:
+        self.alias = alias
+        self.group = group
+        self._settings = settings or get_settings()
+        self._member = _member(member)
+        self._earliest = earliest
+        require_broker(self._settings)
+        if partition_count(self._settings, REGISTRY_TOPIC) is None:
+            raise _unknown(alias, RegistryState())
+        self._admin = admin(self._settings)
+        self._control = Control(self._settings)
+        self._data = DataReader(self._settings, group)
+        # what is read and may be delivered; a mapping is where the offsets are once all before it is delivered
+        self._ready: deque[Message | dict[int, int]] = deque()
+        # where the phase under way was entered, and the offsets since
+        self._phase: FollowerPosition | None = None
+        self._offsets: dict[int, int] = {}
+        self._release = ""
+        self._skip: set[bytes | None] = set()
+        self._uncommitted = False
+        try:
+            self._begin(start, register)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> LiveConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[LiveRecord]:
+        """Records for ever. In a group of several members use `poll`, and commit when it returns None."""
+        while True:
+            record = self.poll(_LONGEST_WAIT_S)
+            if record is not None:
+                yield record
+
+    def close(self) -> None:
+        self._data.close()
+        self._control.close()
+
+    @property
+    def position(self) -> FollowerPosition | None:
+        """Behind the last record that was yielded; None while member 0 of the group has not begun."""
+        return None if self._phase is None else _moved(self._phase, self._offsets)
+
+    def commit(self, position: FollowerPosition | None = None) -> None:
+        """Stores where the follower is, or an earlier `position` of its, as the group's offsets: one commit.
+
+        Raises Unavailable if the broker doesn't take it.
+        """
+        here = self.position
+        chosen = position or here
+        if chosen is not None:
+            self._data.commit(to_commit(chosen))
+            self._uncommitted = self._uncommitted and chosen != here
+
+    def poll(self, timeout_s: float) -> LiveRecord | None:
+        """The next record; None if there is none that may be delivered within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            record = self._pop()
+            if record is not None:
+                return record
+            left_s = deadline - time.monotonic()
+            try:
+                self._advance(max(0.0, left_s))
+            except Unavailable as error:
+                _log.warning("%s; waiting for it", error.what)
+                time.sleep(min(max(0.0, left_s), _LONGEST_WAIT_S))
+            if left_s <= 0 and not self._ready:
+                return None
+
+    # -- one step
+
+    def _pop(self) -> LiveRecord | None:
+        here = self._phase
+        while self._ready and here is not None:
+            item = self._ready.popleft()
+            if isinstance(item, dict):
+                self._offsets = {**self._offsets, **item}
+                continue
+            partition, offset, key = item.partition() or 0, item.offset() or 0, item.key()
+            # never changed in place: records share it
+            self._offsets = offsets = {**self._offsets, partition: offset + 1}
+            if here.segment is not None and key in self._skip:
+                continue
+            self._uncommitted = True
+            return LiveRecord(key, item.value(), _headers(item), partition, offset, self._release, here, offsets)
+        return None
+
+    def _advance(self, timeout_s: float) -> None:
+        """Makes records ready, or moves on, or waits up to `timeout_s` for a reason to."""
+        self._control.poll(0)
+        here = self.position
+        if here is None:
+            self._join(timeout_s)
+            return
+        state = self._control.state
+        chain = state.chains[self.alias]
+        several = self._member.count > 1 and link(chain, here.number + 1) is not None
+        commits = read_commits(self._settings, self.group, self.alias, self._admin) if several else None
+        move = next_move(here, chain, self._control.progress, state.operations, member=self._member, commits=commits)
+        match move:
+            case Deliver(upto=upto):
+                batch = self._data.read(upto, min(timeout_s, _MEMBERS_S))
+                self._ready += batch.messages
+                if batch.reached:
+                    self._ready.append(batch.reached)
+            case Enter(position=position):
+                self._go(position, chain)
+                if not self._uncommitted:
+                    self.commit()
+            case Wait(reason="members"):
+                # nothing is left to do here before the others: what others wait for must be seen
+                if not self._uncommitted:
+                    self.commit()
+                self._control.poll(min(timeout_s, _MEMBERS_S))
+            case Wait(reason="registry"):
+                self._control.sync()
+            case Wait():
+                self._control.poll(min(timeout_s, _LONGEST_WAIT_S))
+
+    def _go(self, position: FollowerPosition, chain: tuple[Switch, ...]) -> None:
+        switch = link(chain, position.number)
+        if switch is None:
+            raise SwitchyardError(
+                f"the position is at switch {position.number} of alias {self.alias}, which has {len(chain)}",
+                fix="it was stored for another cluster: follow from the beginning, into an empty store",
+            )
+        # the position last: without a broker any of these may fail, and is done again
+        skip = self._keys_before(position, chain, switch)
+        self._data.assign(position.topic, position.offsets)
+        self._control.watch(switch.new if position.segment is None else None)
+        self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
+
+    def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
+        """Keys of the delta's segments before `position`'s: read again, as a restart has forgotten them."""
+        keys: set[bytes | None] = set()
+        for index in earlier_segments(position, chain):
+            segment = switch.delta[index]
+            self._data.assign(segment.topic, {0: segment.start})
+            reached = segment.start
+            while reached < segment.end:
+                batch = self._data.read({0: segment.end}, _LONGEST_WAIT_S)
+                keys.update(m.key() for m in batch.messages)
+                reached = batch.reached.get(0, reached)
+        return keys
+
+    # -- the beginning
+
+    def _begin(self, stored: FollowerPosition | Mapping[str, Any] | str | None, register: bool) -> None:
+        state = self._control.sync()
+        if not state.chains.get(self.alias):
+            raise _unknown(self.alias, state)
+        if register and self.group not in state.followers.get(self.alias, ()):
+            self._register()
+            state = self._control.sync()
+        chain = state.chains[self.alias]
+        if stored is None:
+            self._join(0.0)
+            return
+        position = _stored(stored)
+        if position.alias != self.alias:
+            raise BadUsage(
+                f"the stored position is of alias {position.alias}, not of {self.alias}",
+                fix="give the position that was stored for this alias",
+            )
+        self._go(position, chain)
+
+    def _register(self) -> None:
+        with Registry(self._settings) as registry:
+            registry.step(
+                lambda state: (
+                    []
+                    if self.group in state.followers.get(self.alias, ())
+                    else [FollowerRegistered(alias=self.alias, group=self.group)]
+                )
+            )
+
+    def _join(self, timeout_s: float) -> None:
+        """Begins where the group says; waits a little if member 0 has not begun."""
+        state = self._control.state
+        chain = state.chains[self.alias]
+        commits = read_commits(self._settings, self.group, self.alias, self._admin)
+        position = start(self.alias, commits, chain, self._partitions, self._member, earliest=self._earliest)
+        if position is None:
+            self._control.poll(min(timeout_s, _MEMBERS_S))
+            return
+        self._go(position, chain)
+        if self._member.count > 1:
+            self.commit()
+
+    def _partitions(self, switch: Switch) -> int:
+        topic = topic_of(switch)
+        partitions = self._data.partitions(topic)
+        if self._member.count > partitions:
+            raise BadUsage(
+                f"{self._member.count} members for the {partitions} partitions of {topic}",
+                fix=f"use at most {partitions}",
+            )
+        return partitions
+
+
+def _moved(phase: FollowerPosition, offsets: dict[int, int]) -> FollowerPosition:
+    return phase.model_copy(update={"offsets": dict(offsets)})
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    # headers that were read are a list of pairs; the client's types allow for what may be written, too
+    found: Any = message.headers()
+    return tuple(found or ())
+
+
+def _member(given: tuple[int, int]) -> Member:
+    index, count = given
+    if count < 1 or not 0 <= index < count:
+        raise BadUsage(f"member {index} of {count}", fix="members are numbered from 0: (0, 2) and (1, 2)")
+    return SOLE if count == 1 else Member(index, count)
+
+
+def _stored(given: FollowerPosition | Mapping[str, Any] | str) -> FollowerPosition:
+    if isinstance(given, FollowerPosition):
+        return given
+    try:
+        data = json.loads(given) if isinstance(given, str) else dict(given)
+        return FollowerPosition.model_validate(data)
+    except ValueError as error:
+        raise BadUsage(
+            f"that is no position of a follower: {error}", fix="store `position.model_dump_json()`"
+        ) from error
+
+
+def _unknown(alias: str, state: RegistryState) -> SwitchyardError:
+    releases = [r.name for r in state.of_app(alias)]
+    if releases:
+        return SwitchyardError(
+            f"alias {alias} has no live release yet; staged: {', '.join(releases)}",
+            fix=f"promote one: `switchyard promote {alias} --execute`",
+        )
+    known = sorted(state.chains)
+    return BadUsage(
+        f"there is no alias {alias}",
+        fix=f"there are: {', '.join(known)}" if known else "stage, start and promote a release of an app first",
+    )

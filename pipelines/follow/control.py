@@ -1,0 +1,165 @@
+"""What moves a follower: the registry, and the newest progress of the release that it reads. One consumer for both."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pipelines.errors import Unavailable
+from pipelines.kafka.client import consumer, unavailable
+from pipelines.model.names import REGISTRY_TOPIC, progress_topic
+from pipelines.model.progress import Progress
+from pipelines.model.registry import RegistryState, decode, fold
+from pipelines.settings import Settings
+
+# records looked back for the newest progress: a batch takes two offsets, and aborted ones more
+LOOK_BACK = 32
+
+
+class Control:
+    """Reads the registry whole, and one release's progress from its newest record on.
+
+    A progress record is shown only after the registry was read to its end behind it: else a follower could know that
+    a result goes on and not that it was told to leave it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._consumer: Consumer = consumer(
+            settings, auto_offset_reset="earliest", fetch_wait_max_ms=20, enable_partition_eof=True
+        )
+        self._next = {REGISTRY_TOPIC: 0}
+        self._consumer.assign([TopicPartition(REGISTRY_TOPIC, 0, 0)])
+        self._state = RegistryState()
+        self._watched: str | None = None
+        self._incoming: list[Progress] = []
+        self._progress: Progress | None = None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    @property
+    def state(self) -> RegistryState:
+        """The registry as read so far."""
+        return self._state
+
+    @property
+    def progress(self) -> Progress | None:
+        """The newest progress record of the watched release; None if it has none."""
+        return self._progress
+
+    def watch(self, release: str | None) -> None:
+        """Follows the progress of `release`, and of no other."""
+        topic = progress_topic(release) if release else None
+        if topic == self._watched:
+            return
+        if self._watched is not None:
+            self._consumer.incremental_unassign([TopicPartition(self._watched, 0)])
+            del self._next[self._watched]
+        self._watched, self._incoming, self._progress = None, [], None
+        if topic is None:
+            return
+        try:
+            self._from_newest(topic)
+        except Unavailable:
+            self._next.pop(topic, None)
+            self._consumer.assign([TopicPartition(t, 0, o) for t, o in self._next.items()])
+            raise
+        self._watched = topic
+        self._adopt()
+
+    def sync(self) -> RegistryState:
+        """The registry as it is now. Raises Unavailable if the broker doesn't answer in time."""
+        self._read_to(REGISTRY_TOPIC, self._range(REGISTRY_TOPIC)[1])
+        return self._state
+
+    def poll(self, timeout_s: float) -> bool:
+        """Waits up to `timeout_s` for news; reads all there is. Whether there was any. A broker away is no news."""
+        news = self._take(self._consumer.consume(num_messages=1, timeout=timeout_s))
+        if news:
+            self._take(self._consumer.consume(num_messages=1000, timeout=0))
+        try:
+            self._adopt()
+        except Unavailable:
+            return False  # the progress that waits is adopted once the broker is back
+        return news
+
+    def _adopt(self) -> None:
+        while self._incoming:
+            newest, known = self._incoming[-1], len(self._incoming)
+            self.sync()  # may bring more
+            self._progress = newest
+            del self._incoming[:known]
+
+    def _from_newest(self, topic: str) -> None:
+        first, end = self._range(topic)
+        back = LOOK_BACK
+        while True:
+            start = max(first, end - back)
+            self._next[topic] = start
+            self._consumer.incremental_assign([TopicPartition(topic, 0, start)])
+            self._read_to(topic, end)
+            if self._incoming or start == first:
+                return
+            self._consumer.incremental_unassign([TopicPartition(topic, 0)])
+            back *= 8
+
+    def _range(self, topic: str) -> tuple[int, int]:
+        """First and end offset of committed records. Raises Unavailable without an answer."""
+        try:
+            # the client's types leave out that it may know nothing
+            found: Any = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, 0), timeout=self._settings.request_timeout_s
+            )
+        except KafkaException as error:
+            if error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                return 0, 0
+            raise unavailable(self._settings, error.args[0]) from error
+        return (0, 0) if found is None else (found[0], found[1])
+
+    def _read_to(self, topic: str, end: int) -> None:
+        deadline = time.monotonic() + self._settings.request_timeout_s
+        while self._next[topic] < end:
+            self._take(self._consumer.consume(num_messages=1, timeout=0.05))
+            self._take(self._consumer.consume(num_messages=1000, timeout=0))
+            if time.monotonic() > deadline:
+                raise unavailable(self._settings, None)
+
+    def _take(self, messages: list[Message]) -> bool:
+        entries: list[bytes] = []
+        newest: bytes | None = None
+        for message in messages:
+            topic, offset, error = message.topic() or "", message.offset() or 0, message.error()
+            if topic not in self._next:
+                continue  # of a release watched before
+            if error is None:
+                self._next[topic] = offset + 1
+                value = message.value()
+                if value is not None and topic == REGISTRY_TOPIC:
+                    entries.append(value)
+                elif value is not None:
+                    newest = value
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # the end lies past control records, which are never shown
+                self._next[topic] = max(self._next[topic], offset)
+            elif not passing(error):
+                raise KafkaException(error)
+        self._state = fold(self._state, map(decode, entries))
+        if newest is not None:
+            self._incoming.append(Progress.model_validate_json(newest))
+        return bool(entries) or newest is not None
+
+
+def passing(error: KafkaError) -> bool:
+    """Whether the client gets over this error by itself: it reconnects and asks again."""
+    return error.retriable() or error.code() in (
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    )

@@ -1,0 +1,51 @@
+"""What a follower's consumer group has committed: offsets, with the chain number and the delta segment as metadata."""
+
+from __future__ import annotations
+
+import json
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from pipelines.follow.moves import Chain, Commits, Committed, FollowerPosition, group_number
+from pipelines.kafka.offsets import group_offsets
+from pipelines.settings import Settings
+
+
+def to_commit(position: FollowerPosition) -> list[TopicPartition]:
+    """A position as one commit; each partition says where in the chain it is, and the offset is its own."""
+    note = json.dumps({"alias": position.alias, "switch": position.number, "segment": position.segment})
+    return [TopicPartition(position.topic, p, o, note) for p, o in position.offsets.items()]
+
+
+def read_commits(settings: Settings, group: str, alias: str, client: AdminClient | None = None) -> Commits:
+    """What `group` has committed while following `alias`; offsets of anyone else are left out.
+
+    Raises Unavailable without a broker.
+    """
+    found: dict[str, dict[int, Committed]] = {}
+    for topic, partitions in group_offsets(settings, group, client=client).items():
+        for partition, (offset, note) in partitions.items():
+            committed = _parse(offset, note, alias)
+            if committed is not None:
+                found.setdefault(topic, {})[partition] = committed
+    return found
+
+
+def committed_number(settings: Settings, group: str, alias: str, chain: Chain) -> int | None:
+    """Number of the switch whose result all members of `group` read; None if it has committed nothing.
+
+    Results and deltas that led there are no longer needed by it.
+    """
+    return group_number(read_commits(settings, group, alias), chain)
+
+
+def _parse(offset: int, note: str, alias: str) -> Committed | None:
+    try:
+        data = json.loads(note)
+        segment = data["segment"]
+        if data["alias"] != alias:
+            return None
+        return Committed(offset, int(data["switch"]), None if segment is None else int(segment))
+    except (ValueError, KeyError, TypeError):
+        return None  # committed by something else under the same group's name

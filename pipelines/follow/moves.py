@@ -1,0 +1,328 @@
+"""What a follower may do next: pure decisions from its position, the registry and the newest progress.
+
+A follower is at a number of the alias's chain, in that switch's delta or in the result that the switch led to. It
+delivers the result up to a bound, and only an entry of the registry lets it pass a barrier or enter another result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.base import Frozen
+from pipelines.model.names import result_topic
+from pipelines.model.progress import Progress
+from pipelines.model.registry import Operation, Switch
+
+Phase = Literal["result", "delta"]
+
+
+class FollowerPosition(Frozen):
+    """Where a follower is; JSON-able, to be stored with the effect of what it delivered.
+
+    `number`: of the switch in the alias's chain. `segment`: index of the delta segment under way, None in the result.
+    `offsets`: partition -> next offset on `topic`; in a group of several members, of this member's partitions.
+    """
+
+    alias: str
+    number: int
+    segment: int | None = None
+    topic: str
+    offsets: dict[int, int]
+
+    @property
+    def phase(self) -> Phase:
+        return "result" if self.segment is None else "delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Member `index` of `count`: it owns the partitions p with p % count == index. Member 0 delivers the deltas."""
+
+    index: int = 0
+    count: int = 1
+
+    def owns(self, partition: int) -> bool:
+        return partition % self.count == self.index
+
+
+SOLE = Member()
+
+
+class Committed(NamedTuple):
+    """What a group has committed for one partition: next offset, and the chain number and segment it was in."""
+
+    offset: int
+    number: int
+    segment: int | None
+
+    @property
+    def rank(self) -> tuple[int, bool, int]:
+        """Orders the phases of a chain: by number, delta segments in their order, then the result."""
+        return self.number, self.segment is None, self.segment or 0
+
+
+Commits = Mapping[str, Mapping[int, Committed]]
+Chain = Sequence[Switch]
+Operations = Mapping[str, Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Deliver from `topic` in order, each partition up to (not including) its offset in `upto`."""
+
+    topic: str
+    upto: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Go on from `position`: the next delta segment, or the new result."""
+
+    position: FollowerPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to deliver. `tail`: for more results; `barrier`: for the end of `op`; `members`: for the group's others;
+    `registry`: for entries that the newest progress already speaks of."""
+
+    reason: Literal["tail", "barrier", "members", "registry"]
+    op: str | None = None
+
+
+Move = Deliver | Enter | Wait
+
+
+def topic_of(switch: Switch) -> str:
+    """The result topic that a switch led to."""
+    return result_topic(switch.new, switch.new_generation)
+
+
+def link(chain: Chain, number: int) -> Switch | None:
+    """The chain's switch of that number."""
+    return next((s for s in chain if s.number == number), None)
+
+
+def beginning(alias: str, switch: Switch, partitions: int, member: Member = SOLE) -> FollowerPosition:
+    """The first offsets of the result that `switch` led to: all of that release's result, no delta."""
+    offsets = {p: 0 for p in range(partitions) if member.owns(p)}
+    return FollowerPosition(alias=alias, number=switch.number, topic=topic_of(switch), offsets=offsets)
+
+
+def entered(alias: str, switch: Switch, member: Member = SOLE) -> FollowerPosition:
+    """Where a follower starts that enters the result of `switch` at its cut."""
+    topic = topic_of(switch)
+    offsets = {p: o for p, o in switch.new_start.of(topic).items() if member.owns(p)}
+    return FollowerPosition(alias=alias, number=switch.number, topic=topic, offsets=offsets)
+
+
+def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> FollowerPosition:
+    """Where a follower goes that has delivered all of `position`'s phase: into `switch`, or on within its delta."""
+    index = 0 if position.number < switch.number else (position.segment or 0) + 1
+    if index < len(switch.delta) and member.owns(0):
+        segment = switch.delta[index]
+        return FollowerPosition(
+            alias=position.alias,
+            number=switch.number,
+            segment=index,
+            topic=segment.topic,
+            offsets={0: segment.start},
+        )
+    return entered(position.alias, switch, member)
+
+
+def bound(
+    position: FollowerPosition, chain: Chain, progress: Progress | None, operations: Operations
+) -> dict[int, int]:
+    """Partition -> offset up to which a follower at `position` may deliver; a partition left out: nothing.
+
+    `progress`: the newest record of the release it reads, read before the registry was. In a result: the cut of the
+    next switch if there is one; else an unresolved barrier; else all that the progress record speaks of.
+    """
+    here = _here(position, chain)
+    if position.segment is not None:
+        return {0: here.delta[position.segment].end}
+    following = link(chain, position.number + 1)
+    if following is not None:
+        return following.old_end.of(position.topic) if following.old_end else {}
+    if progress is None or progress.release != here.new or progress.generation != here.new_generation:
+        return {}
+    barrier = progress.barrier
+    if barrier is None:
+        return progress.result.of(position.topic)
+    operation = operations.get(barrier.op)
+    if operation is None:
+        # the registry as read is older than the barrier: a cut before it may be unknown, too
+        return {}
+    return (progress.result if operation.resolved else barrier.result).of(position.topic)
+
+
+def next_move(
+    position: FollowerPosition,
+    chain: Chain,
+    progress: Progress | None,
+    operations: Operations,
+    *,
+    member: Member = SOLE,
+    commits: Commits | None = None,
+) -> Move:
+    """What a follower at `position` does next. `commits`: of its group, where that has several members.
+
+    Raises SwitchyardError if the chain doesn't know the position, Refused if the follower has passed a cut that was
+    set behind it.
+    """
+    here = _here(position, chain)
+    limit = bound(position, chain, progress, operations)
+    upto = {p: end for p, end in limit.items() if p in position.offsets and position.offsets[p] < end}
+    if upto:
+        return Deliver(position.topic, upto)
+    if position.segment is not None:
+        return Enter(after(position, here, member))
+    following = link(chain, position.number + 1)
+    if following is not None:
+        _check_cut(position, limit, following)
+        if member.count > 1 and not _all_there(following, commits or {}, member):
+            return Wait("members")
+        return Enter(after(position, following, member))
+    barrier = progress.barrier if progress is not None else None
+    operation = operations.get(barrier.op) if barrier is not None else None
+    if barrier is not None and operation is None:
+        return Wait("registry", barrier.op)
+    if operation is not None and not operation.resolved:
+        return Wait("barrier", operation.id)
+    return Wait("tail")
+
+
+def earlier_segments(position: FollowerPosition, chain: Chain) -> list[int]:
+    """Indexes of the delta segments whose keys must be left out at `position`: those delivered before."""
+    return list(range(position.segment or 0))
+
+
+def resume(alias: str, commits: Commits, chain: Chain, member: Member = SOLE) -> FollowerPosition | None:
+    """Where a member goes on, from what its group has committed; None if it has committed nothing of this chain.
+
+    The number of members may have changed since: then the partitions of those who are a phase behind are at the cut.
+    """
+    known = {s.number: s for s in chain}
+    mine = [
+        (committed, topic, partition)
+        for topic, partitions in commits.items()
+        for partition, committed in partitions.items()
+        if member.owns(partition) and committed.number in known and _is_of(topic, committed, known[committed.number])
+    ]
+    if not mine:
+        return None
+    newest = max(c.rank for c, _, _ in mine)
+    at = [(c, t, p) for c, t, p in mine if c.rank == newest]
+    switch, (first, topic, _) = known[newest[0]], at[0]
+    offsets = {p: c.offset for c, _, p in at}
+    if first.segment is None:
+        offsets = {**entered(alias, switch, member).offsets, **offsets}
+    return FollowerPosition(alias=alias, number=switch.number, segment=first.segment, topic=topic, offsets=offsets)
+
+
+def start(
+    alias: str,
+    commits: Commits,
+    chain: Chain,
+    partitions: Callable[[Switch], int],
+    member: Member = SOLE,
+    *,
+    earliest: bool = False,
+) -> FollowerPosition | None:
+    """Where a member begins: where it was; else with member 0; that one at the newest release's first offsets.
+
+    `earliest`: at the chain's first release instead. `partitions`: number of partitions of the result that a switch
+    led to. None: member 0 has not committed anything yet. Members must commit where they begin before they deliver.
+    """
+    resumed = resume(alias, commits, chain, member)
+    if resumed is not None:
+        return resumed
+    number = (chain[0] if earliest else chain[-1]).number
+    if not member.owns(0):
+        first = [c.number for t in commits.values() for p, c in t.items() if p % member.count == 0]
+        if not first:
+            return None
+        number = max(first)
+    switch = link(chain, number)
+    return beginning(alias, switch, partitions(switch), member) if switch else None
+
+
+def group_number(commits: Commits, chain: Chain) -> int | None:
+    """The chain number whose result all of a group reads, or has read: what led to it is needed no more.
+
+    A delta that is under way counts as not passed. None if the group has committed nothing of this chain.
+    """
+    known = {s.number: s for s in chain}
+    newest: dict[int, int] = {}
+    for topic, partitions in commits.items():
+        for partition, committed in partitions.items():
+            if committed.number in known and _is_of(topic, committed, known[committed.number]):
+                passed = committed.number - (committed.segment is not None)
+                newest[partition] = max(newest.get(partition, 0), passed)
+    return min(newest.values()) if newest else None
+
+
+def _is_of(topic: str, committed: Committed, switch: Switch) -> bool:
+    if committed.segment is None:
+        return topic == topic_of(switch)
+    return committed.segment < len(switch.delta) and switch.delta[committed.segment].topic == topic
+
+
+def _here(position: FollowerPosition, chain: Chain) -> Switch:
+    here = link(chain, position.number)
+    if here is None or (position.segment is not None and position.segment >= len(here.delta)):
+        raise SwitchyardError(
+            f"position {position.number} of alias {position.alias} is not in its chain of {len(chain)} switches",
+            fix="the position belongs to another cluster or alias: follow from the beginning, or give the right one",
+        )
+    return here
+
+
+def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Switch) -> None:
+    past = {p: o for p, o in position.offsets.items() if o > cut.get(p, o)}
+    if past and following.allowed is None:
+        raise Refused(
+            f"the follower has passed the cut of switch {following.number} on {position.topic}: at {past}, cut {cut}",
+            fix="its stored position was changed by hand: follow from the beginning, into an empty store",
+        )
+
+
+def _all_there(following: Switch, commits: Commits, member: Member) -> bool:
+    """Whether all members have committed the old result up to the cut and, for those who only wait, the delta."""
+
+    def left(partition: int) -> bool:
+        owner = partition % member.count
+        return any(
+            c.number >= following.number
+            for partitions in commits.values()
+            for p, c in partitions.items()
+            if p % member.count == owner
+        )
+
+    for partitions in following.old_end.topics.values() if following.old_end else ():
+        for partition, end in partitions.items():
+            committed = _find(commits, following, partition)
+            if (committed is None or committed.offset < end) and not left(partition):
+                return False
+    return member.owns(0) or not following.delta or _delta_done(following, commits, member)
+
+
+def _find(commits: Commits, following: Switch, partition: int) -> Committed | None:
+    topics = following.old_end.topics if following.old_end else {}
+    found = [commits[t][partition] for t in topics if partition in commits.get(t, {})]
+    return next((c for c in found if c.number == following.number - 1), None)
+
+
+def _delta_done(following: Switch, commits: Commits, member: Member) -> bool:
+    last = len(following.delta) - 1
+    return any(
+        c.rank > (following.number, False, last) or (c.segment == last and c.number == following.number
+                                                     and c.offset >= following.delta[last].end)
+        for partitions in commits.values()
+        for p, c in partitions.items()
+        if p % member.count == 0
+    )  # fmt: skip

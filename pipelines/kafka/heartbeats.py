@@ -1,0 +1,55 @@
+"""Heartbeats: one small record per driver and second, read back as the newest per release."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from pydantic import ValidationError
+
+from pipelines.kafka.client import consumer, drain, once_led, unavailable
+from pipelines.model.names import HEARTBEATS_TOPIC
+from pipelines.model.progress import Heartbeat
+from pipelines.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+    """Release -> the newest heartbeat, of its newest driver, of the last `window_s` seconds.
+
+    Raises Unavailable without a broker.
+    """
+    now_ms = now_ms or time.time_ns() // 1_000_000
+    client = consumer(settings, auto_offset_reset="latest", enable_partition_eof=True, fetch_wait_max_ms=20)
+    found: dict[str, Heartbeat] = {}
+    try:
+        since = TopicPartition(HEARTBEATS_TOPIC, 0, now_ms - int(window_s * 1000))
+        deadline = time.monotonic() + settings.request_timeout_s
+        found_at = once_led(lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s),
+                            settings.request_timeout_s)  # fmt: skip
+        start = found_at[0]
+        if start.error is not None or start.offset < 0:
+            return found
+        client.assign([start])
+        while time.monotonic() < deadline:
+            for message in drain(client, 0.2):
+                error = message.error()
+                value = message.value()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                if error is None and value is not None:
+                    try:
+                        beat = Heartbeat.model_validate_json(value)
+                    except ValidationError:
+                        log.warning("offset %s of %s is not a heartbeat", message.offset(), HEARTBEATS_TOPIC)
+                        continue
+                    # a driver that was superseded may speak once more when it thaws
+                    if beat.release not in found or beat.token >= found[beat.release].token:
+                        found[beat.release] = beat
+    except KafkaException as error:
+        raise unavailable(settings, error.args[0]) from error
+    finally:
+        client.close()
+    raise unavailable(settings, None)

@@ -1,0 +1,242 @@
+"""An append-only log of one partition: read whole and committed, written by one fenced writer per step."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import consumer, drain, once_led, own, producer, unavailable
+from pipelines.kafka.offsets import end_of
+from pipelines.settings import Settings
+
+# short enough for the end to be noticed where a transaction was aborted, long enough for an idle reader to cost nothing
+_FETCH_WAIT_MS = 200
+# a kept producer saves the steps of one operation 65-500 ms each; idle ones are not worth a connection
+_KEEP_S = 30.0
+
+
+class LogReader:
+    """Reads a topic's only partition from a given offset on, committed records only, incrementally.
+
+    The topic's writers are transactional, all of them. A fetch waits long for new records, since it ends with the first.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: str,
+        *,
+        start: int = 0,
+        client: AdminClient | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._clock = clock
+        self._next = start
+        self._admin = own(settings, client)
+        self._consumer: Consumer = consumer(
+            settings, auto_offset_reset="earliest", fetch_wait_max_ms=_FETCH_WAIT_MS, enable_partition_eof=True
+        )
+        # connects it to the leader at once; an assignment alone waits for librdkafka's next round, a second or more
+        _watermarks(settings, self._consumer, topic)
+        self._consumer.assign([TopicPartition(topic, 0, start)])
+
+    @property
+    def position(self) -> int:
+        """The next offset that will be read."""
+        return self._next
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Values of records that have come since the last call; waits up to `timeout_s` for the first one."""
+        values: list[bytes] = []
+        deadline = self._clock() + timeout_s
+        while not values:
+            messages = drain(self._consumer, max(0.0, deadline - self._clock()))
+            values = self._take(messages)
+            if not messages or self._clock() >= deadline:
+                break
+        return values
+
+    def read_to_end(self) -> list[bytes]:
+        """Values of all records up to the end as it is now: the last stable offset.
+
+        Raises Unavailable if the broker doesn't answer within the settings' request timeout.
+        """
+        # asked on a connection of its own: on the consumer's it would queue behind a fetch that waits
+        end = end_of(self._settings, self._topic, 1, client=self._admin)[0]
+        return self.read_to(end)
+
+    def read_to(self, end: int) -> list[bytes]:
+        """Values of all records before offset `end`; waits for them. Raises Unavailable as `read_to_end` does."""
+        values: list[bytes] = []
+        deadline = self._clock() + self._settings.request_timeout_s
+        # the last offset before the end is a transaction's marker, which is never shown
+        while self._next < end - 1:
+            values += self.poll(0.05)
+            if self._clock() > deadline:
+                raise unavailable(self._settings, None)
+        return values
+
+    def _take(self, messages: list[Message]) -> list[bytes]:
+        values = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                self._next = (message.offset() or 0) + 1
+                value = message.value()
+                if value is not None:
+                    values.append(value)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # the end lies past control records, which are never shown
+                self._next = max(self._next, message.offset() or 0)
+            elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+                raise KafkaException(error)
+        return values
+
+
+def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, int]:
+    """First offset and last stable offset of a topic's only partition."""
+    try:
+        first, end = once_led(
+            lambda: client.get_watermark_offsets(TopicPartition(topic, 0), timeout=settings.request_timeout_s),
+            settings.request_timeout_s,
+        )
+    except KafkaException as error:
+        raise unavailable(settings, error.args[0]) from error
+    return first, end
+
+
+def read_tail(settings: Settings, topic: str, records: int = 1) -> list[bytes]:
+    """The last `records` committed values of a topic's only partition, oldest first; fewer if there are fewer."""
+    client = consumer(settings, auto_offset_reset="earliest", fetch_wait_max_ms=20, enable_partition_eof=True)
+    try:
+        first, end = _watermarks(settings, client, topic)
+        back = max(16, records * 4)
+        while True:
+            start = max(first, end - back)
+            values = _range(settings, client, topic, start)
+            if len(values) >= records or start == first:
+                return values[-records:]
+            back *= 8
+    except KafkaException as error:
+        raise unavailable(settings, error.args[0]) from error
+    finally:
+        client.close()
+
+
+def _range(settings: Settings, client: Consumer, topic: str, start: int) -> list[bytes]:
+    client.assign([TopicPartition(topic, 0, start)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + settings.request_timeout_s
+    while time.monotonic() < deadline:
+        for message in drain(client, 0.2):
+            error = message.error()
+            value = message.value()
+            if error is None:
+                if value is not None:
+                    values.append(value)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return values
+            elif not error.retriable():
+                raise KafkaException(error)
+    raise unavailable(settings, None)
+
+
+class FencedWriter:
+    """The only writer of a log, one step at a time, without a lock: whoever begins a step fences all others.
+
+    The producer is kept for a while, as a step of a busy operator follows another. That is safe: if anyone else has
+    begun a step since, this producer is fenced and the step is done again with a new one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: str,
+        writer_id: str,
+        *,
+        attempts: int = 12,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._writer_id = writer_id
+        self._attempts = attempts
+        self._sleep = sleep
+        self._clock = clock
+        self._kept: tuple[Producer, float] | None = None
+
+    def append(self, decide: Callable[[], Sequence[bytes]]) -> int:
+        """One step. Returns the offset after what it wrote; 0 for nothing. What `decide` raises ends it, nothing written.
+
+        1. `init_transactions`, unless this writer's last step was just now; 2. `decide()` reads the log to its end,
+        checks what this step depends on and returns what to write; 3. write; 4. commit. Fenced: once more, with jitter.
+        """
+        last: KafkaException | None = None
+        for attempt in range(self._attempts):
+            if attempt:
+                self._sleep(random.uniform(0.02, 0.15) * min(attempt, 5))
+            try:
+                client = self._producer()
+                values = decide()
+                if not values:
+                    self._kept = client, self._clock()
+                    return 0
+                client.begin_transaction()
+                ends = _send(client, self._topic, values)
+                client.commit_transaction(self._settings.request_timeout_s)
+                self._kept = client, self._clock()
+                return max(ends)
+            except KafkaException as error:
+                last = error
+                if not _again(error.args[0]):
+                    raise unavailable(self._settings, error.args[0]) from error
+        raise SwitchyardError(
+            f"the log {self._topic} could not be written: fenced {self._attempts} times ({last})",
+            fix="see `switchyard operations` for who else writes, then try again",
+        )
+
+    def _producer(self) -> Producer:
+        kept, self._kept = self._kept, None
+        if kept is not None and self._clock() - kept[1] < _KEEP_S:
+            return kept[0]
+        client = producer(
+            self._settings,
+            transactional_id=self._writer_id,
+            transaction_timeout_ms=30_000,
+            linger_ms=0,
+            compression_type="none",
+        )
+        client.init_transactions(self._settings.request_timeout_s)
+        return client
+
+
+def _send(client: Producer, topic: str, values: Iterable[bytes]) -> list[int]:
+    ends: list[int] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            ends.append((message.offset() or 0) + 1)
+
+    for value in values:
+        client.produce(topic, value=value, partition=0, on_delivery=delivered)
+    client.flush()
+    # a record that wasn't acknowledged fails the commit, so the list is never empty after it
+    return ends or [0]
+
+
+def _again(error: KafkaError) -> bool:
+    fenced = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    return (
+        error.code() in (*fenced, KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._STATE) or error.txn_requires_abort()
+    )

@@ -1,0 +1,111 @@
+"""Offsets of topics and of consumer groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from pipelines.errors import Refused
+from pipelines.kafka.client import own, unavailable
+from pipelines.kafka.topics import partition_count
+from pipelines.settings import Settings
+
+
+def _list(
+    settings: Settings,
+    wanted: Mapping[TopicPartition, OffsetSpec],
+    *,
+    committed: bool,
+    client: AdminClient | None,
+) -> dict[str, dict[int, int]]:
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    # kept in a name: futures of a client that is collected never end
+    client = own(settings, client)
+    deadline = time.monotonic() + settings.request_timeout_s
+    while True:
+        futures = client.list_offsets(dict(wanted), isolation_level=level, request_timeout=settings.request_timeout_s)
+        found: dict[str, dict[int, int]] = {}
+        try:
+            for partition, future in futures.items():
+                found.setdefault(partition.topic, {})[partition.partition] = future.result().offset
+            return found
+        except KafkaException as error:
+            if error.args[0].code() not in _STALE or time.monotonic() > deadline:
+                raise unavailable(settings, error.args[0]) from error
+            _look_again(settings, client, {partition.topic for partition in wanted})
+
+
+# what this client knows of the leaders is of before the broker's restart; by itself it would ask that way for ever
+_STALE = (
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+)
+
+
+def _look_again(settings: Settings, client: AdminClient, topics: set[str]) -> None:
+    time.sleep(0.05)
+    try:
+        for topic in topics:
+            client.list_topics(topic, timeout=settings.request_timeout_s)
+    except KafkaException as error:
+        raise unavailable(settings, error.args[0]) from error
+
+
+def _partitions(settings: Settings, topics: Iterable[str], client: AdminClient) -> list[TopicPartition]:
+    out = []
+    for topic in topics:
+        count = partition_count(settings, topic, client=client)
+        if count is None:
+            raise Refused(f"there is no topic {topic}", fix="check its name, or create it")
+        out += [TopicPartition(topic, p) for p in range(count)]
+    return out
+
+
+def end_offsets(
+    settings: Settings, topics: Iterable[str], *, committed: bool = True, client: AdminClient | None = None
+) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> end: the last stable offset, or with `committed=False` the high watermark."""
+    client = own(settings, client)
+    partitions = _partitions(settings, topics, client)
+    return _list(settings, {p: OffsetSpec.latest() for p in partitions}, committed=committed, client=client)
+
+
+def first_offsets(
+    settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None
+) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> first offset that retention has left."""
+    client = own(settings, client)
+    partitions = _partitions(settings, topics, client)
+    return _list(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
+
+
+def end_of(
+    settings: Settings, topic: str, partitions: int, *, committed: bool = True, client: AdminClient | None = None
+) -> dict[int, int]:
+    """Partition -> end of a topic whose number of partitions is known: one request."""
+    wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+    return _list(settings, wanted, committed=committed, client=client)[topic]
+
+
+def group_offsets(
+    settings: Settings, group: str, *, client: AdminClient | None = None
+) -> dict[str, dict[int, tuple[int, str]]]:
+    """Topic -> partition -> (next offset, metadata) that a consumer group has committed."""
+    client = own(settings, client)
+    future = client.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group)], request_timeout=settings.request_timeout_s
+    )[group]
+    try:
+        committed = future.result().topic_partitions
+    except KafkaException as error:
+        raise unavailable(settings, error.args[0]) from error
+    found: dict[str, dict[int, tuple[int, str]]] = {}
+    for partition in committed or []:
+        if partition.offset >= 0:
+            found.setdefault(partition.topic, {})[partition.partition] = (partition.offset, partition.metadata or "")
+    return found

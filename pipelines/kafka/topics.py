@@ -1,0 +1,105 @@
+"""Topics: created with explicit settings, described, deleted by exact name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pipelines.errors import Refused
+from pipelines.kafka.client import admin, own, unavailable
+from pipelines.settings import Settings
+
+DAY_MS = 24 * 3600 * 1000
+# longer than the longest operation, or "as of the cut" is compacted away under it
+COMPACTION_LAG_MS = 7 * DAY_MS
+
+APPEND_ONLY = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+# records carry event time: without explicit retention the broker deletes history minutes after it was written
+INPUT = {**APPEND_ONLY, "message.timestamp.type": "CreateTime"}
+RESULT_STREAM = {**APPEND_ONLY, "message.timestamp.type": "LogAppendTime"}
+RESULT_TABLE = {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": str(COMPACTION_LAG_MS),
+    "delete.retention.ms": str(COMPACTION_LAG_MS),
+    "message.timestamp.type": "LogAppendTime",
+}
+# keys run round a ring: the newest record stays for ever, the others for as long as an operation may need them
+PROGRESS = {**RESULT_TABLE, "segment.ms": str(DAY_MS)}
+HEARTBEATS = {"cleanup.policy": "delete", "retention.ms": "3600000", "segment.ms": "600000"}
+
+
+def ensure_topic(
+    settings: Settings,
+    name: str,
+    partitions: int,
+    config: Mapping[str, str],
+    *,
+    client: AdminClient | None = None,
+) -> bool:
+    """Creates topic `name` unless it is there. Returns whether it was created.
+
+    Raises Refused if it is there with another number of partitions, Unavailable without a broker.
+    """
+    client = own(settings, client)
+    topic = NewTopic(name, partitions, settings.replication_factor, config=dict(config))
+    try:
+        client.create_topics([topic], operation_timeout=settings.request_timeout_s)[name].result()
+        return True
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise _reason(settings, error) from error
+    found = partition_count(settings, name, client=client)
+    if found != partitions:
+        raise Refused(
+            f"topic {name} has {found} partitions, not {partitions}",
+            fix="use another name, or set the number of partitions to what the topic has",
+        )
+    return False
+
+
+def partition_count(settings: Settings, name: str, *, client: AdminClient | None = None) -> int | None:
+    """Number of partitions of a topic; None if there is no such topic. Raises Unavailable without a broker."""
+    client = own(settings, client)
+    try:
+        found = client.list_topics(name, timeout=settings.request_timeout_s).topics[name]
+    except KafkaException as error:
+        raise _reason(settings, error) from error
+    if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return None
+    return len(found.partitions) or None
+
+
+def topic_names(settings: Settings, *, client: AdminClient | None = None) -> set[str]:
+    """Names of all topics. Raises Unavailable without a broker."""
+    try:
+        return set(own(settings, client).list_topics(timeout=settings.request_timeout_s).topics)
+    except KafkaException as error:
+        raise _reason(settings, error) from error
+
+
+def delete_topics(settings: Settings, names: Iterable[str]) -> list[str]:
+    """Deletes exactly these topics; one that is gone already is left out of the returned names."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return []
+    deleted = []
+    client = admin(settings)
+    for name, future in client.delete_topics(wanted, operation_timeout=settings.request_timeout_s).items():
+        try:
+            future.result()
+            deleted.append(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _reason(settings, error) from error
+    return deleted
+
+
+def _reason(settings: Settings, error: KafkaException) -> Exception:
+    code = error.args[0].code()
+    if code in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+        return unavailable(settings, error.args[0])
+    if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+        return Refused(f"Kafka refuses: {error.args[0].str()}", fix="ask for the ACL on that topic, then try again")
+    return error

@@ -1,0 +1,166 @@
+"""An app: name, inputs, result, and a pure function from input DataFrames to one result DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pipelines.errors import BadUsage
+from pipelines.model.names import is_app_name
+
+Comparable = Literal["exact", "last-value", "no"]
+Setting = str | int | float | bool
+
+
+class AppSettings(Mapping[str, Any]):
+    """An app's settings as its function sees them: `settings["window_s"]` or `settings.window_s`."""
+
+    def __init__(self, values: Mapping[str, Setting]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"no setting {name!r}; there are: {', '.join(self._values) or 'none'}") from None
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A JSON object; `schema` is Spark DDL. A field declared NOT NULL must be there, or the record is malformed."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """UTF-8 text in one column."""
+
+    column: str = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes in one column, as they are."""
+
+    column: str = "value"
+
+
+Value = Json | Text | Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """An input to which records are only ever appended.
+
+    The function gets the key's column (`key`, Spark DDL of one string column), the value's columns, and
+    `event_time timestamp, topic string, partition int, offset long`. A tombstone is malformed here.
+    """
+
+    topic: str
+    value: Value
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A result that is upserted by key, on a compacted topic.
+
+    `key`: the columns of the key, in order; the other columns are the value. A row whose value columns
+    are all null is a tombstone. `emit="final"` emits a row once, when the watermark has passed it.
+    """
+
+    key: tuple[str, ...]
+    partitions: int = 4
+    emit: Literal["update", "final"] = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendStream:
+    """A result to which rows are only ever appended.
+
+    Columns `topic`, `partition`, `offset` in the result, if all are there, name the record that a row came
+    from: they become the header `source`, by which two runs are compared, and leave the value.
+    """
+
+    key: tuple[str, ...]
+    partitions: int = 4
+
+
+Input = Stream
+Result = Table | AppendStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """An app's definition, as its module states it."""
+
+    name: str
+    inputs: Mapping[str, Input]
+    result: Result
+    function: Callable[..., Any]
+    suite: str | None = None
+    watermark: str | None = None
+    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    comparable: Comparable = "exact"
+
+    @property
+    def output_mode(self) -> Literal["update", "append"]:
+        """Spark's output mode for this result."""
+        return "update" if isinstance(self.result, Table) and self.result.emit == "update" else "append"
+
+    @property
+    def module(self) -> str:
+        return str(self.function.__module__)
+
+
+def app(
+    *,
+    name: str,
+    inputs: Mapping[str, Input],
+    result: Result,
+    suite: str | None = None,
+    watermark: str | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    comparable: Comparable = "exact",
+) -> Callable[[Callable[..., Any]], App]:
+    """Makes an app of a function `(input DataFrames by name..., settings) -> DataFrame`.
+
+    `suite` names the expectation suite of the result; `watermark` is a Spark interval ("10 seconds") on
+    `event_time`. Raises BadUsage where the definition contradicts itself.
+    """
+    if not is_app_name(name):
+        raise BadUsage(
+            f"app name {name!r} is not lower-case words joined by hyphens", fix="rename it, as in stock-stats"
+        )
+    if not inputs:
+        raise BadUsage(f"app {name} has no input", fix="name at least one Stream in inputs")
+    if not result.key:
+        raise BadUsage(f"app {name}: its result has no key", fix="name the key's columns in Table or AppendStream")
+    if result.partitions < 1:
+        raise BadUsage(f"app {name}: {result.partitions} result partitions", fix="use at least 1")
+
+    def make(function: Callable[..., Any]) -> App:
+        return App(
+            name=name,
+            inputs=MappingProxyType(dict(inputs)),
+            result=result,
+            function=function,
+            suite=suite,
+            watermark=watermark,
+            settings=MappingProxyType(dict(settings or {})),
+            comparable=comparable,
+        )
+
+    return make

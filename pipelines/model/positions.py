@@ -1,0 +1,55 @@
+"""Positions: how far something has been read or written. Next offsets, never last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipelines.model.base import Frozen
+
+Offsets = Mapping[int, int]
+
+
+def dominates(mine: Offsets, theirs: Offsets) -> bool:
+    """Whether `mine` is at or past `theirs` on every partition that both have."""
+    return all(mine[p] >= offset for p, offset in theirs.items() if p in mine)
+
+
+class SourcePosition(Frozen):
+    """How far a release has read: source name -> partition -> next offset.
+
+    Keyed by the source's name in the app's definition, since one topic may feed two sources.
+    """
+
+    sources: dict[str, dict[int, int]]
+
+    def dominates(self, other: SourcePosition) -> bool:
+        """Whether this position is at or past `other` on every partition that both have.
+
+        A partition or source that only one side has says nothing: it is recorded, not compared.
+        """
+        return all(dominates(self.sources[s], o) for s, o in other.sources.items() if s in self.sources)
+
+    def same(self, other: SourcePosition) -> bool:
+        """Whether both stand at the same offset on every partition that both have."""
+        return self.dominates(other) and other.dominates(self)
+
+    def records_since(self, earlier: SourcePosition) -> int:
+        """Offsets between `earlier` and this position; a partition that `earlier` lacks counts from 0."""
+        return sum(
+            max(0, offset - earlier.sources.get(source, {}).get(partition, 0))
+            for source, offsets in self.sources.items()
+            for partition, offset in offsets.items()
+        )
+
+
+class ResultPosition(Frozen):
+    """How far a result is written: topic -> partition -> next offset."""
+
+    topics: dict[str, dict[int, int]]
+
+    def of(self, topic: str) -> dict[int, int]:
+        """The offsets of one topic; empty if it isn't part of this position."""
+        return self.topics.get(topic, {})
+
+    def dominates(self, other: ResultPosition) -> bool:
+        return all(dominates(self.topics[t], o) for t, o in other.topics.items() if t in self.topics)

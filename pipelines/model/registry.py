@@ -1,0 +1,437 @@
+"""The registry's entries, and the state that they fold to. Pure: the log itself is `pipelines.kafka.registry`.
+
+Every entry says when, who, for which operation and why: the log of entries is the audit trail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from pipelines.model.base import Frozen
+from pipelines.model.positions import ResultPosition, SourcePosition
+
+ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
+Wanted = Literal["running", "stopped"]
+
+
+class Entry(Frozen):
+    """What every entry has. `at_ms`: milliseconds since the epoch by the writer's clock."""
+
+    at_ms: int = 0
+    actor: str = ""
+    op: str | None = None
+    reason: str | None = None
+
+
+class InputSpec(Frozen):
+    """An input as staged: its topic and the partitions that it had."""
+
+    topic: str
+    partitions: int
+
+
+class ReleaseSpec(Frozen):
+    """A release as staged; nothing of it ever changes.
+
+    `code_digest`: SHA-256 of the frozen code; `module` within it defines the app. `schema_ddl`: columns of the
+    result, Spark DDL. `correction`: why the same code runs again, if it does.
+    """
+
+    release: str
+    app: str
+    version: int
+    module: str
+    code_digest: str
+    settings: dict[str, Any]
+    inputs: dict[str, InputSpec]
+    table: bool
+    key: tuple[str, ...]
+    partitions: int
+    schema_ddl: str
+    suite: str | None
+    watermark: str | None
+    comparable: str
+    change: Literal["first", "none", "settings", "code", "schema"]
+    correction: str | None = None
+    platform: str = ""
+
+
+class Staged(Entry):
+    kind: Literal["staged"] = "staged"
+    spec: ReleaseSpec
+
+
+class GenerationStarted(Entry):
+    """Generation `generation` of a release begins from fresh state at `start` (None: the first offsets)."""
+
+    kind: Literal["generation"] = "generation"
+    release: str
+    generation: int
+    start: SourcePosition
+
+
+class StateSet(Entry):
+    kind: Literal["state"] = "state"
+    release: str
+    state: ReleaseState
+
+
+class WantedSet(Entry):
+    kind: Literal["wanted"] = "wanted"
+    release: str
+    wanted: Wanted
+
+
+class Holder(Frozen):
+    """A process that holds a lease. `started`: the process's start time as the kernel counts it, against reused pids."""
+
+    host: str
+    boot_id: str
+    pid: int
+    started: int
+
+
+class LeaseTaken(Entry):
+    """The newest token of a release is the only one that may write."""
+
+    kind: Literal["lease"] = "lease"
+    release: str
+    token: int
+    holder: Holder
+
+
+class LeaseEnded(Entry):
+    """The holder of `token` stopped by itself."""
+
+    kind: Literal["lease-ended"] = "lease-ended"
+    release: str
+    token: int
+
+
+class Opened(Entry):
+    """An operation begins: it blocks other operations on `releases` until it is closed or its deadline has passed."""
+
+    kind: Literal["opened"] = "opened"
+    id: str
+    name: str
+    releases: tuple[str, ...]
+    alias: str | None = None
+    deadline_ms: int
+    plan: dict[str, Any] = Field(default_factory=dict)
+
+
+class Proposed(Entry):
+    """A plan that waits for approval, by its id. It blocks nobody."""
+
+    kind: Literal["proposed"] = "proposed"
+    id: str
+    name: str
+    releases: tuple[str, ...]
+    alias: str | None = None
+    plan: dict[str, Any] = Field(default_factory=dict)
+
+
+class Closed(Entry):
+    kind: Literal["closed"] = "closed"
+    id: str
+    outcome: Literal["done", "failed", "abandoned", "expired"]
+    detail: str = ""
+
+
+class AlignOrdered(Entry):
+    """Asks the driver of `release` to pause at a boundary and to meet `other` at a boundary of its.
+
+    Stands until operation `id` is closed or its intent is resolved. `switch`: number of the switch, None for evidence.
+    """
+
+    kind: Literal["align"] = "align"
+    id: str
+    release: str
+    other: str
+    switch: int | None
+
+
+class MarkOrdered(Entry):
+    """Asks the driver of `release` to flag the first boundary whose predecessor is at or past `past`.
+
+    With `switch` it is the intent of that switch of `alias`: followers wait at the flagged boundary until the
+    registry says `promoted` or `switch-aborted`; nothing else moves them.
+    """
+
+    kind: Literal["mark"] = "mark"
+    id: str
+    release: str
+    past: SourcePosition
+    switch: int | None
+    alias: str | None
+    deadline_ms: int
+
+
+class DeltaSegment(Frozen):
+    """A range of a delta topic's only partition."""
+
+    topic: str
+    start: int
+    end: int
+
+
+class Switch(Frozen):
+    """One link of an alias's chain: from `old` up to `old_end`, the delta, then `new` from `new_start` on.
+
+    Numbers start at 1; number 1 has no old release. `delta`: in the order of delivery; a key delivered by an
+    earlier segment is left out of the later ones. `cut`: the input position that both had.
+    """
+
+    number: int
+    old: str | None
+    old_generation: int | None
+    old_end: ResultPosition | None
+    new: str
+    new_generation: int
+    new_start: ResultPosition
+    delta: tuple[DeltaSegment, ...] = ()
+    cut: SourcePosition | None = None
+    allowed: Literal["gap", "duplicates"] | None = None
+
+
+class Promoted(Entry):
+    kind: Literal["promoted"] = "promoted"
+    alias: str
+    switch: Switch
+
+
+class SwitchAborted(Entry):
+    kind: Literal["switch-aborted"] = "switch-aborted"
+    alias: str
+    id: str
+
+
+class EvidenceRecorded(Entry):
+    """What a diff found at an evidence cut. `forward`, `backward`: the delta from live to new and back."""
+
+    kind: Literal["evidence"] = "evidence"
+    id: str
+    live: str
+    live_generation: int
+    new: str
+    new_generation: int
+    cut: SourcePosition
+    live_result: ResultPosition
+    new_result: ResultPosition
+    summary: dict[str, Any]
+    forward: DeltaSegment | None = None
+    backward: DeltaSegment | None = None
+
+
+class VerdictRecorded(Entry):
+    """What the gate found, bound to release, generation and the result range it looked at."""
+
+    kind: Literal["verdict"] = "verdict"
+    release: str
+    generation: int
+    evidence: str | None
+    upto: ResultPosition
+    passed: int
+    failed: int
+    errored: int
+    failures: tuple[str, ...] = ()
+    docs: str | None = None
+
+
+class ReadyRecorded(Entry):
+    """`wait` found the release hydrated: bound to its generation."""
+
+    kind: Literal["ready"] = "ready"
+    release: str
+    generation: int
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+class FollowerRegistered(Entry):
+    kind: Literal["follower"] = "follower"
+    alias: str
+    group: str
+
+
+class FollowerRemoved(Entry):
+    kind: Literal["follower-removed"] = "follower-removed"
+    alias: str
+    group: str
+
+
+AnyEntry = Annotated[
+    Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Proposed | Closed
+    | AlignOrdered | MarkOrdered | Promoted | SwitchAborted | EvidenceRecorded | VerdictRecorded | ReadyRecorded
+    | FollowerRegistered | FollowerRemoved,
+    Field(discriminator="kind"),
+]  # fmt: skip
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEntry)
+
+
+def encode(entry: Entry) -> bytes:
+    """An entry as it stands in the log. What couldn't be read back is refused here, not by every later reader."""
+    data = entry.model_dump_json().encode()
+    decode(data)
+    return data
+
+
+def decode(data: bytes) -> Entry:
+    """The entry that `encode` wrote; raises pydantic's ValidationError for anything else."""
+    entry: Entry = _ADAPTER.validate_json(data)
+    return entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What the registry knows of a release."""
+
+    spec: ReleaseSpec
+    state: ReleaseState = "staged"
+    wanted: Wanted = "stopped"
+    generation: int = 0
+    start: SourcePosition | None = None
+    token: int = 0
+    lease: LeaseTaken | None = None
+    lease_ended: bool = True
+    ready: ReadyRecorded | None = None
+    verdict: VerdictRecorded | None = None
+    failure: str | None = None
+    staged_ms: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.spec.release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """An operation under way or ended."""
+
+    opened: Opened
+    align: AlignOrdered | None = None
+    mark: MarkOrdered | None = None
+    aborted: bool = False
+    promoted: Promoted | None = None
+    closed: Closed | None = None
+
+    @property
+    def id(self) -> str:
+        return self.opened.id
+
+    @property
+    def resolved(self) -> bool:
+        """Whether no follower may wait for this operation's barrier any more."""
+        return self.aborted or self.promoted is not None or self.closed is not None
+
+    def blocks(self, release: str) -> bool:
+        """Whether another operation on `release` has to wait for this one."""
+        return self.closed is None and release in self.opened.releases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryState:
+    """All that the registry says, folded from its entries in order."""
+
+    releases: Mapping[str, Release] = field(default_factory=dict)
+    operations: Mapping[str, Operation] = field(default_factory=dict)
+    chains: Mapping[str, tuple[Switch, ...]] = field(default_factory=dict)
+    evidence: tuple[EvidenceRecorded, ...] = ()
+    followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    proposals: Mapping[str, Proposed] = field(default_factory=dict)
+
+    def live(self, alias: str) -> Switch | None:
+        """The newest link of the alias's chain; None before the first promotion."""
+        chain = self.chains.get(alias, ())
+        return chain[-1] if chain else None
+
+    def of_app(self, app: str) -> list[Release]:
+        """An app's releases by version."""
+        return sorted((r for r in self.releases.values() if r.spec.app == app), key=lambda r: r.spec.version)
+
+    def blocking(self, release: str) -> Operation | None:
+        """The operation under way that blocks `release`, if any."""
+        return next((o for o in self.operations.values() if o.blocks(release)), None)
+
+    def standing_align(self, release: str) -> AlignOrdered | None:
+        """The order to align that stands for `release`."""
+        return next((o.align for o in self.operations.values()
+                     if o.align and o.align.release == release and not o.resolved), None)  # fmt: skip
+
+    def standing_mark(self, release: str) -> MarkOrdered | None:
+        """The order to flag a boundary that stands for `release`."""
+        return next((o.mark for o in self.operations.values()
+                     if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
+
+
+def _put(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    return {**table, key: value}
+
+
+def fold(state: RegistryState, entries: Iterable[Entry]) -> RegistryState:
+    """The state after `entries`, in order. An entry about something unknown changes nothing."""
+    for entry in entries:
+        state = _apply(state, entry)
+    return state
+
+
+def _apply(state: RegistryState, entry: Entry) -> RegistryState:
+    match entry:
+        case Staged(spec=spec):
+            return replace(
+                state, releases=_put(state.releases, spec.release, Release(spec=spec, staged_ms=entry.at_ms))
+            )
+        case GenerationStarted(release=name):
+            return _release(state, name, generation=entry.generation, start=entry.start, ready=None, verdict=None)
+        case StateSet(release=name):
+            failure = entry.reason if entry.state == "failed" else None
+            return _release(state, name, state=entry.state, failure=failure)
+        case WantedSet(release=name):
+            return _release(state, name, wanted=entry.wanted)
+        case LeaseTaken(release=name):
+            return _release(state, name, token=entry.token, lease=entry, lease_ended=False)
+        case LeaseEnded(release=name):
+            known = state.releases.get(name)
+            return _release(state, name, lease_ended=True) if known and known.token == entry.token else state
+        case ReadyRecorded(release=name):
+            return _release(state, name, ready=entry)
+        case VerdictRecorded(release=name):
+            return _release(state, name, verdict=entry)
+        case Opened():
+            return replace(state, operations=_put(state.operations, entry.id, Operation(opened=entry)))
+        case Proposed(id=op):
+            return replace(state, proposals=_put(state.proposals, op, entry))
+        case Closed(id=op):
+            return _operation(state, op, closed=entry)
+        case AlignOrdered(id=op):
+            return _operation(state, op, align=entry)
+        case MarkOrdered(id=op):
+            return _operation(state, op, mark=entry)
+        case SwitchAborted(id=op):
+            return _operation(state, op, aborted=True)
+        case Promoted(alias=alias):
+            chain = (*state.chains.get(alias, ()), entry.switch)
+            state = replace(state, chains=_put(state.chains, alias, chain))
+            return _operation(state, entry.op, promoted=entry) if entry.op else state
+        case EvidenceRecorded():
+            return replace(state, evidence=(*state.evidence, entry))
+        case FollowerRegistered(alias=alias, group=group):
+            groups = state.followers.get(alias, ())
+            return replace(state, followers=_put(state.followers, alias, tuple(dict.fromkeys((*groups, group)))))
+        case FollowerRemoved(alias=alias, group=group):
+            groups = tuple(g for g in state.followers.get(alias, ()) if g != group)
+            return replace(state, followers=_put(state.followers, alias, groups))
+    raise AssertionError(f"no rule for a registry entry of kind {type(entry).__name__}")
+
+
+def _release(state: RegistryState, name: str, /, **changes: Any) -> RegistryState:
+    known = state.releases.get(name)
+    return replace(state, releases=_put(state.releases, name, replace(known, **changes))) if known else state
+
+
+def _operation(state: RegistryState, op: str, /, **changes: Any) -> RegistryState:
+    known = state.operations.get(op)
+    return replace(state, operations=_put(state.operations, op, replace(known, **changes))) if known else state

@@ -1,0 +1,129 @@
+"""Where everything is: one settings object, read from the environment and from `switchyard.toml`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+
+
+class Settings(BaseSettings):
+    """Settings of the platform. Each is an environment variable `SWITCHYARD_<NAME>` or a line of
+    `switchyard.toml` in the working folder; the environment wins.
+
+    `kafka` takes every `security.*`, `sasl.*` and `ssl.*` property by the names of librdkafka, as a
+    TOML table or as JSON in `SWITCHYARD_KAFKA`.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="SWITCHYARD_", toml_file="switchyard.toml", frozen=True, extra="forbid"
+    )
+
+    # an existing cluster; unset: the embedded broker of this machine
+    bootstrap_servers: str | None = None
+    kafka: dict[str, str] = Field(default_factory=dict)
+    # replication of every topic that the platform creates
+    replication_factor: int = Field(1, ge=1)
+    request_timeout_s: float = Field(10.0, gt=0)
+
+    # everything on disk: broker data, checkpoints, frozen code, evidence, logs
+    state_dir: Path = Path(".switchyard")
+    broker_port: int = Field(19092, ge=1, le=65535)
+    broker_heap_mb: int = Field(1024, ge=256)
+
+    driver_heap_mb: int = Field(1024, ge=512)
+    driver_cores: int = Field(2, ge=1)
+    spark_master: str | None = None
+    # Spark's own UI of a driver, with its Prometheus endpoint; 0: off
+    spark_ui_port: int = Field(0, ge=0, le=65535)
+    shuffle_partitions: int = Field(2, ge=1)
+    # extra Spark properties, as they are
+    spark: dict[str, str] = Field(default_factory=dict)
+    trigger_s: float = Field(0.5, ge=0)
+    max_records_per_batch: int = Field(400_000, ge=1)
+    heartbeat_s: float = Field(1.0, gt=0)
+    # a driver that has not been heard of for this long may be taken over
+    lease_timeout_s: float = Field(15.0, gt=0)
+    # a lease whose holder has not sent its first heartbeat yet: a boot on two busy cores
+    boot_timeout_s: float = Field(120.0, gt=0)
+    # longest that an app's function may take on empty frames when it is staged: a JVM boots for it
+    probe_timeout_s: float = Field(180.0, gt=0)
+    # longest a switch may hold followers at a barrier
+    switch_timeout_s: float = Field(60.0, gt=0)
+
+    @field_validator("kafka")
+    @classmethod
+    def _only_security(cls, value: dict[str, str]) -> dict[str, str]:
+        bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
+        if bad:
+            raise ValueError(f"kafka takes security.*, sasl.* and ssl.* properties, not {', '.join(bad)}")
+        return value
+
+    @field_validator("state_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls),
+        )
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the broker is the one that `switchyard up` starts."""
+        return self.bootstrap_servers is None
+
+    @property
+    def bootstrap(self) -> str:
+        return self.bootstrap_servers or f"127.0.0.1:{self.broker_port}"
+
+    @property
+    def host(self) -> str:
+        return socket.gethostname()
+
+    def environment(self) -> dict[str, str]:
+        """These settings as environment variables."""
+        import json
+
+        out: dict[str, str] = {}
+        for name, value in self.model_dump(mode="json", exclude_none=True).items():
+            out[f"SWITCHYARD_{name.upper()}"] = json.dumps(value) if isinstance(value, dict) else str(value)
+        return out
+
+    def child_environment(self) -> dict[str, str]:
+        """What a child process that runs in another folder needs: this process's environment, with these settings."""
+        return {**os.environ, **self.environment()}
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings of this process."""
+    return Settings()
+
+
+def override(**changes: Any) -> Settings:
+    """A copy of the process's settings with `changes`, for tests and embedding."""
+    return Settings(**{**get_settings().model_dump(), **changes})
