@@ -1,0 +1,147 @@
+"""The gate: a suite of expectations, run by Great Expectations on Spark over a fixed range of a result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from great_expectations import ExpectationSuite, ValidationDefinition
+from great_expectations.core.expectation_validation_result import (
+    ExpectationSuiteValidationResult,
+    ExpectationValidationResult,
+)
+from great_expectations.core.run_identifier import RunIdentifier
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from pyspark.storagelevel import StorageLevel
+
+from expectations.docs import build_page, open_context
+from expectations.result import decode_stream, decode_table, fold
+from expectations.rows import rows_against
+from expectations.suites import Check, SuiteInputs, checks_of
+from expectations.verdict import CheckResult, GateRequest, Verdict
+from pipelines.engine.frames import read_range
+from pipelines.errors import BadUsage
+
+_log = logging.getLogger(__name__)
+
+
+def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
+    """Reads the range, runs the suite over it and writes its Data Docs. One gate at a time in a session.
+
+    1. build the suite: BadUsage where there is none of that name; 2. read and fold; 3. persist, since each
+    expectation is a query of its own; 4. validate; 5. write the docs.
+    """
+    checks = checks_of(request.suite, _inputs(request))
+    schema = _schema(request.schema_ddl)
+    records = read_range(spark, request.settings, request.topic, request.start, request.end)
+    if request.table:
+        rows = decode_table(fold(records), schema, request.key)
+    else:
+        rows = decode_stream(records, schema, request.key)
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        return check_rows(rows, checks, request)
+    finally:
+        rows.unpersist()
+
+
+def _schema(ddl: str) -> StructType:
+    schema = StructType.fromDDL(ddl)
+    if not isinstance(schema, StructType):
+        raise BadUsage(f"the result's schema is one type, not columns: {ddl}", fix="as in 'word string, count bigint'")
+    return schema
+
+
+def _inputs(request: GateRequest) -> SuiteInputs:
+    return SuiteInputs(
+        live_rows=request.live_rows,
+        late_dropped=request.late_dropped,
+        volume_tolerance=request.volume_tolerance,
+        app_settings=request.app_settings,
+    )
+
+
+def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest) -> Verdict:
+    """The verdict of `checks` on `rows`, a result's final rows; writes the Data Docs to `request.docs_dir`.
+
+    GX's SQL metrics share one temporary view of the session: never two of these at once in it.
+    """
+    # a result that can't be read is an error of its own, not one of each check
+    count = rows.count()
+    context = open_context(request.docs_dir)
+    release = f"{request.release}.g{request.generation}"
+    # persist=False: GX would never free it; no spark_config: GX would restart the session
+    source = context.data_sources.add_spark(name="results", persist=False)
+    batch = source.add_dataframe_asset(name=release).add_batch_definition_whole_dataframe("range")
+    suite = context.suites.add_or_update(_suite(checks, request))
+    definition = context.validation_definitions.add(ValidationDefinition(name=release, data=batch, suite=suite))
+    validation = definition.run(
+        batch_parameters={"dataframe": rows},
+        result_format="BASIC",
+        run_id=RunIdentifier(run_name=release, run_time=datetime.now(UTC)),
+    )
+    return Verdict(
+        suite=request.suite,
+        release=request.release,
+        generation=request.generation,
+        rows=count,
+        results=_results(checks, validation),
+        docs=build_page(context, validation),
+    )
+
+
+def _suite(checks: Sequence[Check], request: GateRequest) -> ExpectationSuite:
+    """GX's suite; what is skipped is named in its notes, so that the docs tell it, too."""
+    ranges = ", ".join(f"{p}: {request.start.get(p, 'first')} to {end}" for p, end in sorted(request.end.items()))
+    notes = [f"{request.topic}, offsets by partition, end exclusive: {ranges}"]
+    expectations = []
+    for check in checks:
+        if check.expectation is None:
+            notes.append(f"Skipped: {check.name}: {check.detail}")
+        else:
+            expectations.append(
+                check.expectation.copy(
+                    update={"meta": {"check": check.name}, "description": f"{check.name}: {check.detail}"}
+                )
+            )
+    return ExpectationSuite(name=request.suite, expectations=expectations, notes=notes)
+
+
+def _results(checks: Sequence[Check], validation: ExpectationSuiteValidationResult) -> tuple[CheckResult, ...]:
+    """One result per check, in the suite's order. A check that GX does not answer for could not be evaluated."""
+    found = {
+        result.expectation_config.meta["check"]: result for result in validation.results if result.expectation_config
+    }
+    return tuple(_result(check, found.get(check.name)) for check in checks)
+
+
+def _result(check: Check, found: ExpectationValidationResult | None) -> CheckResult:
+    if check.expectation is None:
+        return CheckResult(name=check.name, outcome="skipped", detail=check.detail)
+    if found is None:
+        return CheckResult(name=check.name, outcome="errored", detail="no result came back")
+    error = _error(found.exception_info or {})
+    if error is not None:
+        _log.error("check %s could not be evaluated: %s", check.name, error)
+        return CheckResult(name=check.name, outcome="errored", detail=error)
+    unexpected, sample = rows_against(found.result)
+    return CheckResult(
+        name=check.name,
+        outcome="passed" if found.success else "failed",
+        detail=check.detail,
+        observed=str(found.result.get("observed_value")),
+        unexpected=unexpected,
+        sample=sample,
+    )
+
+
+def _error(info: dict[str, Any]) -> str | None:
+    """The first line of what was raised, None if nothing was. GX nests the facts by metric, or doesn't."""
+    facts = [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
+    raised = next((f for f in facts if f.get("raised_exception")), None)
+    if raised is None:
+        return None
+    return (str(raised.get("exception_message") or "").strip().splitlines() or ["no reason given"])[0]

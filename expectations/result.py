@@ -1,0 +1,53 @@
+"""A release's result as rows: records of its topic folded, where it is a table, and decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipelines.engine.frames import SOURCE_COLUMNS
+
+SOURCE_HEADER = "source"
+
+
+def fold(records: DataFrame) -> DataFrame:
+    """The last record of each key, tombstoned keys left out: key, value.
+
+    A key belongs to one partition, so one that strayed into two stays twice, for the suite to see.
+    """
+    last = records.groupBy("partition", "key").agg(F.max_by("value", "offset").alias("value"))
+    return last.where(F.col("value").isNotNull()).select("key", "value")
+
+
+def decode_table(folded: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
+    """A table's columns, in the schema's order. What is missing or does not parse is null."""
+    return _decode(folded, schema, key, from_source=())
+
+
+def decode_stream(records: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
+    """A stream's columns, in the schema's order; topic, partition and offset come from the header `source`."""
+    carried = SOURCE_COLUMNS if set(SOURCE_COLUMNS) <= set(schema.fieldNames()) else ()
+    header = F.filter("headers", lambda header: header["key"] == SOURCE_HEADER)
+    # `get`, since an index into nothing is an error
+    source = F.split(F.get(header, F.lit(0))["value"].cast("string"), ":")
+    return _decode(records.select("key", "value", source.alias("source")), schema, key, from_source=carried)
+
+
+def _decode(records: DataFrame, schema: StructType, key: Sequence[str], from_source: Sequence[str]) -> DataFrame:
+    in_key = StructType([field for field in schema if field.name in key])
+    in_value = StructType([field for field in schema if field.name not in {*key, *from_source}])
+    parsed = records.select(
+        F.from_json(F.col("key").cast("string"), in_key).alias("k"),
+        F.from_json(F.col("value").cast("string"), in_value).alias("v"),
+        *(["source"] if from_source else []),
+    )
+
+    def column(name: str, kind: str) -> Column:
+        if name in from_source:
+            return F.get("source", F.lit(from_source.index(name))).try_cast(kind).alias(name)
+        return F.col("k" if name in key else "v")[name].alias(name)
+
+    return parsed.select(*[column(field.name, field.dataType.simpleString()) for field in schema])

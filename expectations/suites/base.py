@@ -1,0 +1,109 @@
+"""What suites are made of: named checks, and the builders that several suites share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import great_expectations.expectations as gxe
+from great_expectations.expectations.expectation import Expectation
+
+from expectations.rows import ExpectNoRows, ExpectRows, ExpectSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteInputs:
+    """What a suite is built for; the fields are those of a GateRequest."""
+
+    live_rows: int | None = None
+    late_dropped: int = 0
+    volume_tolerance: float = 0.1
+    app_settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A named check: `detail` says what is expected, or, without an expectation, why it is skipped."""
+
+    name: str
+    detail: str
+    expectation: Expectation | None
+
+
+Suite = Callable[[SuiteInputs], Sequence[Check]]
+
+
+def skipped(name: str, reason: str) -> Check:
+    return Check(name=name, detail=reason, expectation=None)
+
+
+def not_empty() -> Check:
+    return Check(
+        name="not empty",
+        detail="at least one row",
+        expectation=gxe.ExpectTableRowCountToBeBetween(min_value=1),
+    )
+
+
+def schema(columns: Mapping[str, str]) -> Check:
+    """Exactly these columns, in order, of these Spark SQL types (`bigint`, `decimal(8,2)`)."""
+    ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    return Check(name="schema", detail=f"columns {ddl}, in this order", expectation=ExpectSchema(schema_ddl=ddl))
+
+
+def not_null(*columns: str) -> list[Check]:
+    """A field that is missing or does not parse is null, too."""
+    return [rows(f"{column} there", f"`{column}` IS NOT NULL", detail=f"{column} is never null") for column in columns]
+
+
+def unique(*columns: str, name: str = "key unique") -> Check:
+    """Rows in which one of `columns` is null are left to the checks for that."""
+    names = ", ".join(f"`{column}`" for column in columns)
+    there = " AND ".join(f"`{column}` IS NOT NULL" for column in columns)
+    query = f"SELECT {names}, count(*) AS rows FROM {{batch}} WHERE {there} GROUP BY {names} HAVING rows > 1"
+    return no_rows(name, query, detail=f"no two rows have the same {', '.join(columns)}")
+
+
+def at_least(column: str, minimum: int) -> Check:
+    return rows(f"{column} in range", f"`{column}` >= {minimum}", detail=f"{column} is {minimum} or more")
+
+
+def over(column: str, bound: float) -> Check:
+    """Over `bound`, and a finite number: NaN sorts above every other one."""
+    return rows(
+        f"{column} in range",
+        f"`{column}` > {bound:g} AND `{column}` < double('Infinity')",
+        detail=f"{column} is over {bound:g}, and finite",
+    )
+
+
+def pattern(column: str, regex: str, *, name: str, detail: str) -> Check:
+    """Values match `regex` (Java), which should be anchored."""
+    return rows(name, f"`{column}` RLIKE r'{regex}'", detail=detail)
+
+
+def rows(name: str, condition: str, *, detail: str) -> Check:
+    """`condition`, Spark SQL in ANSI mode, holds for each row; null counts as holding."""
+    return Check(name=name, detail=detail, expectation=ExpectRows(condition=condition))
+
+
+def no_rows(name: str, query: str, *, detail: str) -> Check:
+    """`query` selects what must not be there from `{batch}`; Spark SQL in ANSI mode."""
+    return Check(name=name, detail=detail, expectation=ExpectNoRows(unexpected_rows_query=ExpectNoRows.counted(query)))
+
+
+def volume(inputs: SuiteInputs) -> Check:
+    """Rows against the live release's at the same cut; without one there is nothing to compare, and that is said."""
+    name = "volume against live"
+    if inputs.live_rows is None:
+        return skipped(name, "there is no live release to compare the number of rows with")
+    low = math.floor(inputs.live_rows * (1 - inputs.volume_tolerance))
+    high = math.ceil(inputs.live_rows * (1 + inputs.volume_tolerance))
+    return Check(
+        name=name,
+        detail=f"{low} to {high} rows: the live release has {inputs.live_rows}, give or take "
+        f"{inputs.volume_tolerance:.0%}",
+        expectation=gxe.ExpectTableRowCountToBeBetween(min_value=low, max_value=high),
+    )

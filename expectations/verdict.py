@@ -1,0 +1,103 @@
+"""What the gate is asked and what it answers: frozen values, no Spark, no Great Expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pipelines.settings import Settings
+
+Outcome = Literal["passed", "failed", "errored", "skipped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRequest:
+    """A result's range, and what to hold it against.
+
+    `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
+    result's columns, Spark DDL. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
+    the same cut, None without one. `late_dropped`: rows that the release itself dropped as late. `volume_tolerance`:
+    the ratio by which the rows may differ from `live_rows`.
+    """
+
+    suite: str
+    release: str
+    generation: int
+    topic: str
+    end: Mapping[int, int]
+    start: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    key: tuple[str, ...]
+    schema_ddl: str
+    table: bool
+    live_rows: int | None
+    late_dropped: int = 0
+    volume_tolerance: float = 0.1
+    app_settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    docs_dir: Path
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One expectation's outcome. `detail`: what was expected, or why it was skipped or could not be evaluated.
+
+    `unexpected`: rows against it, None where that has no meaning; `sample`: a few of them.
+    """
+
+    name: str
+    outcome: Outcome
+    detail: str
+    observed: str | None = None
+    unexpected: int | None = None
+    sample: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the gate found. `rows`: final rows looked at; `docs`: this validation's page, a local file."""
+
+    suite: str
+    release: str
+    generation: int
+    rows: int
+    results: tuple[CheckResult, ...]
+    docs: Path | None = None
+
+    def _count(self, outcome: Outcome) -> int:
+        return sum(result.outcome == outcome for result in self.results)
+
+    @property
+    def passed(self) -> int:
+        return self._count("passed")
+
+    @property
+    def failed(self) -> int:
+        return self._count("failed")
+
+    @property
+    def errored(self) -> int:
+        return self._count("errored")
+
+    @property
+    def skipped(self) -> int:
+        return self._count("skipped")
+
+    @property
+    def ok(self) -> bool:
+        """Whether this may be promoted: something passed, and nothing failed or could not be evaluated."""
+        return self.passed > 0 and not self.failed and not self.errored
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A line for each check that stands in the way of a promotion."""
+        return tuple(_line(result) for result in self.results if result.outcome in ("failed", "errored"))
+
+
+def _line(result: CheckResult) -> str:
+    """`count in range: expected count is 1 or more; found 3 rows against it, such as {...}`"""
+    if result.outcome == "errored":
+        return f"{result.name}: could not be evaluated: {result.detail}"
+    return f"{result.name}: expected {result.detail}; found {result.observed}"
