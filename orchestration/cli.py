@@ -1,0 +1,65 @@
+"""The terminal of an on-call person: `switchyard`. Exit 0: done; 3: refused; 2: bad usage; 1: failed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestration.commands import MODULES
+from pipelines.errors import SwitchyardError
+
+
+def build() -> typer.Typer:
+    """The app with every command."""
+    app = typer.Typer(
+        name="switchyard",
+        help="Long-lived PySpark streams on Kafka: reprocess, compare, switch, and go back, without a loss.",
+        no_args_is_help=True,
+        add_completion=False,
+        # a plain traceback for what nobody foresaw; the rest is said in two lines by `main`
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for module in MODULES:
+        module.register(app)
+    return app
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        build()()
+    except SwitchyardError as error:
+        print(f"error: {error.what}", file=sys.stderr)
+        if error.fix:
+            print(f"  {error.fix}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        # by name: the terminal's help doesn't load a Kafka client
+        if type(error).__name__ != "KafkaException":
+            raise
+        print(f"error: Kafka fails: {error.args[0].str() if error.args else error}", file=sys.stderr)
+        print("  see `switchyard status`; the same command, later, does what is left", file=sys.stderr)
+        sys.exit(1)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(version("switchyard"))
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    # the options of `switchyard` itself; the help text is that of the app
+    pass
+
+
+if __name__ == "__main__":
+    main()

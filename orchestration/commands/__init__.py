@@ -1,0 +1,11 @@
+"""The commands of the terminal: a module per group, each with `register(app)`.
+
+A module here imports Spark, Dagster, Kafka and operations inside its functions only, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+from orchestration.commands import broker, follow, overview, produce, release, switch
+
+# in the order of `switchyard --help`
+MODULES = (broker, produce, release, switch, follow, overview)

@@ -1,0 +1,195 @@
+"""`switchyard up | down | status`: the embedded broker, or the existing cluster that the settings name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestration.commands.context import console, load_settings, print_facts, print_json
+
+if TYPE_CHECKING:
+    from orchestration.local.broker import BrokerStatus
+    from orchestration.operations.overview import ReleaseStatus
+    from pipelines.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for scripts.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command()(up)
+    app.command()(down)
+    app.command()(status)
+
+
+def up(
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it answers.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Start the embedded broker, and wait until it answers. Running already: nothing happens."""
+    settings = load_settings()
+    if not settings.embedded:
+        from pipelines.kafka.client import require_broker
+
+        require_broker(settings)
+        _say(
+            as_json,
+            _cluster(settings, answering=True),
+            f"nothing to start: the cluster at {settings.bootstrap} answers",
+        )
+        return
+    from orchestration.local.broker import EmbeddedBroker
+
+    found = EmbeddedBroker(settings).start(timeout)
+    _say(as_json, asdict(found), f"broker up at {found.bootstrap} (process {found.pid})")
+
+
+def down(
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait before it is ended by force.")] = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Stop the embedded broker. Its data stays. Down already: nothing happens."""
+    settings = load_settings()
+    if not settings.embedded:
+        _say(as_json, {"stopped": False}, f"nothing to stop: the cluster at {settings.bootstrap} is not ours")
+        return
+    from orchestration.local.broker import EmbeddedBroker
+
+    stopped = EmbeddedBroker(settings).stop(timeout)
+    _say(as_json, {"stopped": stopped}, "broker stopped, its data kept" if stopped else "the broker was not running")
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(help="A release or an app; default: all, and the broker.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the broker and the releases with their drivers: state, lag, rates, memory. Exit code 1 without a broker."""
+    settings = load_settings()
+    cluster, facts = _cluster_status(settings, as_json)
+    releases = _releases(settings, name) if cluster["answering"] else []
+    if as_json:
+        print_json({**cluster, "releases": [_as_json(each) for each in releases]})
+    else:
+        if name is None:
+            print_facts(facts)
+        _table(releases)
+        for each in releases:
+            if each.release.failure or (name and each.beat and each.beat.error):
+                print(f"{each.release.name}: {each.release.failure or (each.beat.error if each.beat else '')}")
+    if not cluster["answering"]:
+        raise typer.Exit(1)
+
+
+def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
+    if settings.embedded:
+        from orchestration.local.broker import EmbeddedBroker
+
+        found = EmbeddedBroker(settings).status()
+        return asdict(found), _facts(found)
+    from pipelines.errors import Unavailable
+    from pipelines.kafka.client import require_broker
+
+    try:
+        require_broker(settings)
+    except Unavailable as error:
+        if as_json:
+            print_json({**_cluster(settings, answering=False), "error": error.what})
+        raise
+    return _cluster(settings, answering=True), {"cluster": settings.bootstrap, "state": "answers"}
+
+
+def _releases(settings: Settings, name: str | None) -> list[ReleaseStatus]:
+    from orchestration.operations.context import open_context
+    from orchestration.operations.overview import statuses
+    from pipelines.errors import BadUsage
+
+    found = [s for s in statuses(open_context(settings)) if s.release.state != "retired" or name is not None]
+    if name is None:
+        return found
+    named = [s for s in found if name in (s.release.name, s.release.spec.app)]
+    if not named:
+        known = sorted({s.release.name for s in found})
+        raise BadUsage(f"there is no release or app {name}", f"there are: {', '.join(known) or 'none; stage one'}")
+    return named
+
+
+def _table(releases: list[ReleaseStatus]) -> None:
+    from rich.table import Table
+
+    if not releases:
+        print("no release is staged")
+        return
+    table = Table("release", "state", "driver", "batch", "behind", "lag", "records/s", "late", "dead", "memory", "heap")
+    for each in releases:
+        beat = each.beat
+        heap = "" if beat is None or not beat.heap_max_bytes else (
+            f"{_mebibytes(beat.heap_used_bytes)} of {_mebibytes(beat.heap_max_bytes)}"
+        )  # fmt: skip
+        cells = ["", "", "", "", "", "", "", ""] if beat is None else [
+            str(beat.batch_id),
+            _count(beat.behind_records),
+            _count(beat.lag_records),
+            f"{beat.processed_records_per_s:,.0f}",
+            _count(beat.total.late_dropped),
+            _count(beat.total.dead_lettered),
+            _mebibytes(beat.rss_bytes),
+            heap,
+        ]  # fmt: skip
+        table.add_row(each.release.name, each.release.state + (" *" if each.live else ""), each.health, *cells)
+    console().print(table)
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _as_json(each: ReleaseStatus) -> dict[str, Any]:
+    return {
+        "release": each.release.name,
+        "state": each.release.state,
+        "live": each.live,
+        "wanted": each.release.wanted,
+        "driver": each.health,
+        "holder": each.holder,
+        "generation": each.release.generation,
+        "failure": each.release.failure,
+        "heartbeat": each.beat.model_dump(mode="json") if each.beat else None,
+    }
+
+
+def _facts(found: BrokerStatus) -> dict[str, str | None]:
+    state = "up" if found.answering else "running, and does not answer" if found.running else "down: `switchyard up`"
+    resident = "" if found.resident_bytes is None else f", resident {_mebibytes(found.resident_bytes)}"
+    return {
+        "broker": found.bootstrap,
+        "state": state,
+        "process": None if found.pid is None else f"{found.pid}, for {_duration(found.uptime_s)}",
+        "memory": f"heap at most {found.heap_mb} MiB{resident}",
+        "data": f"{_mebibytes(found.data_bytes)} in {found.data}",
+        "log": str(found.log),
+    }
+
+
+def _cluster(settings: Settings, *, answering: bool) -> dict[str, Any]:
+    return {"embedded": False, "bootstrap": settings.bootstrap, "answering": answering}
+
+
+def _say(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        print(text)
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "an unknown time"
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s" if minutes else f"{left} s"

@@ -1,0 +1,101 @@
+"""`switchyard follow`: prints an alias's results as they come, from release to release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestration.commands.context import load_settings
+from orchestration.commands.options import Json
+from orchestration.commands.show import say
+
+if TYPE_CHECKING:
+    from pipelines.follow import LiveRecord
+
+# how often the group's offsets are committed while records come
+_COMMIT_S = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command()(follow)
+
+
+def follow(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The app whose live results to print.")],
+    group: Annotated[
+        str | None, typer.Option(help="Consumer group: goes on where it was. Default: none, nothing is kept.")
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="A new group begins at the first release, and takes every switch.")
+    ] = False,
+    max_records: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many records.")] = None,
+    idle_exit_s: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Stop when nothing has come for so long.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the live release's results, and follow the alias at each switch. Ctrl-C stops."""
+    import os
+    import time
+
+    from pipelines.follow import LiveConsumer
+
+    name = group or f"switchyard-follow-{os.getpid()}"
+    printed, number, last_s, committed_s = 0, None, time.monotonic(), time.monotonic()
+    with LiveConsumer(
+        alias, group=name, settings=load_settings(), earliest=from_beginning, register=group is not None
+    ) as consumer:
+        # behind what is printed: the record in hand is not part of it
+        done = consumer.position
+        try:
+            while max_records is None or printed < max_records:
+                record = consumer.poll(0.2)
+                now_s = time.monotonic()
+                if group is not None and now_s - committed_s >= _COMMIT_S:
+                    committed_s = now_s
+                    consumer.commit(done)
+                if record is None:
+                    done = consumer.position
+                    if idle_exit_s is not None and now_s - last_s >= idle_exit_s:
+                        break
+                    continue
+                if record.number != number:
+                    number = record.number
+                    say(f"switch {number}: {record.release}")
+                print(_json(record) if as_json else _line(record), flush=True)
+                printed, last_s, done = printed + 1, now_s, record.position
+        except KeyboardInterrupt:
+            pass
+        if group is not None:
+            consumer.commit(done)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
+
+
+def _line(record: LiveRecord) -> str:
+    value = _text(record.value)
+    mark = "~" if record.phase == "delta" else " "
+    return f"{record.number}{mark} {_text(record.key)}\t{'(gone)' if value is None else value}"
+
+
+def _json(record: LiveRecord) -> str:
+    import json
+    import time
+
+    found: dict[str, Any] = {
+        "switch": record.number,
+        "release": record.release,
+        "phase": record.phase,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": {name: _text(value) for name, value in record.headers},
+        "at_ms": time.time_ns() // 1_000_000,
+    }
+    return json.dumps(found)

@@ -1,0 +1,132 @@
+"""`switchyard log | operations | resume | abandon | forget-follower`: what happened, what is under way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from orchestration.commands.context import console, load_settings, print_json
+from orchestration.commands.options import Json, Reason
+from orchestration.commands.show import run_plan, say
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command()(log)
+    app.command()(operations)
+    app.command()(resume)
+    app.command()(abandon)
+    app.command("forget-follower")(forget_follower)
+
+
+def log(
+    name: Annotated[str | None, typer.Argument(help="A release, an app or an operation; default: all.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Newest entries to show.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show who did what, when and why."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.overview import audit
+    from pipelines.errors import BadUsage
+
+    entries = list(audit(open_context(load_settings()), name))[-limit:]
+    if name is not None and not entries:
+        raise BadUsage(
+            f"nothing is known of {name}", fix="name a release, an app or an operation as `switchyard log` shows it"
+        )
+    if as_json:
+        print_json([entry.model_dump(mode="json", exclude_none=True) for entry in entries])
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("at (UTC)", "who", "what", "why")
+    for entry in entries:
+        at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
+        table.add_row(f"{at:%Y-%m-%d %H:%M:%S}", Text(entry.actor), Text(_what(entry)), Text(entry.reason or ""))
+    console().print(table)
+
+
+def _what(entry: Any) -> str:
+    data = entry.model_dump(mode="json", exclude_none=True)
+    kind = data.pop("kind")
+    for common in ("at_ms", "actor", "op", "reason"):
+        data.pop(common, None)
+    match kind:
+        case "staged":
+            return f"staged {data['spec']['release']} ({data['spec']['change']})"
+        case "promoted":
+            switch = data["switch"]
+            return f"switch {switch['number']} of {data['alias']}: {switch.get('old', 'nothing')} -> {switch['new']}"
+        case "opened":
+            return f"opened {data['id']}"
+        case "proposed":
+            return f"proposed {data['id']}: it waits for approval"
+        case "evidence":
+            found = data["summary"]
+            return f"compared {data['new']} with {data['live']}: {found['changed']} changed, {found['identical']} identical"
+        case _:
+            parts = [str(v) for v in data.values() if isinstance(v, str | int) and not isinstance(v, bool)]
+            return f"{kind} {' '.join(parts)}"
+
+
+def operations(as_json: Json = False) -> None:
+    """List operations under way."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.overview import open_operations
+
+    found = open_operations(open_context(load_settings()))
+    if as_json:
+        print_json([{"id": o.id, "releases": o.opened.releases, "owner": o.opened.actor,
+                     "deadline_ms": o.opened.deadline_ms} for o in found])  # fmt: skip
+        return
+    if not found:
+        print("no operation is under way")
+    for operation in found:
+        until = datetime.fromtimestamp(operation.opened.deadline_ms / 1000, UTC)
+        print(
+            f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {until:%H:%M:%S} UTC"
+        )
+
+
+def resume(
+    operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")], as_json: Json = False
+) -> None:
+    """Go on with an operation whose operator is gone: does only what is left."""
+    from orchestration.operations import journal
+    from orchestration.operations.context import open_context
+    from orchestration.operations.plan import Plan
+
+    context = open_context(load_settings(), say=say)
+    known = journal.under_way(context.registry.state(), operation)
+    run_plan(Plan.from_journal(known.opened), context, apply=True, as_json=as_json)
+
+
+def abandon(
+    operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")], reason: Reason = None
+) -> None:
+    """End an operation whose operator is gone: consumers stay where they are."""
+    from orchestration.operations import journal
+    from orchestration.operations.context import open_context
+
+    journal.abandon(open_context(load_settings(), say=say), operation, reason=reason)
+    print(f"{operation} is abandoned")
+
+
+def forget_follower(
+    alias: Annotated[str, typer.Argument(help="The app that it follows.")],
+    group: Annotated[str, typer.Argument(help="Its consumer group.")],
+) -> None:
+    """Remove a registered follower that will not come back, so that releases can be retired."""
+    from orchestration.operations.context import open_context
+    from pipelines.errors import BadUsage
+    from pipelines.model.registry import FollowerRemoved
+
+    context = open_context(load_settings(), say=say)
+    known = context.registry.state().followers.get(alias, ())
+    if group not in known:
+        raise BadUsage(f"no follower {group} of {alias}", fix=f"there are: {', '.join(known) or 'none'}")
+    context.registry.step(lambda _: [FollowerRemoved(alias=alias, group=group)])
+    print(f"{group} is forgotten")

@@ -1,0 +1,108 @@
+"""`switchyard produce`: input for an app, at a chosen rate."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.commands.context import load_settings
+
+if TYPE_CHECKING:
+    from orchestration.sources import Produced
+
+
+def produce(
+    app: Annotated[str, typer.Argument(metavar="APP", help="The app: stock-stats, word-count or large-orders.")],
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Live records per second.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="Records to load at full speed first.")] = 0,
+    records: Annotated[int | None, typer.Option(min=1, help="End after so many live records.")] = None,
+    duration: Annotated[float | None, typer.Option(min=0, help="End after so many seconds of live records.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same records.")] = 1,
+    topic: Annotated[str | None, typer.Option(help="Another topic than the app's.")] = None,
+    density: Annotated[
+        str, typer.Option(help="stock-stats: dense (every second is full) or sparse (a few trades a day, 2000-2013).")
+    ] = "dense",
+    per_second: Annotated[int | None, typer.Option(help="Records in each second of event time.")] = None,
+    per_day: Annotated[int, typer.Option(help="Sparse: trades per ticker and day.")] = 8,
+    tickers: Annotated[str, typer.Option(help="stock-stats: some of the tickers, with commas.")] = "",
+    out_of_order: Annotated[float, typer.Option(help="Share that is up to 3 s behind.")] = 0.02,
+    late: Annotated[float, typer.Option(help="Share that is 4 to 7 s behind, still in time for stock-stats.")] = 0.001,
+    too_late: Annotated[float, typer.Option(help="Share that is 1 to 2 minutes behind.")] = 0.0,
+    duplicate: Annotated[float, typer.Option(help="Share that is sent twice.")] = 0.0005,
+    malformed: Annotated[float, typer.Option(help="Share whose value can't be parsed.")] = 0.0001,
+    tombstone: Annotated[float, typer.Option(help="Share without a value.")] = 0.00005,
+    clean: Annotated[bool, typer.Option("--clean", help="None of these faults, whatever the shares say.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Produce input for an app: its history at full speed, then live records at a rate, until told to end.
+
+    Event time goes on from the last record of the topic.
+    """
+    from orchestration.sources import Faults, Options, produce, source_for
+    from pipelines.errors import BadUsage
+
+    if rate is None and not history:
+        raise BadUsage("nothing to produce", fix="say --rate (records per second), --history (records), or both")
+    if rate is None and (records is not None or duration is not None):
+        raise BadUsage("--records and --duration end live records, which need a rate", fix="add --rate")
+    if density not in ("dense", "sparse"):
+        raise BadUsage(f"unknown density {density!r}", fix="use dense or sparse")
+    faults = Faults(
+        out_of_order=out_of_order,
+        late=late,
+        too_late=too_late,
+        duplicate=duplicate,
+        malformed=malformed,
+        tombstone=tombstone,
+    )
+    options = Options(
+        seed=seed,
+        faults=Faults.none() if clean else faults,
+        density="sparse" if density == "sparse" else "dense",
+        per_second=per_second,
+        per_day=per_day,
+        tickers=tuple(t.strip() for t in tickers.split(",") if t.strip()),
+    )
+    source = source_for(app, options)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    produced = produce(
+        load_settings(),
+        source,
+        topic=topic,
+        history=history,
+        rate=rate,
+        records=records,
+        duration_s=duration,
+        stopped=stop.is_set,
+        report=_show if sys.stderr.isatty() and not as_json else None,
+    )
+    if sys.stderr.isatty() and not as_json:
+        typer.echo(err=True)
+    typer.echo(json.dumps(produced.as_json()) if as_json else _line(produced))
+
+
+def _show(produced: Produced) -> None:
+    typer.echo(f"\r\x1b[K{_line(produced)}", nl=False, err=True)
+
+
+def _line(produced: Produced) -> str:
+    rate = produced.records / produced.duration_s if produced.duration_s else 0.0
+    until = "" if produced.last_ms is None else f", event time up to {_iso(produced.last_ms)}"
+    return f"{produced.records:,} records to {produced.topic}, {rate:,.0f}/s{until}"
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `produce` to the terminal's commands."""
+    app.command()(produce)

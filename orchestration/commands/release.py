@@ -1,0 +1,206 @@
+"""`switchyard stage | start | stop | wait | retire | reprocess`: releases and their drivers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestration.commands.context import load_settings, print_json
+from orchestration.commands.options import (
+    App,
+    Correction,
+    Execute,
+    From,
+    Json,
+    Name,
+    Reason,
+    Set,
+    Version,
+    seconds,
+    settings_of,
+)
+from orchestration.commands.show import run_plan, say, show_comparison, show_plan, show_verdict
+
+if TYPE_CHECKING:
+    from orchestration.operations.context import Context
+    from orchestration.operations.release import Hydration
+
+Lag = Annotated[
+    int, typer.Option("--lag", min=0, help="Records that a batch may leave behind and still count as caught up.")
+]
+For = Annotated[str, typer.Option("--for", metavar="DURATION", help="How long it must stay caught up.")]
+Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Longest to wait.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    for command in (stage, start, wait, stop, retire, reprocess):
+        app.command()(command)
+
+
+def _context() -> Context:
+    from orchestration.operations.context import open_context
+
+    return open_context(load_settings(), say=say)
+
+
+def stage(
+    app: App,
+    version: Version = None,
+    code: From = None,
+    set_: Set = None,
+    correction: Correction = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Freeze an app's code as a new release, tried on empty frames first."""
+    from orchestration.operations.release import plan_stage
+
+    context = _context()
+    plan = plan_stage(context, app, version=version, code_dir=code, settings=settings_of(set_), correction=correction)
+    run_plan(plan, context, apply=execute, as_json=as_json)
+
+
+def start(
+    name: Name,
+    force: Annotated[bool, typer.Option(help="Take over from a driver that still lives.")] = False,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Start a release's driver, or adopt the one that runs."""
+    from orchestration.operations.release import plan_start
+
+    context = _context()
+    run_plan(plan_start(context, name, force=force), context, apply=execute, as_json=as_json)
+
+
+def stop(name: Name, timeout: Timeout = "120s", execute: Execute = False, as_json: Json = False) -> None:
+    """Stop a release's driver at a boundary."""
+    from orchestration.operations.release import plan_stop
+
+    context = _context()
+    run_plan(plan_stop(context, name, timeout_s=seconds(timeout)), context, apply=execute, as_json=as_json)
+
+
+def wait(name: Name, lag: Lag = 0, for_: For = "10s", timeout: Timeout = "1h", as_json: Json = False) -> None:
+    """Wait until a release has caught up and stayed so; then it is ready."""
+    from orchestration.operations.release import wait_ready
+
+    context = _context()
+    with _bar(as_json) as on_progress:
+        found = wait_ready(
+            context, name, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout), on_progress=on_progress
+        )
+    if as_json:
+        print_json({"release": found.release, "ready": True, "records": found.position_records,
+                    "records_per_s": found.records_per_s, "behind_records": found.behind_records})  # fmt: skip
+    else:
+        print(f"{found.release} is ready: {found.position_records:,} records read")
+
+
+def retire(
+    name: Name,
+    after: Annotated[str, typer.Option(metavar="DURATION", help="Only if it has been out of use for so long.")] = "24h",
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Delete topics, group, checkpoints and code of a release that nobody needs any more."""
+    from orchestration.operations.release import plan_retire
+
+    context = _context()
+    run_plan(plan_retire(context, name, after_s=seconds(after), reason=reason), context, apply=execute, as_json=as_json)
+
+
+def reprocess(
+    app: App,
+    version: Version = None,
+    code: From = None,
+    set_: Set = None,
+    correction: Correction = None,
+    lag: Lag = 0,
+    for_: For = "10s",
+    timeout: Timeout = "1h",
+    max_changed: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of keys differs.")
+    ] = None,
+    auto_promote: Annotated[bool, typer.Option(help="Do not stop for approval before consumers move.")] = False,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Stage, start, wait, diff and check a new release in a row; then promote it, once approved."""
+    from orchestration.operations import reprocess as operation
+    from orchestration.operations.release import plan_stage
+
+    context = _context()
+    options: dict[str, Any] = {
+        "version": version, "code_dir": code, "settings": settings_of(set_), "correction": correction,
+    }  # fmt: skip
+    if not execute:
+        plan = plan_stage(context, app, **options)
+        if as_json:
+            print_json({**plan.as_json(), "executed": False})
+        else:
+            show_plan(plan)
+            print("then: start, wait, diff, check" + (", promote" if auto_promote else "; promote waits for approval"))
+            print("nothing is changed; add --execute to do it")
+        return
+    with _bar(as_json) as on_progress:
+        found = operation.reprocess(
+            context, app, **options, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
+            max_changed=max_changed, auto_promote=auto_promote, on_progress=on_progress,
+        )  # fmt: skip
+    if as_json:
+        print_json({"release": found.release, "promoted": found.promoted, "plan": found.plan.as_json(),
+                    "diff": found.comparison.as_json() if found.comparison else None})  # fmt: skip
+        return
+    if found.comparison:
+        show_comparison(found.comparison)
+    if found.verdict:
+        show_verdict(found.verdict)
+    show_plan(found.plan)
+    print("promoted" if found.promoted else f"it waits for approval: switchyard approve {found.plan.id} --execute")
+
+
+class _bar:
+    """A progress bar on a terminal, a line now and then elsewhere, nothing for JSON."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._silent = as_json
+        self._progress: Any = None
+        self._task: Any = None
+        self._told = 0.0
+
+    def __enter__(self) -> Any:
+        return self.update
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, found: Hydration) -> None:
+        """Shows where the release is."""
+        import sys
+        import time
+
+        if self._silent:
+            return
+        eta = "" if found.eta_s is None else f"{found.eta_s:,.0f} s left"
+        if sys.stdout.isatty():
+            if self._progress is None:
+                from rich.progress import BarColumn, Progress, TextColumn
+
+                self._progress = Progress(
+                    TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f} records"),
+                    TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[eta]}"),
+                )  # fmt: skip
+                self._progress.start()
+                self._task = self._progress.add_task(found.release, rate="", eta="")
+            self._progress.update(self._task, completed=found.position_records, total=found.total_records,
+                                  rate=f"{found.records_per_s:,.0f}/s", eta=eta)  # fmt: skip
+        elif time.monotonic() - self._told > 2:
+            self._told = time.monotonic()
+            say(
+                f"{found.release}: {found.position_records:,} of {found.total_records:,} records, {found.records_per_s:,.0f}/s, {eta}"
+            )

@@ -1,0 +1,129 @@
+"""`switchyard diff | check | promote | approve | rollback | abort`: comparing releases and moving consumers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from orchestration.commands.context import load_settings, print_json
+from orchestration.commands.options import App, Execute, Json, Name, Reason, seconds
+from orchestration.commands.show import run_plan, say, show_comparison, show_verdict
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    for command in (diff, check, promote, approve, rollback, abort):
+        app.command()(command)
+
+
+def diff(
+    name: Name,
+    tolerance: Annotated[float, typer.Option(min=0, help="Relative, for floating-point columns.")] = 0.0,
+    samples: Annotated[int, typer.Option(min=0, help="Differing keys to show.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Compare a release with the live one at exactly the same boundary."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.reprocess import diff as compare
+
+    found = compare(open_context(load_settings(), say=say), name, tolerance=tolerance, samples=samples)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        show_comparison(found)
+
+
+def check(name: Name, as_json: Json = False) -> None:
+    """Run a release's suite of expectations up to the evidence cut. Exit code 1 if one fails."""
+    from orchestration.operations.check import check as run
+    from orchestration.operations.context import open_context
+
+    verdict = run(open_context(load_settings(), say=say), name)
+    if as_json:
+        print_json({"release": verdict.release, "ok": verdict.ok, "passed": verdict.passed, "failed": verdict.failed,
+                    "errored": verdict.errored, "failures": verdict.failures, "docs": verdict.docs})  # fmt: skip
+    else:
+        show_verdict(verdict)
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def promote(
+    app: Annotated[str, typer.Argument(metavar="APP[.vN]", help="The app, or the release to promote.")],
+    version: Annotated[int | None, typer.Option(help="Version; default: the newest that waits.")] = None,
+    max_evidence_age: Annotated[str, typer.Option(metavar="DURATION", help="Refuse an older diff.")] = "10m",
+    max_changed: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of keys differs.")
+    ] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Keep checking for so long, and roll back once if it fails.")
+    ] = None,
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Move an app's consumers to a release that is ready, compared and checked."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.switch import plan_promote
+
+    # before anything is done: a promotion that isn't watched is not what was asked for
+    max_evidence_age_s, watch_s = seconds(max_evidence_age), None if watch is None else seconds(watch)
+    context = open_context(load_settings(), say=say)
+    plan = plan_promote(
+        context,
+        app,
+        version=version,
+        max_evidence_age_s=max_evidence_age_s,
+        max_changed=max_changed,
+        reason=reason,
+    )
+    run_plan(plan, context, apply=execute, as_json=as_json)
+    if watch_s is not None and execute:
+        from orchestration.operations.watch import watch as keep_watch
+
+        outcome = keep_watch(context, plan.releases[0], for_s=watch_s)
+        print(outcome.message)
+        if outcome.rolled_back:
+            raise typer.Exit(1)
+
+
+def approve(
+    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="As `switchyard reprocess` printed it.")],
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Carry out the promotion that a reprocess proposed, if it would still do the very same."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.reprocess import plan_approved
+
+    context = open_context(load_settings(), say=say)
+    run_plan(plan_approved(context, plan_id, reason=reason), context, apply=execute, as_json=as_json)
+
+
+def rollback(
+    app: App,
+    allow: Annotated[
+        Literal["gap", "duplicates"] | None,
+        typer.Option(help="With the live release dead: what consumers of a stream may see."),
+    ] = None,
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Move an app's consumers back to the release that was live before."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.switch import plan_rollback
+
+    context = open_context(load_settings(), say=say)
+    run_plan(plan_rollback(context, app, allowed=allow, reason=reason), context, apply=execute, as_json=as_json)
+
+
+def abort(app: App, execute: Execute = False, as_json: Json = False) -> None:
+    """End the switch that is under way: consumers stay where they are."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.switch import plan_abort
+
+    context = open_context(load_settings(), say=say)
+    run_plan(plan_abort(context, app), context, apply=execute, as_json=as_json)

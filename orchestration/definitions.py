@@ -1,0 +1,33 @@
+"""What Dagster loads: all definitions, listed. Reads the modules of the apps; asks neither Kafka nor Spark."""
+
+from __future__ import annotations
+
+from dagster import Definitions, in_process_executor
+
+from orchestration.defs.catalog import find_apps, readers
+from orchestration.defs.checks import gates
+from orchestration.defs.inputs import input_assets
+from orchestration.defs.jobs import JOBS
+from orchestration.defs.live import live_assets
+from orchestration.defs.resources import Platform, SparkResource, alerts
+from orchestration.defs.results import results_assets
+from orchestration.defs.schedules import janitor_often, quality_checks_hourly, reprocessing_schedules
+from orchestration.defs.supervisor import supervisor_sensor
+from orchestration.defs.watching import failure_alert, watch_after_promotion
+
+_APPS = find_apps()
+
+defs = Definitions(
+    assets=[*input_assets(_APPS), *results_assets(_APPS), *live_assets(_APPS)],
+    asset_checks=gates(_APPS),
+    jobs=JOBS,
+    schedules=[*reprocessing_schedules(_APPS), quality_checks_hourly, janitor_often],
+    sensors=[
+        supervisor_sensor(topics=sorted(readers(_APPS)), apps=[app.name for app in _APPS]),
+        watch_after_promotion,
+        failure_alert,
+    ],
+    resources={"platform": Platform(), "pyspark": SparkResource(), "alerts": alerts()},
+    # steps are few and long, and checks in one Spark session must not run at once
+    executor=in_process_executor,
+)

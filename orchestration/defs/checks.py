@@ -1,0 +1,98 @@
+"""A check per suite of expectations: the gate, run on a release's result as of the evidence cut."""
+
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+
+import warnings
+from collections.abc import Sequence
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    Config,
+    PreviewWarning,
+    asset_check,
+)
+from pydantic import Field
+
+from orchestration.defs import report
+from orchestration.defs.names import releases_of, results_key
+from orchestration.defs.resources import Platform, SparkResource
+from orchestration.operations.check import check
+from orchestration.operations.context import Context, find_release, live_release
+from orchestration.operations.reprocess import diff
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, evidence_for
+from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.kafka.registry import now_ms
+from pipelines.model.app import App
+
+
+class Checking(Config):
+    """How old the comparison with the live release may be that the check goes by."""
+
+    max_evidence_age_s: float = Field(
+        default=MAX_EVIDENCE_AGE_S, ge=0, description="Compare again if the last diff is older, seconds."
+    )
+
+
+def gates(apps: Sequence[App]) -> list[AssetChecksDefinition]:
+    """The check of each app's results that names a suite, partitioned by release, as they are."""
+    return [_gate(app, app.suite) for app in apps if app.suite is not None]
+
+
+def _gate(app: App, suite: str) -> AssetChecksDefinition:
+    with warnings.catch_warnings():
+        # checks with partitions are a preview of this version of Dagster
+        warnings.simplefilter("ignore", PreviewWarning)
+
+        @asset_check(
+            asset=results_key(app.name),
+            name=suite,
+            partitions_def=releases_of(app.name),
+            description=f"Suite `{suite}` by Great Expectations, over a fixed range of the release's result. With "
+            "another release live, that is up to where both were compared; they are compared first if need be.",
+        )
+        def run_suite(
+            context: AssetCheckExecutionContext, config: Checking, platform: Platform, pyspark: SparkResource
+        ) -> AssetCheckResult:
+            return _check(context, context.op_execution_context.partition_key, config, platform, pyspark)
+
+    return run_suite
+
+
+def _check(
+    context: AssetCheckExecutionContext, name: str, config: Checking, platform: Platform, pyspark: SparkResource
+) -> AssetCheckResult:
+    """A check that can't be evaluated has not passed, and says why. Only an outage fails the run."""
+    metadata: report.Metadata = {}
+    try:
+        with platform.open(context.log.info, pyspark) as operations:
+            metadata |= _compare(operations, name, config.max_evidence_age_s)
+            verdict = check(operations, name)
+    except Unavailable as error:
+        raise report.failure(error) from error
+    except SwitchyardError as error:
+        context.log.error(str(error))
+        return AssetCheckResult(
+            passed=False,
+            description=f"could not be evaluated: {error.what}",
+            metadata={**metadata, "error": error.what, "to do": error.fix},
+        )
+    return AssetCheckResult(
+        passed=verdict.ok,
+        description=f"{verdict.passed} passed, {verdict.failed} failed, {verdict.errored} errored",
+        metadata={**metadata, **report.of_verdict(verdict)},
+    )
+
+
+def _compare(operations: Context, name: str, max_age_s: float) -> report.Metadata:
+    """Compares with the live release, unless that was done just now or there is nothing to compare."""
+    state = operations.registry.state()
+    release = find_release(state, name)
+    live = live_release(state, release.spec.app)
+    if live is None or live is release or "no" in (release.spec.comparable, live.spec.comparable):
+        return {}
+    evidence = evidence_for(state, release, live)
+    if evidence is not None and (now_ms() - evidence.at_ms) / 1000 <= max_age_s:
+        return {}
+    return report.of_comparison(diff(operations, name))

@@ -1,0 +1,25 @@
+"""Input topics: external assets, which others fill. The supervisor observes how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dagster import AssetSpec
+
+from orchestration.defs.catalog import readers
+from orchestration.defs.names import group_of, input_key
+from pipelines.model.app import App
+
+
+def input_assets(apps: Sequence[App]) -> list[AssetSpec]:
+    """An asset per topic; in its app's group, or in `inputs` where several apps read it."""
+    return [
+        AssetSpec(
+            input_key(topic),
+            group_name=group_of(names[0]) if len(names) == 1 else "inputs",
+            description=f"Kafka topic `{topic}`, read by {', '.join(names)}. Its offsets are observed once a minute.",
+            kinds={"kafka", "source"},
+            metadata={"topic": topic},
+        )
+        for topic, names in sorted(readers(apps).items())
+    ]

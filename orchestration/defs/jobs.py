@@ -1,0 +1,352 @@
+"""The operations as jobs: typed options, the plan shown in the run, nothing changed unless `execute` is set."""
+
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+
+from collections.abc import Callable
+from enum import Enum
+
+from dagster import AssetMaterialization, Config, MetadataValue, OpExecutionContext, job, op
+from pydantic import Field
+
+from orchestration.defs import report
+from orchestration.defs.live import Promotion
+from orchestration.defs.names import live_key, results_key
+from orchestration.defs.resources import Alerts, Platform, SparkResource
+from orchestration.defs.results import Hydrating, teller
+from orchestration.defs.shell import add_partition, failures_told, run_plan, tag_run, verdicts_told
+from orchestration.operations import journal, watch
+from orchestration.operations import release as rel
+from orchestration.operations import reprocess as rep
+from orchestration.operations import switch as sw
+from orchestration.operations.check import check as run_gate
+from orchestration.operations.context import Context, live_release
+from orchestration.operations.plan import Plan
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.model.names import release_name
+
+_EXECUTE = "Do it; without it only the plan is shown."
+_REASON = "Why, for the audit trail."
+# a run whose worker died stays "started": the instance's monitor ends it after this long
+_MAX_RUNTIME = "dagster/max_runtime"
+
+
+class Allowed(Enum):
+    gap = "gap"
+    duplicates = "duplicates"
+
+
+class ReprocessConfig(Hydrating):
+    """What to reprocess. The default shows the plan of staging and changes nothing."""
+
+    app: str = Field(description="As in stock-stats.")
+    version: int | None = Field(
+        default=None, description="Version; default: the next free one. Staged already: gone on with."
+    )
+    max_changed: float | None = Field(default=None, ge=0, le=1, description="Refuse if a larger share of keys differs.")
+    auto_promote: bool = Field(default=False, description="Do not stop for approval before consumers move.")
+    execute: bool = Field(default=False, description=_EXECUTE)
+
+
+class PromoteConfig(Promotion):
+    app: str = Field(description="The app, as in stock-stats, or the release, as in stock-stats.v2.")
+    plan: str | None = Field(default=None, description="Approve exactly this plan of a reprocess, by its id.")
+
+
+class RollbackConfig(Config):
+    app: str = Field(description="As in stock-stats.")
+    allow: Allowed | None = Field(
+        default=None, description="With the live release dead: what consumers of a stream may see, a gap or duplicates."
+    )
+    reason: str | None = Field(default=None, description=_REASON)
+    execute: bool = Field(default=False, description=_EXECUTE)
+
+
+class StartConfig(Config):
+    release: str = Field(description="As in stock-stats.v2.")
+    force: bool = Field(default=False, description="Take over from a driver that still lives.")
+    execute: bool = Field(default=False, description=_EXECUTE)
+
+
+class StopConfig(Config):
+    release: str = Field(description="As in stock-stats.v2.")
+    timeout_s: float = Field(default=120.0, gt=0, description="Longest to wait for its batch to end, seconds.")
+    execute: bool = Field(default=False, description=_EXECUTE)
+
+
+class RetireConfig(Config):
+    release: str = Field(description="As in stock-stats.v2.")
+    # a day, so that a standby isn't gone when it is needed
+    after_s: float = Field(default=86_400.0, ge=0, description="Only if it has been out of use for so long, seconds.")
+    reason: str | None = Field(default=None, description=_REASON)
+    execute: bool = Field(default=False, description=_EXECUTE)
+
+
+class WatchConfig(Config):
+    release: str = Field(description="The live release, as in stock-stats.v2.")
+    for_s: float = Field(default=600.0, ge=0, description="How long to watch, seconds.")
+    interval_s: float = Field(default=60.0, gt=0, description="Between two checks, seconds.")
+
+
+@op
+def reprocess_op(
+    context: OpExecutionContext, config: ReprocessConfig, platform: Platform, pyspark: SparkResource
+) -> None:
+    """Stages, starts, waits, compares and checks; then promotes, or stops for approval."""
+    with failures_told(), platform.open(context.log.info, pyspark) as operations, verdicts_told(context, operations):
+        if not config.execute:
+            run_plan(context, operations, lambda: _first_step(operations, config), execute=False)
+            return
+        found = rep.reprocess(
+            operations,
+            config.app,
+            version=config.version,
+            code_dir=config.folder(),
+            settings=config.settings,
+            correction=config.correction,
+            lag_records=config.lag_records,
+            for_s=config.for_s,
+            timeout_s=config.timeout_s,
+            max_changed=config.max_changed,
+            auto_promote=config.auto_promote,
+            on_progress=teller(context),
+        )
+        _tell_of(context, operations, found)
+
+
+def _first_step(operations: Context, config: ReprocessConfig) -> Plan:
+    """Staging or, if the release is staged already, its start; the plans of later steps depend on what these find."""
+    name = release_name(config.app, config.version) if config.version is not None else None
+    if name is not None and name in operations.registry.state().releases:
+        return rel.plan_start(operations, name)
+    return rel.plan_stage(
+        operations,
+        config.app,
+        version=config.version,
+        code_dir=config.folder(),
+        settings=config.settings,
+        correction=config.correction,
+    )
+
+
+def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reprocessed) -> None:
+    """The release as a partition, what was found as metadata, the promotion that waits as a plan."""
+    tag_run(context, found.release)
+    add_partition(context.instance, found.release)
+    release = operations.registry.state().releases[found.release]
+    beat = latest_heartbeats(operations.settings).get(found.release)
+    metadata: report.Metadata = {
+        **report.of_release(release, beat),
+        **(report.of_comparison(found.comparison) if found.comparison is not None else {}),
+        **(report.of_verdict(found.verdict) if found.verdict is not None else {}),
+    }
+    context.log_event(
+        AssetMaterialization(asset_key=results_key(release.spec.app), partition=found.release, metadata=metadata)
+    )
+    context.add_output_metadata({**metadata, **report.of_plan(found.plan, executed=found.promoted)})
+    if found.promoted:
+        _tell_live(context, operations, found.plan)
+    else:
+        context.log.info(
+            f"{found.release} waits for approval: run the job promote with plan: {found.plan.id} and execute: true"
+        )
+
+
+def _tell_live(context: OpExecutionContext, operations: Context, plan: Plan) -> None:
+    """The alias names another release now."""
+    release = operations.registry.state().releases[plan.releases[0]]
+    beat = latest_heartbeats(operations.settings).get(release.name)
+    metadata = {**report.of_plan(plan, executed=True), "release": release.name, **report.of_release(release, beat)}
+    context.log_event(AssetMaterialization(asset_key=live_key(release.spec.app), metadata=metadata))
+
+
+def _planned(
+    context: OpExecutionContext,
+    platform: Platform,
+    make: Callable[[Context], Plan],
+    *,
+    execute: bool,
+    live: bool = False,
+) -> None:
+    """Shows the plan that `make` makes and, if asked to, carries it out; `live`: the alias names another release then."""
+    with failures_told(), platform.open(context.log.info) as operations:
+        plan = run_plan(context, operations, lambda: make(operations), execute=execute)
+        if live and execute:
+            _tell_live(context, operations, plan)
+
+
+@op
+def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Platform) -> None:
+    """Moves an app's consumers to a release that is ready, compared and checked; the registry decides."""
+
+    def make(operations: Context) -> Plan:
+        if config.plan is not None:
+            return rep.plan_approved(operations, config.plan, reason=config.reason)
+        return sw.plan_promote(
+            operations,
+            config.app,
+            version=config.version,
+            max_evidence_age_s=config.max_evidence_age_s,
+            max_changed=config.max_changed,
+            reason=config.reason,
+        )
+
+    _planned(context, platform, make, execute=config.execute, live=True)
+
+
+@op
+def rollback_op(context: OpExecutionContext, config: RollbackConfig, platform: Platform) -> None:
+    """Moves an app's consumers back to the release that was live before."""
+
+    def make(operations: Context) -> Plan:
+        return sw.plan_rollback(
+            operations, config.app, allowed=config.allow.value if config.allow else None, reason=config.reason
+        )
+
+    _planned(context, platform, make, execute=config.execute, live=True)
+
+
+@op
+def start_op(context: OpExecutionContext, config: StartConfig, platform: Platform) -> None:
+    """Starts a release's driver, or adopts the one that runs."""
+
+    def make(operations: Context) -> Plan:
+        return rel.plan_start(operations, config.release, force=config.force)
+
+    _planned(context, platform, make, execute=config.execute)
+
+
+@op
+def stop_op(context: OpExecutionContext, config: StopConfig, platform: Platform) -> None:
+    """Stops a release's driver at a boundary."""
+
+    def make(operations: Context) -> Plan:
+        return rel.plan_stop(operations, config.release, timeout_s=config.timeout_s)
+
+    _planned(context, platform, make, execute=config.execute)
+
+
+@op
+def retire_op(context: OpExecutionContext, config: RetireConfig, platform: Platform) -> None:
+    """Deletes topics, group, checkpoints and code of a release that nobody needs any more."""
+
+    def make(operations: Context) -> Plan:
+        return rel.plan_retire(operations, config.release, after_s=config.after_s, reason=config.reason)
+
+    _planned(context, platform, make, execute=config.execute)
+
+
+@op
+def watch_op(
+    context: OpExecutionContext, config: WatchConfig, platform: Platform, pyspark: SparkResource, alerts: Alerts
+) -> None:
+    """Keeps checking a release that went live; goes back once if an expectation fails. A rollback fails the run."""
+
+    def say(line: str) -> None:
+        context.log.warning(line)
+        if "could not" in line:
+            alerts.send(line)
+
+    tag_run(context, config.release)
+    with failures_told(), platform.open(say, pyspark) as operations, verdicts_told(context, operations):
+        outcome = watch.watch(operations, config.release, for_s=config.for_s, interval_s=config.interval_s)
+        context.add_output_metadata({"checks": outcome.checks, "outcome": outcome.message})
+        if outcome.rolled_back:
+            raise SwitchyardError(outcome.message, fix="see its Data Docs; mend the app and stage the next version")
+
+
+@op
+def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkResource) -> None:
+    """Runs the suite of every live release over all that it has written. Fails, naming all that don't hold."""
+    failures: list[str] = []
+    with failures_told(), platform.open(context.log.info, pyspark) as operations, verdicts_told(context, operations):
+        state = operations.registry.state()
+        for app in state.chains:
+            release = live_release(state, app)
+            if release is None or release.spec.suite is None:
+                continue
+            verdict = run_gate(operations, release.name)
+            context.log.info(f"{release.name}: {verdict.passed} passed, {verdict.failed} failed")
+            failures += [f"{release.name}: {line}" for line in verdict.failures]
+        context.add_output_metadata(
+            {"failed": len(failures), "failures": MetadataValue.md("\n".join(f"- {f}" for f in failures) or "none")}
+        )
+        if failures:
+            raise SwitchyardError("; ".join(failures), fix="`switchyard rollback`, or the job, goes back")
+
+
+@op
+def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
+    """Ends operations whose deadline has passed: their releases are free, their consumers go on."""
+    with failures_told(), platform.open(context.log.info) as operations:
+        before = {o.id for o in operations.registry.state().operations.values() if o.closed is None}
+        after = {o.id for o in journal.expire(operations.registry).operations.values() if o.closed is None}
+        ended = sorted(before - after)
+        context.add_output_metadata({"ended": len(ended), "operations": ", ".join(ended) or "none"})
+
+
+@job(name="reprocess", tags={_MAX_RUNTIME: str(26 * 3600)})
+def reprocess_job() -> None:
+    """A new version beside the live one: staged, hydrated, compared, checked, and, once approved, promoted."""
+    reprocess_op.alias("reprocess")()
+
+
+@job(name="promote", tags={_MAX_RUNTIME: "900"})
+def promote_job() -> None:
+    """Move an app's consumers to another release, exactly once."""
+    promote_op.alias("promote")()
+
+
+@job(name="rollback", tags={_MAX_RUNTIME: "900"})
+def rollback_job() -> None:
+    """Move an app's consumers back to the release that ran on as standby: seconds."""
+    rollback_op.alias("rollback")()
+
+
+@job(name="start", tags={_MAX_RUNTIME: "300"})
+def start_job() -> None:
+    """Start a release's driver, or adopt the one that runs. The supervisor uses it, too."""
+    start_op.alias("start")()
+
+
+@job(name="stop", tags={_MAX_RUNTIME: "900"})
+def stop_job() -> None:
+    """Stop a release's driver at a boundary."""
+    stop_op.alias("stop")()
+
+
+@job(name="retire", tags={_MAX_RUNTIME: "900"})
+def retire_job() -> None:
+    """Delete what a release owns. It can't be undone."""
+    retire_op.alias("retire")()
+
+
+@job(name="watch", tags={_MAX_RUNTIME: "3600"})
+def watch_job() -> None:
+    """Check a release that has just gone live, again and again, and go back once if it fails."""
+    watch_op.alias("watch")()
+
+
+@job(name="quality_checks", tags={_MAX_RUNTIME: "3600"})
+def quality_job() -> None:
+    """Check every live release."""
+    quality_op.alias("quality_checks")()
+
+
+@job(name="janitor", tags={_MAX_RUNTIME: "300"})
+def janitor_job() -> None:
+    """End operations that nobody carries on."""
+    janitor_op.alias("janitor")()
+
+
+JOBS = (
+    reprocess_job,
+    promote_job,
+    rollback_job,
+    start_job,
+    stop_job,
+    retire_job,
+    watch_job,
+    quality_job,
+    janitor_job,
+)

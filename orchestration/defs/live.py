@@ -1,0 +1,84 @@
+"""`live/<app>`: the alias that consumers ask for. Materialising it promotes, if the registry allows."""
+
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from dagster import (
+    AssetExecutionContext,
+    AssetObservation,
+    AssetsDefinition,
+    Config,
+    FreshnessPolicy,
+    MaterializeResult,
+    asset,
+)
+from pydantic import Field
+
+from orchestration.defs import report
+from orchestration.defs.names import APP_TAG, OWNERS, group_of, live_key, results_key
+from orchestration.defs.resources import Platform
+from orchestration.defs.shell import carry_out, failures_told
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, plan_promote
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.model.app import App
+
+
+class Promotion(Config):
+    """What to promote, and what to refuse. The default shows the plan and changes nothing."""
+
+    version: int | None = Field(default=None, description="Version; default: the newest that waits.")
+    max_evidence_age_s: float = Field(default=MAX_EVIDENCE_AGE_S, ge=0, description="Refuse an older diff, seconds.")
+    max_changed: float | None = Field(
+        default=None, ge=0, le=1, description="Refuse if a larger share of keys differs; default: only report it."
+    )
+    reason: str | None = Field(default=None, description="Why, for the audit trail.")
+    execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
+
+
+def live_assets(apps: Sequence[App]) -> list[AssetsDefinition]:
+    """The asset of each app's alias. The supervisor materialises it, too, once a minute while it is fresh."""
+    return [_live(app) for app in apps]
+
+
+def _live(app: App) -> AssetsDefinition:
+
+    @asset(
+        key=live_key(app.name),
+        deps=[results_key(app.name)],
+        group_name=group_of(app.name),
+        description=f"What consumers of `{app.name}` read. Materialising it moves them to a release that is ready, "
+        "compared and checked: with `execute: true`; without it the plan is shown. "
+        "The registry decides, not the checks of this run.",
+        kinds={"kafka", "alias"},
+        owners=OWNERS,
+        tags={APP_TAG: app.name},
+        freshness_policy=FreshnessPolicy.time_window(
+            fail_window=timedelta(minutes=10), warn_window=timedelta(minutes=5)
+        ),
+        # a plan that is only shown materialises nothing
+        output_required=False,
+    )
+    def live(
+        context: AssetExecutionContext, config: Promotion, platform: Platform
+    ) -> Iterator[AssetObservation | MaterializeResult[None]]:
+        with failures_told(), platform.open(context.log.info) as operations:
+            plan = carry_out(
+                context,
+                operations,
+                lambda: plan_promote(operations, app.name, version=config.version,
+                                     max_evidence_age_s=config.max_evidence_age_s, max_changed=config.max_changed,
+                                     reason=config.reason),
+                execute=config.execute,
+            )  # fmt: skip
+            shown = report.of_plan(plan, executed=config.execute)
+            if not config.execute:
+                yield AssetObservation(asset_key=live_key(app.name), description="a plan, not executed", metadata=shown)
+                return
+            name = plan.releases[0]
+            release = operations.registry.state().releases[name]
+            beat = latest_heartbeats(operations.settings).get(name)
+            yield MaterializeResult(metadata={**shown, "release": name, **report.of_release(release, beat)})
+
+    return live

@@ -1,0 +1,204 @@
+"""What runs and sensors tell Dagster: numbers that the UI plots, plans and diffs as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckSeverity,
+    AssetMaterialization,
+    AssetObservation,
+    Failure,
+    MetadataValue,
+)
+
+from orchestration.defs.names import input_key, live_key, results_key
+from orchestration.operations.evidence import Comparison
+from orchestration.operations.overview import ReleaseStatus
+from orchestration.operations.plan import Plan, Table
+from pipelines.errors import SwitchyardError
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import Release, Switch, VerdictRecorded
+
+if TYPE_CHECKING:
+    from expectations.verdict import Verdict
+
+# what Dagster takes as metadata: numbers, texts, MetadataValue
+Metadata = dict[str, Any]
+
+
+def failure(error: SwitchyardError, plan: Plan | None = None) -> Failure:
+    """The failure of a run: what is wrong, what to do, and the plan, if there was one. Only an outage is retried."""
+    metadata: Metadata = {"error": error.what, "to do": error.fix or "see the run's log", "exit_code": error.exit_code}
+    if plan is not None:
+        metadata["plan"] = MetadataValue.md(plan.markdown())
+    return Failure(description=str(error), metadata=metadata, allow_retries=error.retryable)
+
+
+def of_plan(plan: Plan, *, executed: bool) -> Metadata:
+    """A plan as Markdown, and whether it was carried out."""
+    title = "" if executed else "**Nothing is changed.** Set `execute: true` to carry this out.\n\n"
+    return {
+        "plan": MetadataValue.md(title + plan.markdown()),
+        "executed": executed,
+        "operation": plan.id,
+        "releases": ", ".join(plan.releases),
+    }
+
+
+def of_heartbeat(beat: Heartbeat) -> Metadata:
+    """What a driver says of itself, as numbers."""
+    numbers: dict[str, int | float | None] = {
+        "lag_records": beat.lag_records,
+        "behind_records": beat.behind_records,
+        "records": beat.total.rows_in,
+        "results": beat.total.rows_out,
+        "records_per_s": round(beat.processed_records_per_s, 1),
+        "input_records_per_s": round(beat.input_records_per_s, 1),
+        "late_dropped": beat.total.late_dropped,
+        "dead_lettered": beat.total.dead_lettered,
+        "batch_ms": beat.batch_ms,
+        "memory_mib": beat.rss_bytes // 2**20,
+        "generation": beat.generation,
+    }
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def of_comparison(found: Comparison) -> Metadata:
+    """A diff: its counts as numbers, all of it as Markdown."""
+    return {
+        "changed": found.changed,
+        "only_live": found.only_live,
+        "only_new": found.only_new,
+        "identical": found.identical,
+        "diff_ratio": round(found.ratio, 6),
+        "diff": MetadataValue.md(comparison_markdown(found)),
+    }
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """A diff as tables: counts, the columns that differ, samples."""
+    counts = [
+        (name.replace("_", " "), getattr(found, name)) for name in ("identical", "changed", "only_live", "only_new")
+    ]
+    counts += [(f"differ in `{column}`", count) for column, count in found.columns.items()]
+    counts += [("dropped as late by live", found.live_late_dropped), ("by new", found.new_late_dropped)]
+    tables = [
+        Table(
+            title=f"{found.ratio:.2%} of {found.total:,} differ",
+            columns=("", "keys"),
+            rows=tuple((name, f"{count:,}") for name, count in counts),
+        )
+    ]
+    if found.samples:
+        rows = tuple((_text(s["key"]), _text(s["live"]), _text(s["new"])) for s in found.samples)
+        tables.append(Table(title="samples", columns=("key", "live", "new"), rows=rows))
+    return "\n\n".join(table.markdown() for table in tables)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+def of_verdict(verdict: Verdict) -> Metadata:
+    """A verdict: its counts as numbers, a line per expectation as Markdown, its Data Docs."""
+    lines = Table(
+        title=f"{verdict.rows:,} rows of {verdict.release}, generation {verdict.generation}",
+        columns=("check", "outcome", "expected", "unexpected", "sample"),
+        rows=tuple(
+            (r.name, r.outcome, r.detail, "" if r.unexpected is None else f"{r.unexpected:,}", "; ".join(r.sample[:1]))
+            for r in verdict.results
+        ),
+    )
+    metadata: Metadata = {
+        "rows": verdict.rows,
+        "passed": verdict.passed,
+        "failed": verdict.failed,
+        "errored": verdict.errored,
+        "skipped": verdict.skipped,
+        "checks": MetadataValue.md(lines.markdown()),
+    }
+    if verdict.docs is not None:
+        metadata["data_docs"] = MetadataValue.path(str(verdict.docs))
+    return metadata
+
+
+def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -> AssetCheckEvaluation:
+    """A verdict that the registry holds of a release, as the result of its check."""
+    metadata: Metadata = {
+        "passed": verdict.passed,
+        "failed": verdict.failed,
+        "errored": verdict.errored,
+        "generation": verdict.generation,
+    }
+    if verdict.failures:
+        metadata["failures"] = MetadataValue.md("\n".join(f"- {line}" for line in verdict.failures))
+    if verdict.docs is not None:
+        metadata["data_docs"] = MetadataValue.path(verdict.docs)
+    return AssetCheckEvaluation(
+        asset_key=results_key(release.spec.app),
+        check_name=check_name,
+        passed=verdict.passed > 0 and not verdict.failed and not verdict.errored,
+        severity=AssetCheckSeverity.ERROR,
+        metadata=metadata,
+        partition=release.name,
+    )
+
+
+def of_release(release: Release, beat: Heartbeat | None) -> Metadata:
+    """What the registry and its driver know of a release."""
+    return {
+        "state": release.state,
+        "change": release.spec.change,
+        "code": release.spec.code_digest[:12],
+        "generation": release.generation,
+        **(of_heartbeat(beat) if beat is not None else {}),
+    }
+
+
+def ready_event(release: Release, beat: Heartbeat | None) -> AssetMaterialization:
+    """A release has caught up: its partition is there."""
+    return AssetMaterialization(
+        asset_key=results_key(release.spec.app),
+        partition=release.name,
+        description=f"{release.name} has caught up",
+        metadata=of_release(release, beat),
+    )
+
+
+def running_event(status: ReleaseStatus) -> AssetObservation:
+    """How a running release is doing."""
+    release = status.release
+    return AssetObservation(
+        asset_key=results_key(release.spec.app),
+        partition=release.name,
+        description=f"{release.name}: {status.health}",
+        metadata=of_release(release, status.beat),
+    )
+
+
+def live_event(status: ReleaseStatus, switch: Switch) -> AssetMaterialization:
+    """What consumers of the alias read is up to date, as its driver has just said."""
+    release = status.release
+    return AssetMaterialization(
+        asset_key=live_key(release.spec.app),
+        description=f"{release.name}, run by {status.holder}",
+        metadata={"release": release.name, "switch": switch.number, **of_release(release, status.beat)},
+    )
+
+
+def of_offsets(first: Mapping[int, int], end: Mapping[int, int]) -> Metadata:
+    """Partition -> next offset of a topic, as numbers."""
+    return {
+        "records": sum(offset - first.get(partition, 0) for partition, offset in end.items()),
+        **{f"offset_{partition}": offset for partition, offset in sorted(end.items())},
+    }
+
+
+def input_event(topic: str, first: Mapping[int, int], end: Mapping[int, int]) -> AssetObservation:
+    """How far an input topic is filled."""
+    return AssetObservation(asset_key=input_key(topic), metadata=of_offsets(first, end))

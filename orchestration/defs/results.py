@@ -1,0 +1,130 @@
+"""`results/<app>`: a partition per release. Materialising one is a finite run around an endless query."""
+
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagster import AssetExecutionContext, AssetsDefinition, Config, MaterializeResult, MetadataValue, asset
+from pydantic import Field
+
+from orchestration.defs import report
+from orchestration.defs.catalog import topics_of
+from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, releases_of, results_key
+from orchestration.defs.resources import Platform
+from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
+from orchestration.operations.context import Context
+from orchestration.operations.release import Hydration, plan_stage, plan_start, wait_ready
+from pipelines.errors import BadUsage
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.model.app import App, Table
+from pipelines.model.names import split_release
+
+_TELL_EVERY_S = 5.0
+
+
+class Staging(Config):
+    """How a release is staged, where it isn't yet. One that is staged never changes."""
+
+    code_dir: str | None = Field(
+        default=None, description="Folder of the app's modules; default: the repository's apps."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the app that differ from its defaults."
+    )
+    correction: str | None = Field(
+        default=None, description="Why unchanged code runs again: late data, an upstream fix."
+    )
+
+    def folder(self) -> Path | None:
+        return Path(self.code_dir) if self.code_dir else None
+
+
+class Hydrating(Staging):
+    """How a release is staged, and when it counts as ready."""
+
+    lag_records: int = Field(default=0, ge=0, description="Records a batch may leave behind and still be caught up.")
+    for_s: float = Field(default=10.0, ge=0, description="How long it must stay caught up, seconds.")
+    timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait, seconds. The driver goes on after it.")
+
+
+def results_assets(apps: Sequence[App]) -> list[AssetsDefinition]:
+    """The asset of each app's results."""
+    return [_results(app) for app in apps]
+
+
+def _results(app: App) -> AssetsDefinition:
+    table = isinstance(app.result, Table)
+    kind = f"{'Table' if table else 'Stream'} by {', '.join(app.result.key)}"
+    does = (app.function.__doc__ or "").strip()
+
+    @asset(
+        key=results_key(app.name),
+        partitions_def=releases_of(app.name),
+        deps=[input_key(topic) for topic in topics_of(app)],
+        group_name=group_of(app.name),
+        description=f"{does}\n\n{kind}. A partition is a release: materialising it stages or starts that release, or "
+        "adopts the driver that runs, and ends when it has caught up; the driver runs on.",
+        kinds={"pyspark", "kafka", "table" if table else "stream"},
+        owners=OWNERS,
+        tags={APP_TAG: app.name},
+        metadata={"settings": MetadataValue.json(dict(app.settings)), "watermark": app.watermark or "none"},
+    )
+    def results(context: AssetExecutionContext, config: Hydrating, platform: Platform) -> MaterializeResult[None]:
+        name = context.partition_key
+        tag_run(context, name)
+        with failures_told(), platform.open(context.log.info) as operations:
+            metadata = hydrate(context, operations, app.name, name, config)
+        return MaterializeResult(metadata=metadata)
+
+    return results
+
+
+def hydrate(context: RunContext, operations: Context, app: str, name: str, config: Hydrating) -> report.Metadata:
+    """Stages release `name` unless it is, starts it unless it runs, waits until it is ready. Returns its numbers."""
+    parts = split_release(name)
+    if parts is None or parts[0] != app:
+        raise BadUsage(f"{name} is no release of {app}", fix=f"name the partition as in {app}.v2")
+    metadata: report.Metadata = {"release": name}
+    if name in operations.registry.state().releases:
+        context.log.info(f"{name} is staged already")
+    else:
+        plan = carry_out(
+            context,
+            operations,
+            lambda: plan_stage(operations, app, version=parts[1], code_dir=config.folder(), settings=config.settings,
+                               correction=config.correction),
+            execute=True,
+        )  # fmt: skip
+        metadata["plan"] = MetadataValue.md(plan.markdown())
+    carry_out(context, operations, lambda: plan_start(operations, name), execute=True)
+    wait_ready(
+        operations,
+        name,
+        lag_records=config.lag_records,
+        for_s=config.for_s,
+        timeout_s=config.timeout_s,
+        on_progress=teller(context),
+    )
+    release = operations.registry.state().releases[name]
+    return metadata | report.of_release(release, latest_heartbeats(operations.settings).get(name))
+
+
+def teller(context: RunContext, clock: Callable[[], float] = time.monotonic) -> Callable[[Hydration], None]:
+    """Logs how far a release is, now and then."""
+    told_s = clock() - _TELL_EVERY_S
+
+    def tell(found: Hydration) -> None:
+        nonlocal told_s
+        if clock() - told_s < _TELL_EVERY_S:
+            return
+        told_s = clock()
+        eta = "" if found.eta_s is None else f", {found.eta_s:,.0f} s left"
+        context.log.info(
+            f"{found.release}: {found.position_records:,} of {found.total_records:,} records, "
+            f"{found.records_per_s:,.0f}/s{eta}"
+        )
+
+    return tell

@@ -1,0 +1,105 @@
+"""Schedules: reprocessing, quality checks, and the janitor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dagster import (
+    DefaultScheduleStatus,
+    RunRequest,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SkipReason,
+    schedule,
+)
+
+from orchestration.defs.jobs import janitor_job, quality_job, reprocess_job
+from orchestration.defs.names import APP_TAG, group_of
+from orchestration.defs.resources import Platform
+from orchestration.operations.context import live_release
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.model.app import App
+from pipelines.model.registry import RegistryState
+from pipelines.model.switch import expired
+
+# Sunday night, UTC
+_REPROCESS_CRON = "0 3 * * 0"
+_QUALITY_CRON = "17 * * * *"
+_JANITOR_CRON = "*/5 * * * *"
+
+
+def reprocessing_schedules(apps: Sequence[App]) -> list[ScheduleDefinition]:
+    """One per app. Off until someone turns it on: a reprocessing reads all of history."""
+    return [_reprocessing(app.name) for app in apps]
+
+
+def why_not(state: RegistryState, app: str) -> str | None:
+    """Why no scheduled reprocessing of `app` should begin now; None if it may."""
+    if live_release(state, app) is None:
+        return f"nothing of {app} is live"
+    for release in state.of_app(app):
+        if release.state in ("staged", "hydrating", "ready"):
+            return f"{release.name} is {release.state}: promote or retire it first"
+        operation = state.blocking(release.name)
+        if operation is not None:
+            return f"{operation.opened.name} {operation.id} is under way on {release.name}"
+    return None
+
+
+def _reprocessing(app: str) -> ScheduleDefinition:
+    @schedule(
+        name=f"reprocess_{group_of(app)}",
+        job=reprocess_job,
+        cron_schedule=_REPROCESS_CRON,
+        execution_timezone="UTC",
+        default_status=DefaultScheduleStatus.STOPPED,
+        description=f"Corrects {app} for what came late: the next version reads all of history, is compared and "
+        "checked, and waits for approval. Skipped while a version waits or an operation is under way.",
+    )
+    def reprocessing(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
+        try:
+            with platform.open(context.log.info) as operations:
+                reason = why_not(operations.registry.state(), app)
+        except SwitchyardError as error:
+            return SkipReason(str(error))
+        if reason is not None:
+            return SkipReason(reason)
+        config = {"app": app, "correction": "scheduled", "execute": True}
+        return RunRequest(run_config={"ops": {"reprocess": {"config": config}}}, tags={APP_TAG: app})
+
+    return reprocessing
+
+
+@schedule(
+    name="quality_checks_hourly",
+    job=quality_job,
+    cron_schedule=_QUALITY_CRON,
+    execution_timezone="UTC",
+    default_status=DefaultScheduleStatus.RUNNING,
+    description="Checks what every live release has written, each hour.",
+)
+def quality_checks_hourly(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
+    try:
+        with platform.open(context.log.info) as operations:
+            chains = operations.registry.state().chains
+    except SwitchyardError as error:
+        return SkipReason(str(error))
+    return RunRequest() if chains else SkipReason("nothing is live")
+
+
+@schedule(
+    name="janitor_often",
+    job=janitor_job,
+    cron_schedule=_JANITOR_CRON,
+    execution_timezone="UTC",
+    default_status=DefaultScheduleStatus.RUNNING,
+    description="Ends operations past their deadline, where the supervisor is off.",
+)
+def janitor_often(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
+    try:
+        with platform.open(context.log.info) as operations:
+            overdue = expired(operations.registry.state(), now_ms())
+    except SwitchyardError as error:
+        return SkipReason(str(error))
+    return RunRequest() if overdue else SkipReason("no operation is past its deadline")

@@ -1,0 +1,82 @@
+"""The shell around an operation: its plan is shown in the run, its error is the run's failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dagster import AssetExecutionContext, DagsterInstance, OpExecutionContext
+
+from orchestration.defs import report
+from orchestration.defs.names import APP_TAG, RELEASE_TAG, partitions_name
+from orchestration.defs.resources import by_dagster
+from orchestration.operations.context import Context
+from orchestration.operations.plan import Plan
+from orchestration.operations.release import execute as apply_plan
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.model.names import split_release
+
+RunContext = OpExecutionContext | AssetExecutionContext
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """An operation's error becomes the run's failure, with what to do."""
+    try:
+        yield
+    except SwitchyardError as error:
+        raise report.failure(error) from error
+
+
+def carry_out(context: RunContext, operations: Context, make: Callable[[], Plan], *, execute: bool) -> Plan:
+    """Makes the plan and, with `execute`, applies it. The plan is in the run either way, if it fails, too."""
+    plan = make()
+    context.log.info(f"plan {plan.id}:\n" + "\n".join(f"{n}. {step}" for n, step in enumerate(plan.steps(), 1)))
+    for warning in plan.warnings:
+        context.log.warning(warning)
+    tag_run(context, plan.releases[0])
+    if not execute:
+        context.log.info("nothing is changed; set execute: true to carry it out")
+        return plan
+    try:
+        apply_plan(operations, plan)
+    except SwitchyardError as error:
+        raise report.failure(error, plan) from error
+    return plan
+
+
+def run_plan(context: OpExecutionContext, operations: Context, make: Callable[[], Plan], *, execute: bool) -> Plan:
+    """`carry_out`, for an op: the plan is its output's metadata."""
+    plan = carry_out(context, operations, make, execute=execute)
+    context.add_output_metadata(report.of_plan(plan, executed=execute))
+    return plan
+
+
+def tag_run(context: RunContext, release: str) -> None:
+    """Marks the run with the release and the app that it is about, so that it can be found by them."""
+    parts = split_release(release)
+    if parts is not None:
+        context.instance.add_run_tags(context.run_id, {RELEASE_TAG: release, APP_TAG: parts[0]})
+
+
+@contextmanager
+def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[None]:
+    """What the gate found meanwhile are results of the checks of the assets, whatever became of the operation."""
+    began_ms = now_ms()
+    try:
+        yield
+    finally:
+        for release in operations.registry.known.releases.values():
+            verdict, suite = release.verdict, release.spec.suite
+            if verdict is not None and suite is not None and verdict.at_ms >= began_ms and by_dagster(verdict.actor):
+                add_partition(context.instance, release.name)
+                # takes it, though its annotation doesn't say so
+                context.log_event(report.verdict_event(release, verdict, suite))  # type: ignore[arg-type]
+
+
+def add_partition(instance: DagsterInstance, release: str) -> None:
+    """Makes a release a partition of its app's results; there already: nothing to do."""
+    parts = split_release(release)
+    if parts is not None:
+        instance.add_dynamic_partitions(partitions_name(parts[0]), [release])

@@ -1,0 +1,239 @@
+"""The supervisor: wanted against actual. Starts what is down, adopts what runs, and tells Dagster how all are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from dagster import (
+    AddDynamicPartitionsRequest,
+    AssetCheckEvaluation,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterInstance,
+    DagsterRunStatus,
+    DefaultSensorStatus,
+    RunRequest,
+    RunsFilter,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    sensor,
+)
+from pydantic import BaseModel, ValidationError
+
+from orchestration.defs import report
+from orchestration.defs.jobs import start_job
+from orchestration.defs.names import APP_TAG, RELEASE_TAG, partitions_name, releases_of
+from orchestration.defs.resources import Platform, by_dagster
+from orchestration.operations import journal
+from orchestration.operations.context import Context
+from orchestration.operations.overview import ReleaseStatus, statuses
+from orchestration.operations.supervise import Attempt, to_start
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.offsets import end_offsets, first_offsets
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import topic_names
+from pipelines.model.registry import RegistryState
+
+_INTERVAL_S = 10
+# the UI's plots and freshness need no more, and the event log is kept for long
+TELL_EVERY_MS = 60_000
+# releases that have run for so long count as started: their next failure is a first one
+_FORGET_MS = 900_000
+# a start that takes longer has lost its worker
+_START_RUN = timedelta(minutes=5)
+_UNFINISHED = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+]
+
+Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
+
+
+class Memory(BaseModel):
+    """What the supervisor keeps from turn to turn, in its cursor. Times in milliseconds since the epoch.
+
+    attempts: release -> count and time of the starts in a row that didn't last. told: subject -> when it was last told
+    of. switches: app -> newest switch told of. mirrored: subject -> time of the registry's entry that was told.
+    """
+
+    attempts: dict[str, tuple[int, int]] = {}
+    told: dict[str, int] = {}
+    switches: dict[str, int] = {}
+    mirrored: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, cursor: str | None) -> Memory:
+        """The memory that a cursor holds; an empty one where it holds none that is understood."""
+        try:
+            return cls.model_validate_json(cursor or "{}")
+        except ValidationError:
+            return cls()
+
+    def due(self, subject: str, now: int) -> bool:
+        """Whether `subject` may be told of again; it counts as told from now on if so."""
+        if now - self.told.get(subject, 0) < TELL_EVERY_MS:
+            return False
+        self.told[subject] = now
+        return True
+
+
+def starts(memory: Memory, found: Sequence[ReleaseStatus], starting: Iterable[str], now: int) -> list[str]:
+    """Releases to start now, counted in `memory`. One that a run is starting already is left to it."""
+    attempts = {
+        name: Attempt(count=count, at_ms=at) for name, (count, at) in memory.attempts.items() if now - at < _FORGET_MS
+    }
+    names = [name for name in to_start(list(found), attempts, now) if name not in set(starting)]
+    for name in names:
+        attempts[name] = Attempt(count=attempts[name].count + 1 if name in attempts else 1, at_ms=now)
+    memory.attempts = {name: (attempt.count, attempt.at_ms) for name, attempt in attempts.items()}
+    return names
+
+
+def news(memory: Memory, found: Sequence[ReleaseStatus], state: RegistryState, now: int) -> list[Event]:
+    """What there is to tell of releases: each at most once a minute, a switch at once.
+
+    A driver that is not heard tells nothing, so that its asset grows stale.
+    """
+    events: list[Event] = []
+    for status in found:
+        if status.beat is None or status.holder is None:
+            continue
+        if memory.due(status.release.name, now):
+            events.append(report.running_event(status))
+        app, switch = status.release.spec.app, state.live(status.release.spec.app)
+        if not status.live or switch is None or status.health != "running":
+            continue
+        moved = memory.switches.get(app) != switch.number
+        if memory.due(f"live/{app}", now) or moved:
+            memory.switches[app] = switch.number
+            events.append(report.live_event(status, switch))
+    return events
+
+
+def mirror(memory: Memory, found: Sequence[ReleaseStatus], apps: Iterable[str], *, first: bool) -> list[Event]:
+    """What was recorded elsewhere, on the terminal say: releases that became ready, verdicts. Each once.
+
+    In the `first` turn of a Dagster instance also what its like recorded before.
+    """
+    events: list[Event] = []
+    known = set(apps)
+    for status in found:
+        release = status.release
+        ready, verdict, suite = release.ready, release.verdict, release.spec.suite
+        if release.spec.app not in known:
+            continue
+        if (
+            ready is not None
+            and (first or not by_dagster(ready.actor))
+            and _new(memory, f"ready {release.name}", ready.at_ms)
+        ):
+            events.append(report.ready_event(release, status.beat))
+        if (
+            verdict is not None
+            and suite is not None
+            and (first or not by_dagster(verdict.actor))
+            and _new(memory, f"verdict {release.name}", verdict.at_ms)
+        ):
+            events.append(report.verdict_event(release, verdict, suite))
+    return events
+
+
+def _new(memory: Memory, subject: str, at_ms: int) -> bool:
+    if memory.mirrored.get(subject) == at_ms:
+        return False
+    memory.mirrored[subject] = at_ms
+    return True
+
+
+def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefinition:
+    """The sensor. `apps` have assets; what else the registry knows is supervised, too."""
+
+    @sensor(
+        name="supervisor",
+        job=start_job,
+        minimum_interval_seconds=_INTERVAL_S,
+        default_status=DefaultSensorStatus.RUNNING,
+        description="Every 10 s: starts releases that are wanted running and that nobody runs (with a growing pause), "
+        "adopts those that run, ends operations past their deadline, and tells once a minute how all are doing.",
+    )
+    def supervisor(context: SensorEvaluationContext, platform: Platform) -> SensorResult | SkipReason:
+        try:
+            with platform.open(context.log.info) as operations:
+                return _turn(context, operations, topics, apps)
+        except SwitchyardError as error:
+            # the cursor stays as it is
+            return SkipReason(str(error))
+
+    return supervisor
+
+
+def _turn(
+    context: SensorEvaluationContext, operations: Context, topics: Sequence[str], apps: Sequence[str]
+) -> SensorResult:
+    first, memory, now = context.cursor is None, Memory.of(context.cursor), now_ms()
+    journal.expire(operations.registry)
+    found = statuses(operations)
+    state = operations.registry.known
+    names = starts(memory, found, starting(context.instance), now)
+    events = mirror(memory, found, apps, first=first)
+    events += [e for e in news(memory, found, state, now) if e.asset_key.path[-1] in apps]
+    events += _inputs(memory, operations, topics, now)
+    return SensorResult(
+        run_requests=[_start(name, memory.attempts[name]) for name in names],
+        dynamic_partitions_requests=_partitions(context.instance, state, apps),
+        asset_events=events,
+        cursor=memory.model_dump_json(),
+        skip_reason=None if names else SkipReason(_summary(found)),
+    )
+
+
+def _summary(found: Sequence[ReleaseStatus]) -> str:
+    running = [s.release.name for s in found if s.holder is not None]
+    down = [s.release.name for s in found if s.health == "down"]
+    return f"running: {', '.join(running) or 'none'}" + (f"; waiting to start {', '.join(down)}" if down else "")
+
+
+def starting(instance: DagsterInstance) -> set[str]:
+    """Releases that a run of Dagster is starting."""
+    runs = instance.get_runs(
+        RunsFilter(job_name=start_job.name, statuses=_UNFINISHED, created_after=datetime.now(UTC) - _START_RUN)
+    )
+    return {run.tags[RELEASE_TAG] for run in runs if RELEASE_TAG in run.tags}
+
+
+def _start(name: str, attempt: tuple[int, int]) -> RunRequest:
+    count, at_ms = attempt
+    return RunRequest(
+        run_key=f"start {name} {at_ms}",
+        run_config={"ops": {"start": {"config": {"release": name, "execute": True}}}},
+        tags={RELEASE_TAG: name, APP_TAG: name.rsplit(".v", 1)[0], "switchyard/attempt": str(count)},
+    )
+
+
+def _partitions(
+    instance: DagsterInstance, state: RegistryState, apps: Iterable[str]
+) -> list[AddDynamicPartitionsRequest]:
+    """Releases that are no partitions yet."""
+    requests = []
+    for app in apps:
+        there = set(instance.get_dynamic_partitions(partitions_name(app)))
+        new = [r.name for r in state.of_app(app) if r.name not in there]
+        if new:
+            requests.append(releases_of(app).build_add_request(new))
+    return requests
+
+
+def _inputs(memory: Memory, operations: Context, topics: Sequence[str], now: int) -> list[Event]:
+    if not memory.due("inputs", now):
+        return []
+    settings = operations.settings
+    there = sorted(set(topics) & topic_names(settings))
+    if not there:
+        return []
+    first, end = first_offsets(settings, there), end_offsets(settings, there)
+    return [report.input_event(topic, first[topic], end[topic]) for topic in there]

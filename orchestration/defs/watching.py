@@ -1,0 +1,94 @@
+"""The watch after a promotion, and the alert when a run fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dagster import (
+    DefaultSensorStatus,
+    RunFailureSensorContext,
+    RunRequest,
+    SensorEvaluationContext,
+    SkipReason,
+    run_failure_sensor,
+    sensor,
+)
+
+from orchestration.defs.jobs import WatchConfig, watch_job
+from orchestration.defs.names import APP_TAG, RELEASE_TAG
+from orchestration.defs.resources import Alerts, Platform
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.model.registry import Entry, Promoted, RegistryState
+
+_INTERVAL_S = 15
+_FOR_S = WatchConfig.model_fields["for_s"].default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """A promotion to watch, for what is left of its time."""
+
+    app: str
+    release: str
+    number: int
+    left_s: float
+
+
+def to_watch(state: RegistryState, entries: Iterable[Entry], now: int, for_s: float) -> list[Watch]:
+    """Promotions younger than `for_s` that still stand.
+
+    A rollback is not watched, since going back happens once; nor is a first promotion, which has nothing behind it.
+    """
+    watches = []
+    for entry in entries:
+        if not isinstance(entry, Promoted) or entry.switch.old is None:
+            continue
+        operation = state.operations.get(entry.op or "")
+        standing = state.live(entry.alias)
+        if operation is None or operation.opened.name != "promote" or standing != entry.switch:
+            continue
+        left_s = for_s - (now - entry.at_ms) / 1000
+        if left_s > 0:
+            watches.append(Watch(app=entry.alias, release=entry.switch.new, number=entry.switch.number, left_s=left_s))
+    return watches
+
+
+@sensor(
+    job=watch_job,
+    minimum_interval_seconds=_INTERVAL_S,
+    default_status=DefaultSensorStatus.RUNNING,
+    description="Watches each promotion for its first ten minutes, whoever promoted: keeps checking, goes back once.",
+)
+def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) -> list[RunRequest] | SkipReason:
+    try:
+        with platform.open(context.log.info) as operations:
+            state = operations.registry.state()
+            watches = to_watch(state, operations.registry.entries, now_ms(), _FOR_S)
+    except SwitchyardError as error:
+        return SkipReason(str(error))
+    if not watches:
+        return SkipReason("no promotion of the last ten minutes stands")
+    # once for each switch: Dagster knows the key from before
+    return [
+        RunRequest(
+            run_key=f"{watch.app} switch {watch.number}",
+            run_config={"ops": {"watch": {"config": {"release": watch.release, "for_s": watch.left_s}}}},
+            tags={RELEASE_TAG: watch.release, APP_TAG: watch.app},
+        )
+        for watch in watches
+    ]
+
+
+@run_failure_sensor(
+    default_status=DefaultSensorStatus.RUNNING,
+    description="Tells of every failed run: in the log, and to SWITCHYARD_ALERT_WEBHOOK if that is set.",
+)
+def failure_alert(context: RunFailureSensorContext, alerts: Alerts) -> None:
+    run = context.dagster_run
+    release = run.tags.get(RELEASE_TAG)
+    # the first step that failed says why; the run itself only says that it did
+    steps = [event.step_failure_data.error for event in context.get_step_failure_events()]
+    why = next((error.message.strip() for error in steps if error is not None), context.failure_event.message or "")
+    alerts.send(f"{run.job_name}{f' of {release}' if release else ''} failed (run {run.run_id[:8]}): {why}")

@@ -1,0 +1,53 @@
+"""Starts drivers as processes of this machine, in sessions of their own: what started them may end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from pipelines.settings import Settings
+
+# Drivers that this process started and that have not been seen to end: kept, since a dropped one warns, and asked at
+# the next start, since nobody else takes leave of a child that has ended.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+class Launcher(Protocol):
+    """Where a driver runs."""
+
+    def launch(self, release: str, *, force: bool = False) -> str:
+        """Starts the driver of `release` and returns at once with where it is, in words."""
+
+    def log_path(self, release: str) -> Path | None:
+        """The driver's log, if it is on this machine."""
+
+
+class LocalLauncher:
+    """Drivers as local processes. The folder they run in is empty, so that no working tree is importable from it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def launch(self, release: str, *, force: bool = False) -> str:
+        folder = self._settings.state_dir / "run" / release
+        folder.mkdir(parents=True, exist_ok=True)
+        path = self.log_path(release)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pipelines.engine.driver", release, *(["--force"] if force else [])]
+        with path.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=self._settings.child_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        _started[:] = [each for each in [*_started, process] if each.poll() is None]
+        return f"process {process.pid}, log {path}"
+
+    def log_path(self, release: str) -> Path:
+        return self._settings.state_dir / "logs" / f"{release}.log"

@@ -1,0 +1,252 @@
+"""One real Kafka node for one machine: KRaft, a process of its own, its data kept across restarts."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.local import server_config
+from orchestration.local.jars import broker_jars
+from orchestration.local.preflight import check_disk, check_port, find_java
+from orchestration.local.process import POLL_S, ProcessRef, spawn
+from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.settings import Settings
+
+FORMAT_TIMEOUT_S = 60.0
+# under this Kafka's own segments and index files would soon fail in the middle of a write
+START_FREE_GIB = 0.5
+# the first errors tell more than the stack traces that follow
+LOG_LINES_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerStatus:
+    """What is known of the embedded broker; what can't be told is None."""
+
+    running: bool
+    # running, and answering requests
+    answering: bool
+    bootstrap: str
+    pid: int | None = None
+    uptime_s: float | None = None
+    heap_mb: int
+    resident_bytes: int | None = None
+    data_bytes: int
+    data: Path
+    log: Path
+
+
+class EmbeddedBroker:
+    """Starts, stops and looks at the broker of one state directory. Safe to call from several processes at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        if not settings.embedded:
+            raise BadUsage(
+                f"the settings name an existing cluster, {settings.bootstrap}: there is no embedded broker",
+                "unset SWITCHYARD_BOOTSTRAP_SERVERS to use the embedded one",
+            )
+        self._settings = settings
+        self._home = settings.state_dir / "broker"
+        self._data = self._home / "data"
+        self._pid_file = self._home / "broker.pid"
+        self._output = settings.state_dir / "logs" / "broker.out"
+        self._log = settings.state_dir / "logs" / "broker.log"
+
+    def start(self, timeout_s: float = 60.0) -> BrokerStatus:
+        """Starts it unless it runs, and waits until it answers. Its data, and the topics in it, are as they were.
+        Raises if there is no Java, the port is busy, the disk is full, or it dies; a broker that doesn't answer
+        in `timeout_s` is ended again.
+        """
+        with self._locked():
+            running = self._process()
+            if running is not None:
+                self._check_same_port()
+                # it may be about to end: then a new one is started
+                if self._answers_within(timeout_s, running):
+                    return self.status()
+            java = self._java()
+            self._check_machine()
+            self._write_configuration()
+            if not self._data.exists():
+                self._format(java)
+            log_begins = self._log.stat().st_size if self._log.exists() else 0
+            process = spawn(self._command(java), self._output, _environment())
+            process.write(self._pid_file)
+            try:
+                if not self._answers_within(timeout_s, process):
+                    raise SwitchyardError(
+                        f"the broker died while starting; it said last:\n{self._last_words(log_begins)}",
+                        f"the whole log is {self._log}",
+                    )
+            except BaseException:
+                process.terminate(timeout_s=5.0)
+                self._pid_file.unlink(missing_ok=True)
+                raise
+        return self.status()
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Ends it, by force after `timeout_s`; its data stays. Whether there was one to end."""
+        if not self._home.exists():
+            return False
+        with self._locked():
+            process = self._process()
+            if process is not None:
+                process.terminate(timeout_s)
+            self._pid_file.unlink(missing_ok=True)
+        return process is not None
+
+    def status(self) -> BrokerStatus:
+        """How it is now. Never raises for a broker that is down."""
+        process = self._process()
+        return BrokerStatus(
+            running=process is not None,
+            answering=process is not None and self._answers(),
+            bootstrap=self._settings.bootstrap,
+            pid=process.pid if process else None,
+            uptime_s=process.uptime_s() if process else None,
+            heap_mb=(server_config.heap_mb(process.pid) if process else None) or self._settings.broker_heap_mb,
+            resident_bytes=process.resident_bytes() if process else None,
+            data_bytes=sum(path.lstat().st_blocks * 512 for path in _files(self._data)),
+            data=self._data,
+            log=self._log,
+        )
+
+    def _process(self) -> ProcessRef | None:
+        process = ProcessRef.read(self._pid_file)
+        return process if process is not None and process.alive() else None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One start or stop at a time in this state directory; a second one waits for the first."""
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SwitchyardError(
+                f"the state directory {self._settings.state_dir} can't be written: {error.strerror}",
+                "choose another: SWITCHYARD_STATE_DIR=<folder>",
+            ) from error
+        with open(self._home / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _java(self) -> str:
+        java = find_java()
+        if java.problem is not None:
+            raise SwitchyardError(java.problem.what, java.problem.fix)
+        return java.path
+
+    def _check_machine(self) -> None:
+        port = self._settings.broker_port
+        if port >= 65535:
+            raise BadUsage(f"broker_port {port} leaves no port after it for the controller", "choose one below 65535")
+        for problem in (check_port(port), check_port(port + 1), check_disk(self._home, START_FREE_GIB)):
+            if problem is not None:
+                raise SwitchyardError(problem.what, problem.fix)
+
+    def _check_same_port(self) -> None:
+        """A running broker keeps the port that it was started with: the settings must name that one."""
+        started_with = server_config.port(self._home)
+        if started_with is not None and started_with != self._settings.broker_port:
+            raise BadUsage(
+                f"the broker of {self._settings.state_dir} already runs on port {started_with}, "
+                f"and the settings say {self._settings.broker_port}",
+                "run `switchyard down` first, or choose another SWITCHYARD_STATE_DIR",
+            )
+
+    def _write_configuration(self) -> None:
+        server_config.write(self._home, data=self._data, log=self._log, port=self._settings.broker_port)
+
+    def _format(self, java: str) -> None:
+        """Makes the data directory, whole or not at all: a kill in the middle leaves nothing behind that counts."""
+        fresh = self._home / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        # Kafka refuses an id that begins like an option
+        cluster_id = "-"
+        while cluster_id.startswith("-"):
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        properties = server_config.write(self._home, data=fresh, log=self._log, port=self._settings.broker_port)
+        command = [*self._java_command(java, heap_mb=128), "kafka.tools.StorageTool", "format"]
+        command += ["-t", cluster_id, "-c", str(properties)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=_environment(), timeout=FORMAT_TIMEOUT_S, check=False
+            )
+            said = (done.stdout + done.stderr).strip()
+        except subprocess.TimeoutExpired:
+            done, said = None, f"it took longer than {FORMAT_TIMEOUT_S:.0f} s"
+        if done is None or done.returncode != 0:
+            raise SwitchyardError(f"the broker's data directory can't be made:\n{said}", f"look at {self._home}")
+        self._write_configuration()
+        fresh.replace(self._data)
+
+    def _java_command(self, java: str, heap_mb: int) -> list[str]:
+        return [
+            java,
+            *server_config.jvm_options(self._home, self._log.parent, heap_mb),
+            *("-cp", ":".join(map(str, broker_jars()))),
+        ]
+
+    def _command(self, java: str) -> list[str]:
+        properties = server_config.properties_file(self._home)
+        return [*self._java_command(java, self._settings.broker_heap_mb), "kafka.Kafka", str(properties)]
+
+    def _answers_within(self, timeout_s: float, process: ProcessRef) -> bool:
+        """Waits until it answers: True; False once it has died. Unavailable if it does neither."""
+        deadline = time.monotonic() + timeout_s
+        while not self._answers():
+            if not process.alive():
+                return False
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the broker (process {process.pid}) does not answer after {timeout_s:.0f} s",
+                    f"its log is {self._log}; `switchyard down` ends it",
+                )
+            time.sleep(POLL_S)
+        return True
+
+    def _answers(self) -> bool:
+        # asked by its port first: a Kafka client takes a while to give up
+        if check_port(self._settings.broker_port) is None:
+            return False
+        from pipelines.kafka.client import require_broker
+
+        try:
+            require_broker(self._settings, timeout_s=2.0)
+        except Unavailable:
+            return False
+        return True
+
+    def _last_words(self, log_begins: int) -> str:
+        """The end of what it printed itself (Java's own errors), and of the warnings and errors in its log."""
+        lines = []
+        with contextlib.suppress(FileNotFoundError), open(self._log, errors="replace") as log:
+            log.seek(log_begins)
+            lines = [line.rstrip() for line in log if " INFO " not in line][:LOG_LINES_SHOWN]
+        with contextlib.suppress(FileNotFoundError):
+            lines += self._output.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
+        return "\n".join(f"  {line[:240]}" for line in lines) or "  nothing"
+
+
+def _environment() -> dict[str, str]:
+    # Kafka's own start scripts read these, and a plain `java` does too: the settings alone decide
+    ours = {"KAFKA_OPTS", "KAFKA_HEAP_OPTS", "CLASSPATH"}
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            # a segment may be deleted while we look
+            if path.exists():
+                yield path

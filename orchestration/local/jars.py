@@ -1,0 +1,150 @@
+"""Fetches the jars of `jars.toml` by the Ivy that pyspark bundles, verified: `python -m orchestration.local.jars`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from orchestration.local.preflight import find_java
+from pipelines.engine.jars import jar_set, jars_dir
+from pipelines.errors import SwitchyardError
+
+LIST = Path(__file__).with_name("jars.toml")
+FETCH_TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Jar:
+    """One jar of one set, by its coordinate and the SHA-256 of its file."""
+
+    set_name: str
+    organisation: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-{self.version}.jar"
+
+
+def broker_jars() -> list[Path]:
+    """The jars of the embedded broker and of Kafka's own tools."""
+    return jar_set("broker")
+
+
+def read_list(path: Path = LIST) -> list[Jar]:
+    """The jars that the project needs, in the order of the file."""
+    jars = []
+    for set_name, entries in tomllib.loads(path.read_text()).items():
+        for coordinate, sha256 in entries.items():
+            organisation, name, version = coordinate.split(":")
+            jars.append(Jar(set_name=set_name, organisation=organisation, name=name, version=version, sha256=sha256))
+    return jars
+
+
+def verify(jars: Iterable[Jar], folder: Path) -> None:
+    """Raises unless `folder/<set>/` holds exactly `jars`, each with its checksum."""
+    expected = {folder / jar.set_name / jar.file_name: jar for jar in jars}
+    for path, jar in expected.items():
+        if not path.is_file():
+            raise SwitchyardError(
+                f"jar {jar.organisation}:{jar.name}:{jar.version} was not fetched",
+                "check the network and run `make setup` again",
+            )
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
+        if actual != jar.sha256:
+            raise SwitchyardError(
+                f"jar {path.name} is not the one that was recorded: SHA-256 {actual}, expected {jar.sha256}",
+                "do not use it; run `make setup` again, and if it stays so, ask who changed the repository of jars",
+            )
+    for extra in {path for jar in jars for path in (folder / jar.set_name).glob("*.jar")} - expected.keys():
+        raise SwitchyardError(f"jar {extra.name} is not on the list", f"remove it, or list it in {LIST.name}")
+
+
+def ivy_file(jars: Iterable[Jar]) -> str:
+    """An ivy.xml that asks for exactly `jars`, a configuration per set."""
+    jars = list(jars)
+    sets = "".join(f"<conf name={quoteattr(name)}/>" for name in dict.fromkeys(jar.set_name for jar in jars))
+    rows = "".join(
+        f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
+        f' conf="{jar.set_name}-&gt;master" transitive="false"/>\n'
+        for jar in jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="switchyard" module="jars"/>\n'
+        f"<configurations>{sets}</configurations>\n<dependencies>\n{rows}</dependencies></ivy-module>\n"
+    )
+
+
+def ensure(folder: Path | None = None, jars: list[Jar] | None = None) -> bool:
+    """Puts the jars in place and verifies them; whether anything was fetched. Needs a network only if one is
+    missing or wrong. A set appears whole, or not at all.
+    """
+    folder, jars = folder or jars_dir(), jars or read_list()
+    try:
+        verify(jars, folder)
+    except SwitchyardError:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+            _retrieve(jars, Path(work))
+            verify(jars, Path(work))
+            for name in dict.fromkeys(jar.set_name for jar in jars):
+                shutil.rmtree(folder / name, ignore_errors=True)
+                os.replace(Path(work) / name, folder / name)
+        return True
+    return False
+
+
+def _retrieve(jars: list[Jar], work: Path) -> None:
+    java = find_java()
+    if java.problem is not None:
+        raise SwitchyardError(java.problem.what, java.problem.fix)
+    (work / "ivy.xml").write_text(ivy_file(jars))
+    command = [
+        *(java.path, "-Xmx256m", "-jar", str(_ivy_jar()), "-error"),
+        *("-ivy", str(work / "ivy.xml"), "-cache", str(work / "cache")),
+        *("-retrieve", str(work / "[conf]" / "[artifact]-[revision].[ext]"), "-confs"),
+        *dict.fromkeys(jar.set_name for jar in jars),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise SwitchyardError(
+            f"fetching the jars took longer than {FETCH_TIMEOUT_S} s", "check the network and run `make setup` again"
+        ) from error
+    if done.returncode != 0:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+        raise SwitchyardError(f"fetching the jars failed:\n{said}", "check the network and run `make setup` again")
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not found:
+        raise SwitchyardError("pyspark is not installed, and its Ivy fetches the jars", "run `make setup`")
+    return found[-1]
+
+
+def main() -> None:
+    """Fetches what is missing; says in one line what it did."""
+    try:
+        fetched = ensure()
+    except SwitchyardError as error:
+        print(f"error: {error.what}\n  {error.fix}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(f"{len(read_list())} jars {'fetched' if fetched else 'already there'}, checksums right: {jars_dir()}")
+
+
+if __name__ == "__main__":
+    main()

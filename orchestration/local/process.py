@@ -1,0 +1,128 @@
+"""A process that outlives its parent, named so that a reused pid is never taken for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessRef:
+    """A process by its pid and when it started: the pid alone may be another process by now."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRef | None:
+        """The process that has `pid` now; None if there is none."""
+        started = _started(pid)
+        return None if started is None else cls(pid=pid, started=started)
+
+    @classmethod
+    def read(cls, path: Path) -> ProcessRef | None:
+        """The process that `write` left in `path`, alive or not; None without a readable file."""
+        try:
+            fields = json.loads(path.read_text())
+            return cls(pid=int(fields["pid"]), started=str(fields["started"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, path: Path) -> None:
+        """Leaves this process in `path`, whole or not at all."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(asdict(self)))
+        temporary.replace(path)
+
+    def alive(self) -> bool:
+        """Whether this very process runs. One that has ended and was not waited for does not."""
+        # reaps it if it is a child of ours; else it would stay a zombie for as long as we live
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        return _started(self.pid) == self.started
+
+    def terminate(self, timeout_s: float) -> bool:
+        """Ends its process group: SIGTERM, and SIGKILL after `timeout_s`. Whether it ended in time by itself.
+        Does nothing to another process that has its pid by now.
+        """
+        if not self.alive():
+            return True
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        # asked after each sleep, and before the clock: a machine that stood still has not made the process late
+        while self.alive():
+            if time.monotonic() >= deadline:
+                self._signal(signal.SIGKILL)
+                while self.alive():
+                    time.sleep(POLL_S)
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def resident_bytes(self) -> int | None:
+        """Its resident memory; None if that can't be told."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        rows = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        return int(rows["VmRSS"].split()[0]) * 1024 if "VmRSS" in rows and self.alive() else None
+
+    def uptime_s(self) -> float | None:
+        """For how long it has been running; None once it has ended."""
+        if not self.alive():
+            return None
+        since_boot_s = float(Path("/proc/uptime").read_text().split()[0])
+        return since_boot_s - int(self.started.rpartition(":")[2]) / os.sysconf("SC_CLK_TCK")
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            # it leads a group of its own, unless it was not started by us
+            if os.getpgid(self.pid) == self.pid:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+
+
+def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
+    """Starts `command` in a session of its own, so that it outlives the terminal and leads its process group.
+    What it prints goes to `output`, which is emptied first.
+    """
+    writing = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        # not Popen: that warns when it is dropped while the process runs
+        pid = os.posix_spawn(
+            command[0],
+            command,
+            env,
+            setsid=True,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, writing, 1),
+                (os.POSIX_SPAWN_DUP2, writing, 2),
+            ],
+        )
+    finally:
+        os.close(writing)
+    # one that has already ended keeps its pid until it is waited for, and has no start time to be told
+    return ProcessRef.of(pid) or ProcessRef(pid=pid, started="ended")
+
+
+def _started(pid: int) -> str | None:
+    """When the process began, in ticks since a boot: equal only for the same process. Linux's /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # the command is in brackets and may hold anything; the state is the 3rd field, the start time the 22nd
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        return None
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}:{fields[19]}"

@@ -1,0 +1,440 @@
+"""Applies stages. Each does only what is left of it, so that applying a plan again resumes it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import assert_never
+
+from orchestration.operations import evidence as ev
+from orchestration.operations.context import Context, find_release, refuse_blocked
+from orchestration.operations.delta import Delta, write_delta
+from orchestration.operations.plan import Plan
+from orchestration.operations.stages import (
+    AbortSwitch,
+    Align,
+    AppendSwitch,
+    AwaitStopped,
+    BeginGeneration,
+    ChooseStart,
+    Compare,
+    CreateTopic,
+    DeleteFiles,
+    DeleteGroup,
+    DeleteTopic,
+    Fence,
+    FlagBoundary,
+    Launch,
+    Meet,
+    RecordRelease,
+    SetState,
+    Stage,
+    StoreCode,
+    Want,
+    WriteDelta,
+    describe,
+)
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.code import FrozenCode, code_path, store
+from pipelines.engine.lease import held_by, this_process
+from pipelines.engine.writer import Writer
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.client import admin
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.progress import ProgressTail, progress_history
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import delete_topics, ensure_topic
+from pipelines.model.names import progress_topic, result_topic
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Mark, Progress
+from pipelines.model.registry import (
+    AlignOrdered,
+    DeltaSegment,
+    Entry,
+    EvidenceRecorded,
+    GenerationStarted,
+    LeaseEnded,
+    LeaseTaken,
+    MarkOrdered,
+    Operation,
+    RegistryState,
+    Release,
+    ReleaseState,
+    StateSet,
+    Switch,
+    WantedSet,
+)
+from pipelines.model.switch import abortion, choose_start, promotion
+
+_POLL_S = 0.05
+
+
+class Applier:
+    """Applies the stages of one plan, in order. Between them it keeps what the drivers answered."""
+
+    def __init__(self, context: Context, plan: Plan) -> None:
+        self._context = context
+        self._plan = plan
+        self._tails: dict[str, ProgressTail] = {}
+        self._delta: Delta | None = None
+        self._touch_ups: DeltaSegment | None = None
+        # where the two sides of a switch stand, if they did not meet at a boundary
+        self._ends: dict[str, Mark] = {}
+
+    def orders(self) -> list[Entry]:
+        """What the drivers may be asked in the very step that opens the operation: it saves a step where seconds count."""
+        return [
+            AlignOrdered(id=self._plan.id, release=stage.release, other=stage.other, switch=stage.switch)
+            for stage in self._plan.stages
+            if isinstance(stage, Align)
+        ]
+
+    def run(self) -> None:
+        """Applies every stage, saying each."""
+        for stage in self._plan.stages:
+            if isinstance(stage, WriteDelta):
+                self._delta = self._begin_delta(stage)
+        try:
+            for stage in self._plan.stages:
+                self._context.say(describe(stage))
+                self.apply(stage)
+        finally:
+            for tail in self._tails.values():
+                tail.close()
+
+    def apply(self, stage: Stage) -> None:
+        """Applies one stage. Raises Refused where the world is not as planned, SwitchyardError where it fails."""
+        _context, settings = self._context, self._context.settings
+        match stage:
+            case StoreCode():
+                store(settings, FrozenCode(digest=stage.digest, modules=(), data=stage.data))
+            case CreateTopic():
+                ensure_topic(settings, stage.name, stage.partitions, stage.config)
+            case RecordRelease():
+                self._step(lambda state: _new_release(state, stage))
+            case BeginGeneration():
+                self._step(lambda state: [] if state.releases[stage.release].generation >= stage.generation else [
+                    GenerationStarted(release=stage.release, generation=stage.generation, start=stage.start)
+                ])  # fmt: skip
+            case Want():
+                self._step(lambda state: self._want(state, stage))
+            case Launch():
+                self._launch(stage)
+            case AwaitStopped():
+                self._await_stopped(stage)
+            case SetState():
+                self._step(lambda s: [] if s.releases[stage.release].state == stage.state
+                           else [StateSet(release=stage.release, state=stage.state)])  # fmt: skip
+            case Align():
+                self._align(stage)
+            case FlagBoundary():
+                self._flag(stage)
+            case Meet():
+                self._await_progress(stage.release, stage.timeout_s, f"{stage.release} has not met {stage.other}",
+                                     lambda p: p.aligned is not None and p.aligned.op == self._plan.id)  # fmt: skip
+            case Fence():
+                self._fence(stage.release)
+            case ChooseStart():
+                self._choose_start(stage)
+            case Compare():
+                self._compare(stage)
+            case WriteDelta():
+                self._write_delta(stage)
+            case AppendSwitch():
+                self._step(lambda state: self._switch(state, stage))
+            case AbortSwitch():
+                self._step(lambda state: abortion(state, stage.operation))
+            case DeleteTopic():
+                delete_topics(settings, [stage.name])
+            case DeleteGroup():
+                self._delete_group(stage.group)
+            case DeleteFiles():
+                shutil.rmtree(release_folder(settings, stage.release), ignore_errors=True)
+                shutil.rmtree(settings.state_dir / "run" / stage.release, ignore_errors=True)
+                if stage.code_digest is not None:
+                    code_path(settings, stage.code_digest).unlink(missing_ok=True)
+            case _:
+                assert_never(stage)
+
+    def _step(self, decide: object) -> RegistryState:
+        return self._context.registry.step(decide, op=self._plan.id, reason=self._plan.reason)  # type: ignore[arg-type]
+
+    # -- drivers
+
+    def _want(self, state: RegistryState, stage: Want) -> Sequence[Entry]:
+        release = find_release(state, stage.release)
+        entries: list[Entry] = []
+        if release.wanted != stage.wanted:
+            entries.append(WantedSet(release=stage.release, wanted=stage.wanted))
+        if stage.wanted == "running" and release.state in ("staged", "failed"):
+            entries.append(StateSet(release=stage.release, state=starting_state(state, release)))
+        # a driver that died during a switch is started again: nothing that is wanted changes, and the switch needs it
+        if entries:
+            refuse_blocked(state, stage.release, but=self._plan.id)
+        return entries
+
+    def _holder(self, release: str) -> str | None:
+        context = self._context
+        known = context.registry.state().releases[release]
+        return held_by(known, latest_heartbeats(context.settings).get(release), context.settings, at_ms=now_ms())
+
+    def _launch(self, stage: Launch) -> None:
+        holder = None if stage.force else self._holder(stage.release)
+        if holder is not None:
+            self._context.say(f"{stage.release} runs already: {holder}")
+            return
+        before = self._context.registry.state().releases[stage.release].token
+        where = self._context.launcher.launch(stage.release, force=stage.force)
+        self._context.say(f"driver of {stage.release}: {where}")
+
+        def heard() -> bool:
+            beat = latest_heartbeats(self._context.settings, window_s=10).get(stage.release)
+            if beat is not None and beat.token > before and beat.state == "failed":
+                raise SwitchyardError(f"the driver of {stage.release} failed: {beat.error}", fix=f"see {where}")
+            return beat is not None and beat.token > before and beat.state != "starting"
+
+        self._context.until(
+            f"the driver of {stage.release} isn't running",
+            heard,
+            timeout_s=self._context.settings.boot_timeout_s,
+            fix=f"see {where}",
+            poll_s=0.25,
+        )
+
+    def _await_stopped(self, stage: AwaitStopped) -> None:
+        self._context.until(
+            f"{stage.release} has not stopped",
+            lambda: self._holder(stage.release) is None,
+            timeout_s=stage.timeout_s,
+            fix=f"it finishes its batch first; see `switchyard status {stage.release}`",
+            poll_s=0.1,
+        )
+
+    # -- meeting
+
+    def _tail(self, release: str) -> ProgressTail:
+        if release not in self._tails:
+            self._tails[release] = ProgressTail(self._context.settings, release)
+        return self._tails[release]
+
+    def _await_progress(self, release: str, timeout_s: float, what: str, done: object) -> Progress:
+        """The first newest progress record of `release` that satisfies `done`. Raises once the operation was ended."""
+        tail = self._tail(release)
+        deadline = self._context.monotonic() + timeout_s
+        while True:
+            progress = tail.poll(_POLL_S)
+            if progress is not None and done(progress):  # type: ignore[operator]
+                return progress
+            self._context.registry.poll(0)
+            self._operation(self._context.registry.known)
+            if self._context.monotonic() > deadline:
+                raise SwitchyardError(f"{what}: not within {timeout_s:g} s",
+                                      fix=f"see `switchyard status` and the log of {release}")  # fmt: skip
+
+    def _operation(self, state: RegistryState) -> Operation:
+        """This plan's operation. Raises Refused if it was ended meanwhile."""
+        operation = state.operations[self._plan.id]
+        if operation.closed is not None or operation.aborted:
+            how = operation.closed.outcome if operation.closed else "aborted"
+            raise Refused(
+                f"{self._plan.id} was {how} meanwhile: its deadline passed, or someone ended it",
+                fix=f"`switchyard log {self._plan.id}` says who; consumers stay where they are; begin anew",
+            )
+        return operation
+
+    def _align(self, stage: Align) -> None:
+        if self._operation(self._context.registry.known).align is None:
+            raise SwitchyardError(f"{self._plan.id} has not asked {stage.release} to align", fix="make a new plan")
+        self._await_progress(stage.release, stage.timeout_s, f"{stage.release} has not paused",
+                             lambda p: p.paused is not None and p.paused.op == self._plan.id)  # fmt: skip
+
+    def _flag(self, stage: FlagBoundary) -> None:
+        def decide(state: RegistryState) -> Sequence[Entry]:
+            if self._operation(state).mark is not None:
+                return []
+            paused = self._mark(stage.release, "paused")
+            return [
+                MarkOrdered(
+                    id=self._plan.id,
+                    release=stage.other,
+                    past=paused.boundary.position,
+                    switch=stage.switch,
+                    alias=stage.alias,
+                    deadline_ms=now_ms() + int(stage.deadline_s * 1000),
+                )
+            ]
+
+        self._step(decide)
+        name = "evidence" if stage.switch is None else "barrier"
+        self._await_progress(stage.other, stage.deadline_s, f"{stage.other} has not flagged a boundary",
+                             lambda p: (m := getattr(p, name)) is not None and m.op == self._plan.id)  # fmt: skip
+
+    def _mark(self, release: str, name: str) -> Mark:
+        progress = self._tail(release).newest
+        mark: Mark | None = getattr(progress, name) if progress is not None else None
+        if mark is None or mark.op != self._plan.id:
+            raise SwitchyardError(f"{release} has no {name} mark for {self._plan.id}", fix="make a new plan")
+        return mark
+
+    def _end(self, release: str, name: str) -> Mark:
+        return self._ends[release] if release in self._ends else self._mark(release, name)
+
+    def _fence(self, name: str) -> None:
+        """A newer token ends a driver that still reads the registry; `init_transactions` ends one that doesn't."""
+        settings = self._context.settings
+        holder = this_process(settings)
+
+        def decide(state: RegistryState) -> Sequence[Entry]:
+            token = state.releases[name].token + 1
+            return [
+                WantedSet(release=name, wanted="stopped"),
+                LeaseTaken(release=name, token=token, holder=holder),
+                LeaseEnded(release=name, token=token),
+            ]
+
+        release = self._step(decide).releases[name]
+        topic = result_topic(name, release.generation)
+        writer = Writer(settings, name, topic, release.spec.partitions)
+        try:
+            last = writer.connect()
+        finally:
+            writer.close()
+        if last is None:
+            raise SwitchyardError(f"{name} has committed nothing", fix="promote another release instead")
+        self._ends[name] = Mark(op=self._plan.id, boundary=last.boundary, result=last.result)
+
+    def _choose_start(self, stage: ChooseStart) -> None:
+        end = self._ends[stage.other].boundary.position
+        history = progress_history(self._context.settings, stage.release)
+        found = choose_start(history, end, stage.allowed)
+        self._ends[stage.release] = Mark(op=self._plan.id, boundary=found.boundary, result=found.result)
+
+    # -- evidence and switch
+
+    def _compare(self, stage: Compare) -> None:
+        context, settings = self._context, self._context.settings
+        state = context.registry.state()
+        if any(e.id == self._plan.id for e in state.evidence):
+            return
+        live, new = state.releases[stage.live], state.releases[stage.new]
+        here, there = self._mark(stage.live, "evidence"), self._mark(stage.new, "aligned")
+        spark = context.session()
+        path = ev.evidence_path(settings, self._plan.id)
+        ev.write_fold(
+            ev.folded(spark, settings, live.spec, live.generation, here.result),
+            ev.folded(spark, settings, new.spec, new.generation, there.result),
+            path,
+        )
+        found = ev.compare(spark, path, live_ddl=live.spec.schema_ddl, new_ddl=new.spec.schema_ddl,
+                           tolerance=stage.tolerance, samples=stage.samples)  # fmt: skip
+        totals = {name: self._tail(name).newest for name in (stage.live, stage.new)}
+        summary = {
+            **found.as_json(),
+            "live_late_dropped": _late(totals[stage.live]),
+            "new_late_dropped": _late(totals[stage.new]),
+            "live_watermark_ms": here.boundary.watermark_ms,
+            "new_watermark_ms": there.boundary.watermark_ms,
+        }
+        forward, backward = write_delta(settings, new.spec.app, self._plan.id, path) if new.spec.table else (None, None)
+        entry = EvidenceRecorded(
+            id=self._plan.id,
+            live=stage.live,
+            live_generation=live.generation,
+            new=stage.new,
+            new_generation=new.generation,
+            cut=here.boundary.position,
+            live_result=here.result,
+            new_result=there.result,
+            summary=summary,
+            forward=forward,
+            backward=backward,
+        )
+        self._step(lambda _: [entry])
+
+    def _begin_delta(self, stage: WriteDelta) -> Delta:
+        evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
+        return Delta(self._context.settings, evidence, to=stage.new)
+
+    def _write_delta(self, stage: WriteDelta) -> None:
+        self._delta = self._delta or self._begin_delta(stage)
+        touched = self._delta.touched(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
+        if stage.max_changed is not None and touched.ratio > stage.max_changed:
+            raise Refused(
+                f"since the evidence cut {touched.ratio:.1%} of the touched keys differ, over --max-changed {stage.max_changed:.1%}",
+                fix="run `switchyard diff` again and look at it",
+            )
+        self._context.say(
+            f"{len(touched.values):,} keys were touched since the evidence cut; {touched.ratio:.1%} of them differ"
+        )
+        self._touch_ups = self._delta.write(touched)
+
+    def _switch(self, state: RegistryState, stage: AppendSwitch) -> Sequence[Entry]:
+        operation = self._operation(state)
+        if operation.promoted is not None:
+            return []
+        new = state.releases[stage.new]
+        if stage.old is None:
+            topic = result_topic(stage.new, new.generation)
+            start = ResultPosition(topics={topic: dict.fromkeys(range(new.spec.partitions), 0)})
+            switch = Switch(number=stage.number, old=None, old_generation=None, old_end=None, new=stage.new,
+                            new_generation=new.generation, new_start=start)  # fmt: skip
+            return [*promotion(state, stage.alias, self._plan.id, switch), StateSet(release=stage.new, state="live")]
+        barrier, aligned = self._end(stage.old, "barrier"), self._end(stage.new, "aligned")
+        segments: list[DeltaSegment] = []
+        if self._delta is not None and self._touch_ups is not None:
+            segments = [s for s in (self._touch_ups, self._delta.base) if s.end > s.start]
+        switch = Switch(
+            number=stage.number,
+            old=stage.old,
+            old_generation=state.releases[stage.old].generation,
+            old_end=barrier.result,
+            new=stage.new,
+            new_generation=new.generation,
+            new_start=aligned.result,
+            delta=tuple(segments),
+            cut=barrier.boundary.position,
+            allowed=stage.allowed,
+        )
+        return [
+            *promotion(state, stage.alias, self._plan.id, switch),
+            StateSet(release=stage.new, state="live"),
+            StateSet(release=stage.old, state="standby"),
+        ]
+
+    def _delete_group(self, group: str) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        client = admin(self._context.settings)
+        try:
+            client.delete_consumer_groups([group])[group].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise SwitchyardError(f"group {group} can't be deleted: {error.args[0].str()}",
+                                      fix="stop its members, then try again") from error  # fmt: skip
+
+
+def starting_state(state: RegistryState, release: Release) -> ReleaseState:
+    """The state that a release starts with: one that consumers have followed is what it was before it failed."""
+    chain = state.chains.get(release.spec.app, ())
+    if chain and chain[-1].new == release.name:
+        return "live"
+    return "standby" if any(release.name in (s.old, s.new) for s in chain) else "hydrating"
+
+
+def _late(progress: Progress | None) -> int:
+    return progress.total.late_dropped if progress is not None else 0
+
+
+def _new_release(state: RegistryState, stage: RecordRelease) -> Sequence[Entry]:
+    if stage.release in state.releases:
+        raise Refused(f"{stage.release} is staged already", fix="stage another version; a release never changes")
+    return stage.entries
+
+
+def owned_topics(state: RegistryState, name: str) -> list[str]:
+    """The topics that release `name` owns by the registry's record: results of all its generations, progress, dead letters."""
+    from pipelines.model.names import dead_letter_topic
+
+    release = state.releases[name]
+    results = [result_topic(name, generation) for generation in range(1, release.generation + 1)]
+    return [*results, progress_topic(name), dead_letter_topic(name)]

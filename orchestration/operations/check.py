@@ -1,0 +1,106 @@
+"""The quality gate of a release: its suite over a fixed range of its result, the verdict recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestration.operations import journal
+from orchestration.operations.context import Context, find_release, live_release
+from orchestration.operations.switch import comparison, evidence_for
+from pipelines.errors import BadUsage, Refused
+from pipelines.model.names import result_topic
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
+
+if TYPE_CHECKING:
+    from expectations.verdict import Verdict
+
+
+def docs_dir(context: Context) -> Path:
+    """Where the Data Docs are."""
+    return context.settings.state_dir / "data-docs"
+
+
+def check(context: Context, name: str) -> Verdict:
+    """Runs a release's suite over its result up to the evidence cut, and records the verdict.
+
+    Without a live release to compare with: up to the newest committed result. Raises BadUsage if the app has no suite,
+    Refused if there is nothing to check or, with a live release, no evidence yet.
+    """
+    from expectations.gate import run_gate
+    from expectations.verdict import GateRequest
+
+    state = journal.expire(context.registry)
+    release = find_release(state, name)
+    spec = release.spec
+    if spec.suite is None:
+        raise BadUsage(
+            f"{spec.app} names no suite", fix="give its definition suite=..., and write it in expectations/suites"
+        )
+    live = live_release(state, spec.app)
+    evidence = _evidence(context, release, live)
+    progress = context.progress(release.name)
+    if progress is None or progress.generation != release.generation:
+        raise Refused(
+            f"{release.name} has no result yet", fix=f"`switchyard start {release.name} --execute`, then wait"
+        )
+    upto = _upto(release, evidence) or progress.result
+    topic = result_topic(release.name, release.generation)
+    verdict = run_gate(
+        context.session(),
+        GateRequest(
+            suite=spec.suite,
+            release=release.name,
+            generation=release.generation,
+            topic=topic,
+            start={},
+            end=upto.of(topic),
+            key=spec.key,
+            schema_ddl=spec.schema_ddl,
+            table=spec.table,
+            live_rows=_rows_of_the_other(release, evidence),
+            late_dropped=progress.total.late_dropped,
+            app_settings=spec.settings,
+            docs_dir=docs_dir(context),
+            settings=context.settings,
+        ),
+    )
+    record = VerdictRecorded(
+        release=release.name,
+        generation=release.generation,
+        evidence=evidence.id if evidence else None,
+        upto=upto,
+        passed=verdict.passed,
+        failed=verdict.failed,
+        errored=verdict.errored,
+        failures=tuple(r.name for r in verdict.results if r.outcome in ("failed", "errored")),
+        docs=str(verdict.docs) if verdict.docs else None,
+    )
+    context.registry.step(lambda _: [record])
+    return verdict
+
+
+def _evidence(context: Context, release: Release, live: Release | None) -> EvidenceRecorded | None:
+    if live is None or live is release or release.spec.comparable == "no":
+        return None
+    found = evidence_for(context.registry.known, release, live)
+    if found is None:
+        raise Refused(f"{release.name} isn't compared with {live.name} yet, so there is no cut to check at",
+                      fix=f"`switchyard diff {release.name}` first")  # fmt: skip
+    return found
+
+
+def _upto(release: Release, evidence: EvidenceRecorded | None) -> ResultPosition | None:
+    if evidence is None:
+        return None
+    return evidence.new_result if evidence.new == release.name else evidence.live_result
+
+
+def _rows_of_the_other(release: Release, evidence: EvidenceRecorded | None) -> int | None:
+    """Rows of the result that it was compared with, at the same cut."""
+    if evidence is None:
+        return None
+    found = comparison(evidence)
+    one_sided = found.only_live if evidence.new == release.name else found.only_new
+    return found.identical + found.changed + one_sided

@@ -1,0 +1,162 @@
+"""Comparing two results as of one cut: the fold, and the verdict per key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.model.names import result_topic
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import ReleaseSpec
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a diff of two results found. Counts of keys (tables) or of records by identity (streams).
+
+    `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values.
+    """
+
+    only_live: int
+    only_new: int
+    changed: int
+    identical: int
+    columns: dict[str, int] = field(default_factory=dict)
+    samples: tuple[dict[str, Any], ...] = ()
+    live_late_dropped: int = 0
+    new_late_dropped: int = 0
+    live_watermark_ms: int | None = None
+    new_watermark_ms: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.only_live + self.only_new + self.changed + self.identical
+
+    @property
+    def ratio(self) -> float:
+        """Share of keys that differ; 0 for nothing to compare."""
+        return (self.total - self.identical) / self.total if self.total else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Comparison:
+        """The comparison that `as_json` wrote."""
+        values = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        return cls(**{**values, "samples": tuple(values.get("samples", ()))})
+
+
+def folded(
+    spark: SparkSession, settings: Settings, spec: ReleaseSpec, generation: int, upto: ResultPosition
+) -> DataFrame:
+    """A result as of a position: `identity string, key string, value string`.
+
+    A table: one row per key, the last value; deleted keys are left out. A stream: one row per record, its identity
+    being key and source record, or key and value where it names none; `copies` counts repetitions.
+    """
+    from pyspark.sql import functions as F
+
+    from pipelines.engine.frames import read_range
+
+    topic = result_topic(spec.release, generation)
+    raw = read_range(spark, settings, topic, {}, upto.of(topic))
+    key, value = F.col("key").cast("string"), F.col("value").cast("string")
+    if spec.table:
+        last = raw.groupBy(key.alias("key")).agg(
+            F.max_by(F.struct(value.alias("value")), F.col("offset")).alias("last")
+        )
+        rows = last.select(F.col("key").alias("identity"), "key", F.col("last.value").alias("value"))
+        return rows.where(F.col("value").isNotNull())
+    source = F.expr("filter(headers, h -> h.key = 'source')[0].value").cast("string")
+    rows = raw.select(
+        key.alias("key"), value.alias("value"), F.concat_ws("|", key, F.coalesce(source, value)).alias("identity")
+    )
+    return rows.groupBy("identity", "key", "value").agg(F.count(F.lit(1)).alias("copies")).select(
+        F.when(F.col("copies") > 1, F.concat_ws(" x", "identity", "copies")).otherwise(F.col("identity")).alias("identity"),
+        "key",
+        "value",
+    )  # fmt: skip
+
+
+def write_fold(live: DataFrame, new: DataFrame, path: Path) -> None:
+    """Both folds joined, as Parquet: `identity, key, live_value, new_value`, null where a side lacks the key."""
+    left = live.select("identity", live["key"].alias("live_key"), live["value"].alias("live_value"))
+    right = new.select("identity", new["key"].alias("new_key"), new["value"].alias("new_value"))
+    from pyspark.sql import functions as F
+
+    joined = left.join(right, "identity", "full_outer")
+    rows = joined.select("identity", F.coalesce("live_key", "new_key").alias("key"), "live_value", "new_value")
+    rows.write.mode("overwrite").parquet(str(path))
+
+
+def compare(
+    spark: SparkSession, path: Path, *, live_ddl: str, new_ddl: str, tolerance: float, samples: int
+) -> Comparison:
+    """Counts by class over a fold that `write_fold` wrote; `tolerance`: relative, for floating-point columns."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType, FloatType
+
+    from pipelines.engine.frames import ddl_columns
+
+    rows = spark.read.parquet(str(path))
+    live_fields = {f.name: f for f in ddl_columns(live_ddl).fields}
+    both = [f for f in ddl_columns(new_ddl).fields if f.name in live_fields]
+
+    def side(name: str, ddl: str) -> Any:
+        return F.from_json(F.col(f"{name}_value"), ddl_columns(ddl)).alias(name)
+
+    differing = rows.where("live_value is not null and new_value is not null and live_value <> new_value")
+    parsed = differing.select(
+        "identity", "key", "live_value", "new_value", side("live", live_ddl), side("new", new_ddl)
+    )
+    flags = []
+    for f in both:
+        mine, theirs = F.col(f"live.`{f.name}`"), F.col(f"new.`{f.name}`")
+        differs = ~mine.eqNullSafe(theirs)
+        if tolerance and isinstance(f.dataType, DoubleType | FloatType):
+            close = F.abs(mine - theirs) <= tolerance * F.greatest(F.abs(mine), F.abs(theirs))
+            differs = differs & ~F.coalesce(close, F.lit(False))
+        flags.append(differs.alias(f"d_{f.name}"))
+    one_sided = {f.name for f in ddl_columns(new_ddl).fields} ^ set(live_fields)
+    flagged = parsed.select("key", "live_value", "new_value", *flags)
+    any_flag = F.lit(bool(one_sided))
+    for f in both:
+        any_flag = any_flag | F.col(f"`d_{f.name}`")
+    changed_rows = flagged.where(any_flag)
+    sums = [F.coalesce(F.sum(F.col(f"`d_{f.name}`").cast("long")), F.lit(0)).alias(f.name) for f in both]
+    counted = changed_rows.agg(F.count(F.lit(1)).alias("__changed"), *sums).collect()[0].asDict()
+    changed = int(counted.pop("__changed"))
+    sides = rows.agg(
+        F.coalesce(F.sum(F.expr("case when new_value is null then 1 else 0 end")), F.lit(0)).alias("only_live"),
+        F.coalesce(F.sum(F.expr("case when live_value is null then 1 else 0 end")), F.lit(0)).alias("only_new"),
+        F.count(F.lit(1)).alias("total"),
+    ).collect()[0]
+    picked = changed_rows.select("key", "live_value", "new_value").orderBy("key").limit(samples).collect()
+    if len(picked) < samples:
+        one = rows.where("live_value is null or new_value is null").orderBy("key").limit(samples - len(picked))
+        picked += one.select("key", "live_value", "new_value").collect()
+    return Comparison(
+        only_live=sides["only_live"],
+        only_new=sides["only_new"],
+        changed=changed,
+        identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
+        columns={name: int(count) for name, count in counted.items() if count},
+        samples=tuple({"key": _json(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked),
+    )
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def evidence_path(settings: Settings, evidence: str) -> Path:
+    """Where the fold of an evidence is."""
+    return settings.state_dir / "evidence" / evidence / "fold.parquet"

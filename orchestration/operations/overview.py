@@ -1,0 +1,75 @@
+"""What there is: releases with their drivers, operations under way, the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestration.operations import journal
+from orchestration.operations.context import Context
+from pipelines.engine.lease import held_by
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.registry import now_ms
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import Entry, Operation, Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseStatus:
+    """A release with what is known of its driver. `holder`: who runs it, in words; None: nobody."""
+
+    release: Release
+    beat: Heartbeat | None
+    holder: str | None
+    live: bool
+
+    @property
+    def health(self) -> str:
+        """`running`, `stopped`, `down` (wanted running, nobody does), or the driver's own word."""
+        if self.holder is None:
+            return "down" if self.release.wanted == "running" and self.release.state != "failed" else "stopped"
+        return self.beat.state if self.beat else "starting"
+
+
+def statuses(context: Context) -> list[ReleaseStatus]:
+    """Every release that is not retired, by name."""
+    state = context.registry.state()
+    beats = latest_heartbeats(context.settings)
+    out = []
+    for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
+        beat = beats.get(release.name)
+        current = beat if beat and beat.token == release.token else None
+        live = state.live(release.spec.app)
+        out.append(
+            ReleaseStatus(
+                release=release,
+                beat=current,
+                holder=held_by(release, beat, context.settings, at_ms=now_ms()),
+                live=live is not None and live.new == release.name,
+            )
+        )
+    return out
+
+
+def open_operations(context: Context) -> list[Operation]:
+    """Operations under way, oldest first; those past their deadline are ended first."""
+    return [o for o in journal.expire(context.registry).operations.values() if o.closed is None]
+
+
+def audit(context: Context, name: str | None = None) -> Iterator[Entry]:
+    """The registry's entries, oldest first; only those of a release, app or operation, if `name` is given."""
+    context.registry.state()
+    for entry in context.registry.entries:
+        if name is None or name in _subjects(entry):
+            yield entry
+
+
+def _subjects(entry: Entry) -> set[str]:
+    data = entry.model_dump()
+    spec = data.get("spec") or {}
+    switch = data.get("switch") if isinstance(data.get("switch"), dict) else {}
+    found = [data.get(n) for n in ("release", "other", "alias", "id", "op", "live", "new")]
+    found += [spec.get("release"), spec.get("app"), (switch or {}).get("old"), (switch or {}).get("new")]
+    found += list(data.get("releases") or ())
+    subjects = {x for x in found if isinstance(x, str)}
+    return subjects | {x.rsplit(".v", 1)[0] for x in subjects if ".v" in x}

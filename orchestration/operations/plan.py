@@ -1,0 +1,102 @@
+"""Plans: an operation as data. The same list of stages is explained and applied, so a dry run leaves nothing out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestration.operations.stages import Stage, describe, from_journal, to_journal
+from pipelines.model.registry import Opened, Proposed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of a plan or report."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |", "|" + " --- |" * len(self.columns)]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an operation would do. `facts`: name -> value, in the order to show; `undo`: how and until when to go back.
+
+    `deadline_s`: how long, once begun, it may block its releases before anyone may end it.
+    """
+
+    id: str
+    operation: str
+    releases: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    alias: str | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    warnings: tuple[str, ...] = ()
+    undo: str = ""
+    reason: str | None = None
+    deadline_s: float = 3600.0
+
+    def steps(self) -> list[str]:
+        """What each stage would do, in order."""
+        return [describe(stage) for stage in self.stages]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "operation": self.operation,
+            "releases": list(self.releases),
+            "alias": self.alias,
+            "facts": self.facts,
+            "tables": [{"title": t.title, "columns": t.columns, "rows": t.rows} for t in self.tables],
+            "stages": self.steps(),
+            "warnings": list(self.warnings),
+            "undo": self.undo,
+        }
+
+    def for_journal(self) -> dict[str, Any]:
+        """What the journal keeps, for whoever resumes."""
+        return {"facts": self.facts, "stages": [to_journal(stage) for stage in self.stages], "undo": self.undo}
+
+    @classmethod
+    def from_journal(cls, opened: Opened | Proposed) -> Plan:
+        """The plan of an operation that someone else began, or proposed."""
+        return cls(
+            id=opened.id,
+            operation=opened.name,
+            releases=opened.releases,
+            alias=opened.alias,
+            stages=tuple(from_journal(stage) for stage in opened.plan.get("stages", [])),
+            facts=opened.plan.get("facts", {}),
+            undo=opened.plan.get("undo", ""),
+            reason=opened.reason,
+        )
+
+    def markdown(self) -> str:
+        """The plan as Markdown, for a Dagster run."""
+        parts = [f"### {self.operation} {', '.join(self.releases)} (`{self.id}`)"]
+        if self.facts:
+            parts.append("\n".join(["| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in self.facts.items())]))
+        parts += [table.markdown() for table in self.tables]
+        parts.append("\n".join(f"{n}. {text}" for n, text in enumerate(self.steps(), 1)) or "nothing is left to do")
+        parts += [f"> {text}" for text in self.warnings]
+        if self.undo:
+            parts.append(f"To go back: {self.undo}")
+        return "\n\n".join(parts)
+
+
+def new_id(operation: str, *, now: datetime | None = None) -> str:
+    """An operation's id: sorts by time, can be read aloud: `promote-20261121-110532-4f1c`."""
+    return f"{operation}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def join(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

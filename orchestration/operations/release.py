@@ -1,0 +1,514 @@
+"""Releases: staged, started, stopped, waited for, retired. Each function makes a plan; `execute` applies it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestration.operations import journal
+from orchestration.operations.apply import Applier, owned_topics, starting_state
+from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
+from orchestration.operations.plan import Plan, join, new_id
+from orchestration.operations.stages import (
+    AwaitStopped,
+    BeginGeneration,
+    CreateTopic,
+    DeleteFiles,
+    DeleteGroup,
+    DeleteTopic,
+    Launch,
+    RecordRelease,
+    SetState,
+    Stage,
+    StoreCode,
+    Want,
+)
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.code import freeze, store
+from pipelines.engine.lease import held_by
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.follow import committed_number
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE, partition_count, topic_names
+from pipelines.model.names import dead_letter_topic, progress_topic, release_name, result_topic
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import (
+    Entry,
+    GenerationStarted,
+    InputSpec,
+    ReadyRecorded,
+    RegistryState,
+    Release,
+    ReleaseSpec,
+    Staged,
+    StateSet,
+)
+
+# journaled: others on these releases wait until they are closed
+_JOURNALED = {"diff", "promote", "rollback", "retire"}
+
+
+def execute(context: Context, plan: Plan) -> None:
+    """Applies a plan. A journaled one blocks its releases meanwhile, and is resumed by applying it again."""
+    applier = Applier(context, plan)
+    if plan.operation in _JOURNALED:
+        journal.journaled(context, plan, applier.run, applier.orders())
+    else:
+        applier.run()
+
+
+def default_code_dir() -> Path:
+    """The repository's own apps."""
+    import pipelines.apps
+
+    return Path(pipelines.apps.__path__[0])
+
+
+def plan_stage(
+    context: Context,
+    app: str,
+    *,
+    version: int | None = None,
+    code_dir: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    correction: str | None = None,
+) -> Plan:
+    """A new release of `app`: its code frozen, its function tried on empty frames, its topics its own.
+
+    `version`: None for the next free one. `correction`: why unchanged code runs again. Raises BadUsage for an unknown
+    app, topic or setting and for what the author must mend; Refused for a version staged already or without a change.
+    """
+    state = journal.expire(context.registry)
+    known = state.of_app(app)
+    number = version if version is not None else max((r.spec.version for r in known), default=0) + 1
+    if number < 1:
+        raise BadUsage(f"version {number} of {app} can't be", fix="versions are 1, 2, 3 ...; leave it out for the next")
+    name = release_name(app, number)
+    if name in state.releases:
+        raise Refused(
+            f"{name} is staged already ({state.releases[name].state})",
+            fix="stage another version; a release never changes",
+        )
+    code = freeze(code_dir or default_code_dir())
+    # the probe reads it; the same bytes under the same name are no change to anyone
+    path = store(context.settings, code)
+    facts = _probe(context, path, code.digest, app, settings or {})
+    inputs = {}
+    for source, topic in facts["inputs"].items():
+        partitions = partition_count(context.settings, topic)
+        if partitions is None:
+            raise BadUsage(f"input {source} of {app}: there is no topic {topic}",
+                           fix=f"create it, or fill it: `switchyard produce {app} --history 100000`")  # fmt: skip
+        inputs[source] = InputSpec(topic=topic, partitions=partitions)
+    before = _predecessor(state, known, app)
+    spec = ReleaseSpec(
+        release=name,
+        app=app,
+        version=number,
+        module=facts["module"],
+        code_digest=code.digest,
+        settings=facts["settings"],
+        inputs=inputs,
+        table=facts["table"],
+        key=tuple(facts["key"]),
+        partitions=facts["partitions"],
+        schema_ddl=facts["schema_ddl"],
+        suite=facts["suite"],
+        watermark=facts["watermark"],
+        comparable=facts["comparable"],
+        change=_change(before, facts, code.digest),
+        correction=correction,
+        platform=_platform(),
+    )
+    if spec.change == "none" and correction is None:
+        raise Refused(
+            f"{name} would be {before.name if before else ''} again: same code, same settings",
+            fix="say why with --correction REASON (late data, an upstream fix), or change something",
+        )
+    topics = sorted({i.topic for i in inputs.values()})
+    first, end = first_offsets(context.settings, topics), end_offsets(context.settings, topics)
+    start = SourcePosition(sources={source: first[i.topic] for source, i in inputs.items()})
+    replay = SourcePosition(sources={source: end[i.topic] for source, i in inputs.items()}).records_since(start)
+    result_config = RESULT_TABLE if spec.table else RESULT_STREAM
+    rate = _measured_rate(context, before)
+    stages: tuple[Stage, ...] = (
+        StoreCode(digest=code.digest, data=code.data),
+        CreateTopic(name=result_topic(name, 1), partitions=spec.partitions, config=dict(result_config)),
+        CreateTopic(name=progress_topic(name), partitions=1, config=dict(PROGRESS)),
+        CreateTopic(name=dead_letter_topic(name), partitions=1, config=dict(RESULT_STREAM)),
+        RecordRelease(
+            release=name,
+            entries=(Staged(spec=spec), GenerationStarted(release=name, generation=1, start=start)),
+        ),
+    )
+    return Plan(
+        id=new_id("stage"),
+        operation="stage",
+        releases=(name,),
+        stages=stages,
+        reason=correction,
+        facts={
+            "app": app,
+            "code": f"{code.digest[:12]} from {code_dir or 'pipelines/apps'}",
+            "change": spec.change + (f" against {before.name}" if before else ""),
+            "settings": json.dumps(spec.settings),
+            "result": f"{'table' if spec.table else 'stream'} by {', '.join(spec.key)}: {spec.schema_ddl}",
+            "replay": f"{replay:,} records"
+            + (f", about {replay / rate:,.0f} s at {rate:,.0f} records/s" if rate else ""),
+        },
+        warnings=_schema_warnings(before, spec),
+        undo=f"switchyard retire {name} --execute",
+    )
+
+
+def _predecessor(state: RegistryState, known: list[Release], app: str) -> Release | None:
+    live = live_release(state, app)
+    usable = [r for r in known if r.state not in ("retired", "aborted")]
+    return live or (usable[-1] if usable else None)
+
+
+def _change(before: Release | None, facts: Mapping[str, Any], digest: str) -> Any:
+    if before is None:
+        return "first"
+    if before.spec.schema_ddl != facts["schema_ddl"] or before.spec.key != tuple(facts["key"]):
+        return "schema"
+    if before.spec.code_digest != digest:
+        return "code"
+    return "none" if before.spec.settings == facts["settings"] else "settings"
+
+
+def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:
+    if before is None or spec.change != "schema":
+        return ()
+    return (
+        f"the result's schema changes from {before.spec.schema_ddl} to {spec.schema_ddl}: consumers must read both",
+    )
+
+
+def _measured_rate(context: Context, release: Release | None) -> float | None:
+    beat = latest_heartbeats(context.settings).get(release.name) if release else None
+    return beat.processed_records_per_s if beat and beat.processed_records_per_s > 0 else None
+
+
+def _platform() -> str:
+    from importlib.metadata import version
+
+    return f"switchyard {version('switchyard')}, pyspark {version('pyspark')}"
+
+
+def _probe(context: Context, path: Path, digest: str, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    folder = context.settings.state_dir / "run" / "probe"
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pipelines.engine.probe", str(path), digest, app, json.dumps(dict(settings))]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=context.settings.child_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=context.settings.probe_timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SwitchyardError(
+            f"app {app} has not answered on empty frames within {context.settings.probe_timeout_s:g} s",
+            fix="see that its module doesn't wait for anything; on a busy machine set SWITCHYARD_PROBE_TIMEOUT_S",
+        ) from error
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        last = "\n".join(done.stderr.strip().splitlines()[-8:])
+        raise SwitchyardError(
+            f"app {app} could not be tried on empty frames:\n{last}", fix="mend the module, or `make setup`"
+        )
+    answer = json.loads(lines[-1])
+    if "error" in answer:
+        kind = {2: BadUsage, 3: Refused}.get(answer["error"]["exit_code"], SwitchyardError)
+        raise kind(answer["error"]["what"], fix=answer["error"]["fix"])
+    facts: dict[str, Any] = answer["spec"]
+    return facts
+
+
+def plan_start(context: Context, name: str, *, force: bool = False) -> Plan:
+    """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives."""
+    state = journal.expire(context.registry)
+    release = find_release(state, name)
+    if release.state in ("retired", "aborted"):
+        raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+    stages: tuple[Stage, ...] = (
+        Want(release=release.name, wanted="running"),
+        Launch(release=release.name, force=force),
+    )
+    generation = release.generation
+    if release.state == "failed":
+        context.say(f"{release.name} failed before: {release.failure}")
+        if starting_state(state, release) == "hydrating":
+            # a candidate never goes on from its own bad state
+            generation += 1
+            stages = (*_fresh(context, release, generation), *stages)
+    return Plan(
+        id=new_id("start"),
+        operation="start",
+        releases=(release.name,),
+        stages=stages,
+        facts={"state": release.state, "generation": str(generation)},
+        undo=f"switchyard stop {release.name} --execute",
+    )
+
+
+def _fresh(context: Context, release: Release, generation: int) -> tuple[Stage, ...]:
+    """The stages by which a release begins anew, from the first offsets that its inputs still have."""
+    spec = release.spec
+    first = first_offsets(context.settings, sorted({i.topic for i in spec.inputs.values()}))
+    start = SourcePosition(sources={source: first[i.topic] for source, i in spec.inputs.items()})
+    config = RESULT_TABLE if spec.table else RESULT_STREAM
+    topic = result_topic(release.name, generation)
+    return (
+        CreateTopic(name=topic, partitions=spec.partitions, config=dict(config)),
+        BeginGeneration(release=release.name, generation=generation, start=start),
+    )
+
+
+def plan_stop(context: Context, name: str, *, timeout_s: float = 120.0) -> Plan:
+    """Stops a release's driver at a boundary."""
+    state = journal.expire(context.registry)
+    release = find_release(state, name)
+    refuse_blocked(state, release.name)
+    live = live_release(state, release.spec.app)
+    return Plan(
+        id=new_id("stop"),
+        operation="stop",
+        releases=(release.name,),
+        stages=(Want(release=release.name, wanted="stopped"), AwaitStopped(release=release.name, timeout_s=timeout_s)),
+        facts={"state": release.state},
+        warnings=(f"{release.name} is live: {release.spec.app} gets no new results until it is started",)
+        if live is release
+        else (),
+        undo=f"switchyard start {release.name} --execute",
+    )
+
+
+def plan_retire(
+    context: Context,
+    name: str,
+    *,
+    after_s: float = 0.0,
+    reason: str | None = None,
+    clock_ms: Callable[[], int] | None = None,
+) -> Plan:
+    """Deletes topics, group, checkpoints and code of one release, only by its record.
+
+    Raises Refused while it is live, younger out of use than `after_s`, or needed by a release or a follower, naming who.
+    """
+    state = journal.expire(context.registry)
+    release = find_release(state, name)
+    app = release.spec.app
+    if release.state == "retired" and not _left_of(context, state, release):
+        raise Refused(f"{release.name} is retired already", fix="nothing is left to do")
+    if live_release(state, app) is release:
+        raise Refused(f"{release.name} is live", fix="promote or roll back to another release first")
+    refuse_blocked(state, release.name)
+    idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(context, release)) / 1000
+    # one that was left half retired can't be used any more: the rest goes at once
+    if idle_s < after_s and release.state != "retired":
+        raise Refused(
+            f"{release.name} has been out of use for {idle_s:,.0f} s only, less than --after {after_s:,.0f} s",
+            fix="wait, or say a shorter one, as in --after 0s",
+        )
+    needed = needed_by(context, state, release)
+    if needed:
+        raise Refused(f"{release.name} is still needed by {join(needed)}",
+                      fix="let them pass, or remove a follower that is gone: `switchyard forget-follower`")  # fmt: skip
+    others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
+    shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
+    topics = [*owned_topics(state, release.name), *_delta_topics(state, release)]
+    return Plan(
+        id=new_id("retire"),
+        operation="retire",
+        releases=(release.name,),
+        stages=(
+            Want(release=release.name, wanted="stopped"),
+            AwaitStopped(release=release.name, timeout_s=120.0),
+            SetState(release=release.name, state="retired"),
+            *(DeleteTopic(name=topic) for topic in topics),
+            DeleteGroup(group=release.name),
+            DeleteFiles(release=release.name, code_digest=None if shared else release.spec.code_digest),
+        ),
+        reason=reason,
+        facts={"state": release.state, "topics": join(topics)},
+        warnings=("this can't be undone: stage and reprocess to have it again",),
+    )
+
+
+def _left_of(context: Context, state: RegistryState, release: Release) -> bool:
+    """Whether a retirement that was cut short has left a topic, the group or checkpoints."""
+    topics = topic_names(context.settings).intersection(owned_topics(state, release.name))
+    group = group_offsets(context.settings, release.name)
+    return bool(topics or group) or release_folder(context.settings, release.name).exists()
+
+
+def _out_of_use_ms(context: Context, release: Release) -> int:
+    """When the release's state was last set, or it was staged, milliseconds since the epoch."""
+    times = [e.at_ms for e in context.registry.entries if isinstance(e, StateSet) and e.release == release.name]
+    return max([release.staged_ms, *times])
+
+
+def _delta_topics(state: RegistryState, release: Release) -> list[str]:
+    mine = {e.forward.topic for e in state.evidence if e.forward and release.name in (e.live, e.new)}
+    return sorted(mine)
+
+
+def needed_by(context: Context, state: RegistryState, release: Release) -> list[str]:
+    """Registered followers that have not passed the last switch that this release has a part in."""
+    chain = state.chains.get(release.spec.app, ())
+    parts = [s.number for s in chain if release.name in (s.old, s.new)]
+    if not parts:
+        return []
+    # a follower needs its result until it has passed the switch away from it
+    passed = next((s.number for s in reversed(chain) if s.old == release.name), max(parts) + 1)
+    return [
+        f"follower {group}"
+        for group in state.followers.get(release.spec.app, ())
+        if (committed_number(context.settings, group, release.spec.app, chain) or 0) < passed
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hydration:
+    """How far a release is. `eta_s`: seconds to the end of the input as it is now, at the rate so far; None: unknown."""
+
+    release: str
+    position_records: int
+    total_records: int
+    records_per_s: float
+    behind_records: int | None
+    eta_s: float | None
+    done: bool
+
+
+def wait_ready(
+    context: Context,
+    name: str,
+    *,
+    lag_records: int = 0,
+    for_s: float = 10.0,
+    timeout_s: float = 3600.0,
+    on_progress: Callable[[Hydration], None] = lambda _: None,
+) -> Hydration:
+    """Waits until a release has caught up and stayed so for `for_s`, then records it as ready.
+
+    Caught up: the newest batch left at most `lag_records` of what was there when it was planned. Raises SwitchyardError
+    if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; Refused if its
+    input no longer begins where the live one's did.
+    """
+    state = journal.expire(context.registry)
+    release = find_release(state, name)
+    _same_start(context, state, release)
+    began, caught_up_at = context.monotonic(), None
+    while True:
+        now = context.monotonic()
+        if now - began > timeout_s:
+            raise SwitchyardError(
+                f"{release.name} has not caught up within {timeout_s:g} s", fix="give --timeout, or see its log"
+            )
+        beat = latest_heartbeats(context.settings, window_s=30).get(release.name)
+        current = context.registry.state().releases[release.name]
+        if current.state == "failed":
+            raise SwitchyardError(
+                f"{release.name} failed: {current.failure}", fix="mend the app and stage a new version"
+            )
+        # the beat of a driver that has ended, or was superseded, says nothing of now
+        heard = beat is not None and beat.token == current.token
+        holder = held_by(current, beat, context.settings, at_ms=now_ms()) if heard else None
+        if beat is None or holder is None or beat.state in ("failed", "stopped"):
+            caught_up_at = None
+            if now - began > context.settings.boot_timeout_s:
+                raise SwitchyardError(
+                    f"{release.name} isn't running", fix=f"`switchyard start {release.name} --execute`"
+                )
+            context.sleep(0.25)
+            continue
+        found = _hydration(current, beat)
+        on_progress(found)
+        # while a batch is tried again, the figures are of the last good one
+        ready = (
+            beat.state == "running" and beat.error is None and beat.batch_id >= 0 and found.behind_records is not None
+        )
+        if ready and (found.behind_records or 0) <= lag_records:
+            caught_up_at = now if caught_up_at is None else caught_up_at
+            if now - caught_up_at >= for_s:
+                break
+        else:
+            caught_up_at = None
+        context.sleep(0.25)
+    _late_drops(context, state, release)
+    facts = {
+        "behind_records": found.behind_records,
+        "late_dropped": beat.total.late_dropped,
+        "rows_in": beat.total.rows_in,
+    }
+
+    def decide(s: RegistryState) -> list[Entry]:
+        entries: list[Entry] = [ReadyRecorded(release=release.name, generation=release.generation, facts=facts)]
+        if s.releases[release.name].state in ("hydrating", "staged"):
+            entries.append(StateSet(release=release.name, state="ready"))
+        return entries
+
+    context.registry.step(decide)
+    return found
+
+
+def _hydration(release: Release, beat: Heartbeat) -> Hydration:
+    lag = beat.lag_records or 0
+    done = beat.total.rows_in
+    rate = beat.processed_records_per_s
+    return Hydration(
+        release=release.name,
+        position_records=done,
+        total_records=done + lag,
+        records_per_s=rate,
+        behind_records=beat.behind_records,
+        eta_s=lag / rate if rate > 0 else None,
+        done=lag == 0,
+    )
+
+
+def _same_start(context: Context, state: RegistryState, release: Release) -> None:
+    live = live_release(state, release.spec.app)
+    if live is None or live is release or live.start is None or release.start is None:
+        return
+    cut = [
+        f"{source}[{p}] begins at {offset}, the live one saw it from {live.start.sources[source][p]}"
+        for source, offsets in release.start.sources.items()
+        for p, offset in offsets.items()
+        if offset > live.start.sources.get(source, {}).get(p, offset)
+    ]
+    if not cut:
+        return
+    what = f"retention has cut the history of {release.name}: {join(cut)}"
+    if release.spec.correction is None:
+        raise Refused(
+            what, fix="restore the input from an archive, or accept it: stage a version with --correction REASON"
+        )
+    context.say(f"{what}; accepted, as it was staged for: {release.spec.correction}")
+
+
+def _late_drops(context: Context, state: RegistryState, release: Release) -> None:
+    live = live_release(state, release.spec.app)
+    if live is None or live is release:
+        return
+    theirs, ours = context.progress(live.name), context.progress(release.name)
+    if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
+        raise SwitchyardError(
+            f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
+            fix="partitions with different histories: hydrate in smaller batches (SWITCHYARD_MAX_RECORDS_PER_BATCH)",
+        )

@@ -1,0 +1,341 @@
+"""Comparing releases and moving consumers between them: diff, check, promote, rollback, abort."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from orchestration.operations import journal
+from orchestration.operations.context import Context, find_release, live_release, refuse_blocked, version_of
+from orchestration.operations.evidence import Comparison
+from orchestration.operations.plan import Plan, new_id
+from orchestration.operations.stages import (
+    AbortSwitch,
+    Align,
+    AppendSwitch,
+    ChooseStart,
+    Compare,
+    Fence,
+    FlagBoundary,
+    Meet,
+    Stage,
+    WriteDelta,
+)
+from pipelines.engine.lease import held_by
+from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.progress import progress_history
+from pipelines.kafka.registry import now_ms
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import EvidenceRecorded, RegistryState, Release, VerdictRecorded
+from pipelines.model.switch import choose_start
+
+# approvals take minutes; a diff older than this says too little about now
+MAX_EVIDENCE_AGE_S = 600.0
+# a driver that pauses finishes its batch first
+_PAUSE_TIMEOUT_S = 120.0
+
+
+def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: int = 10) -> Plan:
+    """Compares a release with the live one at exactly the same boundary. `tolerance`: relative, for floating point."""
+    state = journal.expire(context.registry)
+    new = find_release(state, name)
+    live = _other(state, new)
+    if new.spec.comparable == "no" or live.spec.comparable == "no":
+        raise Refused(
+            f"{new.spec.app} states that two runs can't be compared", fix="check it instead: `switchyard check`"
+        )
+    if new.spec.table != live.spec.table:
+        raise Refused(f"{new.name} and {live.name} differ in kind: a table and a stream", fix="stage it as a new app")
+    beats = latest_heartbeats(context.settings)
+    for release in (new, live):
+        refuse_blocked(state, release.name)
+        _require_running(context, release, beats)
+    return Plan(
+        id=new_id("diff"),
+        operation="diff",
+        releases=(new.name, live.name),
+        stages=(
+            *_meeting(context, new, live, switch=None, alias=None),
+            Compare(live=live.name, new=new.name, tolerance=tolerance, samples=samples),
+        ),
+        facts={"live": live.name, "new": new.name},
+        deadline_s=1800.0,
+    )
+
+
+def _meeting(
+    context: Context, new: Release, live: Release, *, switch: int | None, alias: str | None
+) -> tuple[Stage, ...]:
+    """The stages by which `new` meets `live` at one boundary."""
+    timeout_s = context.settings.switch_timeout_s
+    return (
+        Align(release=new.name, other=live.name, switch=switch, timeout_s=_PAUSE_TIMEOUT_S),
+        FlagBoundary(release=new.name, other=live.name, switch=switch, alias=alias, deadline_s=timeout_s),
+        Meet(release=new.name, other=live.name, switch=switch, timeout_s=timeout_s),
+    )
+
+
+def _other(state: RegistryState, release: Release) -> Release:
+    live = live_release(state, release.spec.app)
+    if live is release:
+        # the live one is compared with the one to which it could go back
+        standby = [r for r in state.of_app(release.spec.app) if r.state == "standby"]
+        if standby:
+            return standby[-1]
+        raise Refused(f"{release.name} is live and has no standby to compare with", fix="stage another version")
+    if live is None:
+        raise Refused(
+            f"nothing of {release.spec.app} is live to compare with",
+            fix=f"promote {release.name}, or another release, first",
+        )
+    return live
+
+
+def _require_running(context: Context, release: Release, beats: Mapping[str, Heartbeat]) -> None:
+    if held_by(release, beats.get(release.name), context.settings, at_ms=now_ms()) is None:
+        raise Refused(
+            f"{release.name} isn't running",
+            fix=f"`switchyard start {release.name} --execute`, then wait until it has caught up",
+        )
+
+
+def evidence_for(state: RegistryState, one: Release, other: Release) -> EvidenceRecorded | None:
+    """The newest evidence of two releases in their present generations, whichever was live then."""
+    wanted = {(one.name, one.generation), (other.name, other.generation)}
+    found = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
+    return found[-1] if found else None
+
+
+def comparison(evidence: EvidenceRecorded) -> Comparison:
+    """The diff that an evidence holds."""
+    return Comparison.from_json(evidence.summary)
+
+
+def plan_promote(
+    context: Context,
+    app: str,
+    *,
+    version: int | None = None,
+    max_evidence_age_s: float = MAX_EVIDENCE_AGE_S,
+    max_changed: float | None = None,
+    reason: str | None = None,
+) -> Plan:
+    """Moves the consumers of `app` to a release that is ready, checked and compared with the live one.
+
+    `max_changed`: refuse if a larger share of keys differs; None: report only. Raises Refused with all that is missing.
+    """
+    state = journal.expire(context.registry)
+    alias = find_release(state, app).spec.app if app in state.releases else app
+    new = find_release(state, app) if app in state.releases else version_of(state, app, version)
+    live = live_release(state, alias)
+    if live is new:
+        raise Refused(f"{new.name} is live already", fix="nothing is left to do")
+    refuse_blocked(state, new.name)
+    number = len(state.chains.get(alias, ())) + 1
+    evidence = evidence_for(state, new, live) if live else None
+    beats = latest_heartbeats(context.settings)
+    lacking = _not_ready(context, new, beats) + _not_checked(new, evidence, live)
+    if live is not None:
+        refuse_blocked(state, live.name)
+        lacking += _not_compared(new, live, evidence, max_evidence_age_s, max_changed)
+        if held_by(live, beats.get(live.name), context.settings, at_ms=now_ms()) is None:
+            lacking.append(f"{live.name}, which is live, isn't running: start it")
+    if lacking:
+        raise Refused(
+            f"{new.name} can't be promoted: " + "; ".join(lacking),
+            fix=f"`switchyard reprocess {alias}` does each in its turn",
+        )
+    stages: tuple[Stage, ...] = ()
+    if live is not None:
+        stages = _meeting(context, new, live, switch=number, alias=alias)
+        if new.spec.table and evidence is not None:
+            stages += (WriteDelta(evidence=evidence.id, old=live.name, new=new.name, max_changed=max_changed),)
+    stages += (
+        AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
+                     evidence=evidence.id if evidence else None),
+    )  # fmt: skip
+    return Plan(
+        id=new_id("promote"),
+        operation="promote",
+        releases=(new.name, live.name) if live else (new.name,),
+        alias=alias,
+        stages=stages,
+        reason=reason,
+        facts=_switch_facts(live, new, number, evidence),
+        undo=f"switchyard rollback {alias} --execute, in seconds, while {live.name} runs on as standby" if live else "",
+        deadline_s=_PAUSE_TIMEOUT_S + 3 * context.settings.switch_timeout_s,
+    )
+
+
+def _switch_facts(live: Release | None, new: Release, number: int, evidence: EvidenceRecorded | None) -> dict[str, str]:
+    facts = {"from": live.name if live else "nothing", "to": new.name, "switch": str(number)}
+    if evidence is not None:
+        found = comparison(evidence)
+        facts["evidence"] = (
+            f"{evidence.id}: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical"
+        )
+    if new.verdict is not None:
+        facts["checks"] = f"{new.verdict.passed} passed, {new.verdict.failed} failed"
+    return facts
+
+
+def _not_ready(context: Context, new: Release, beats: Mapping[str, Heartbeat]) -> list[str]:
+    lacking = []
+    if new.ready is None or new.ready.generation != new.generation:
+        lacking.append(f"it hasn't caught up (`switchyard wait {new.name}`)")
+    if new.state not in ("ready", "standby"):
+        lacking.append(f"its state is {new.state}")
+    if held_by(new, beats.get(new.name), context.settings, at_ms=now_ms()) is None:
+        lacking.append("it isn't running")
+    return lacking
+
+
+def _not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release | None) -> list[str]:
+    verdict: VerdictRecorded | None = new.verdict
+    if new.spec.suite is None:
+        return []
+    if verdict is None or verdict.generation != new.generation:
+        return [f"its result isn't checked (`switchyard check {new.name}`)"]
+    if verdict.failed or verdict.errored:
+        return [f"the checks failed: {', '.join(verdict.failures)}"]
+    if live is not None and (evidence is None or verdict.evidence != evidence.id):
+        return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
+    return []
+
+
+def _not_compared(
+    new: Release, live: Release, evidence: EvidenceRecorded | None, max_age_s: float, max_changed: float | None
+) -> list[str]:
+    if new.spec.comparable == "no":
+        return []
+    if evidence is None:
+        return [f"it isn't compared with {live.name} (`switchyard diff {new.name}`)"]
+    age_s = (now_ms() - evidence.at_ms) / 1000
+    lacking = []
+    if age_s > max_age_s:
+        lacking.append(
+            f"the diff is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
+        )
+    found = comparison(evidence)
+    if max_changed is not None and found.ratio > max_changed:
+        lacking.append(f"{found.ratio:.2%} of the keys differ, over --max-changed {max_changed:.2%}")
+    return lacking
+
+
+def plan_rollback(
+    context: Context, app: str, *, allowed: Literal["gap", "duplicates"] | None = None, reason: str | None = None
+) -> Plan:
+    """Moves the consumers of `app` back to the release that was live before, which ran on as standby.
+
+    With the live release dead or stuck there is no common boundary: tables are exact all the same, by the delta; for
+    streams `allowed` says what consumers may see. A stuck one is stopped first.
+    """
+    state = journal.expire(context.registry)
+    chain = state.chains.get(app, ())
+    if not chain:
+        known = state.releases.get(app)
+        raise BadUsage(
+            f"nothing of {app} is live",
+            fix=f"name the app: `switchyard rollback {known.spec.app}`" if known else "promote a release first",
+        )
+    live = state.releases[chain[-1].new]
+    back = next((s.old for s in reversed(chain) if s.old not in (None, live.name)), None)
+    if back is None:
+        raise Refused(
+            f"{live.name} is the first live release of {app}: there is nothing to go back to",
+            fix="stage and promote another version",
+        )
+    standby = state.releases[back]
+    if standby.state != "standby":
+        raise Refused(
+            f"{standby.name} is {standby.state}, not a standby", fix="stage that version's code again and reprocess"
+        )
+    for release in (live, standby):
+        refuse_blocked(state, release.name)
+    beats = latest_heartbeats(context.settings)
+    _require_running(context, standby, beats)
+    evidence = evidence_for(state, standby, live)
+    if standby.spec.table and evidence is None:
+        raise Refused(f"{standby.name} and {live.name} were never compared", fix=f"`switchyard diff {live.name}` first")
+    number = len(chain) + 1
+    warnings: tuple[str, ...] = ()
+    if _is_dead(context, live, beats.get(live.name)):
+        choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
+        stages: tuple[Stage, ...] = (Fence(release=live.name), choose)
+        warnings = _without_meeting(context, live, standby, allowed)
+    else:
+        stages = _meeting(context, standby, live, switch=number, alias=app)
+    if standby.spec.table and evidence is not None:
+        stages += (WriteDelta(evidence=evidence.id, old=live.name, new=standby.name, max_changed=None),)
+    stages += (
+        AppendSwitch(alias=app, number=number, old=live.name, new=standby.name,
+                     evidence=evidence.id if evidence else None, allowed=allowed),
+    )  # fmt: skip
+    return Plan(
+        id=new_id("rollback"),
+        operation="rollback",
+        releases=(standby.name, live.name),
+        alias=app,
+        stages=stages,
+        reason=reason,
+        facts=_switch_facts(live, replace(standby, verdict=None), number, evidence),
+        warnings=warnings,
+        undo=f"switchyard promote {live.name} --execute, or rollback again, while it runs on as standby",
+        deadline_s=_PAUSE_TIMEOUT_S + 3 * context.settings.switch_timeout_s,
+    )
+
+
+def _is_dead(context: Context, live: Release, beat: Heartbeat | None) -> bool:
+    """Whether the live release can't take part in a switch: nobody runs it, or its driver hasn't been heard of."""
+    if held_by(live, beat, context.settings, at_ms=now_ms()) is None:
+        return True
+    age_s = (now_ms() - beat.at_ms) / 1000 if beat else context.settings.lease_timeout_s
+    return age_s >= context.settings.lease_timeout_s
+
+
+def _how(standby: Release, allowed: Literal["gap", "duplicates"] | None) -> Literal["gap", "duplicates"] | None:
+    """A table's delta corrects whatever lies between; going on from before the end leaves nothing out."""
+    return allowed or ("duplicates" if standby.spec.table else None)
+
+
+def _without_meeting(
+    context: Context, live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None
+) -> tuple[str, ...]:
+    last = context.progress(live.name)
+    if last is None:
+        raise Refused(f"{live.name} is dead and has committed nothing", fix="promote another release")
+    end = last.boundary.position
+    found = choose_start(
+        progress_history(context.settings, standby.name), end, _how(standby, allowed)
+    ).boundary.position
+    if found.same(end):
+        what = "the standby has a boundary at exactly its end: nothing is missing or double"
+    elif standby.spec.table:
+        what = "the table is exact by the delta; the standby brings it up to date from its own position"
+    elif allowed == "gap":
+        what = f"results of {found.records_since(end):,} input records will be missing"
+    else:
+        what = f"results of {end.records_since(found):,} input records will come twice"
+    return (f"{live.name} is dead or stuck and is fenced: {what}",)
+
+
+def plan_abort(context: Context, app: str) -> Plan:
+    """Ends the switch of `app` that is under way; followers that wait at its barrier go on with the old result."""
+    state = journal.expire(context.registry)
+    under_way = [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
+    if not state.of_app(app):
+        known = sorted({r.spec.app for r in state.releases.values()})
+        raise BadUsage(f"there is no app {app}", fix=f"there are: {', '.join(known) or 'none'}")
+    if not under_way:
+        raise Refused(f"no switch of {app} is under way", fix="`switchyard log` says how the last one ended")
+    operation = under_way[-1]
+    return Plan(
+        id=new_id("abort"),
+        operation="abort",
+        releases=operation.opened.releases,
+        alias=app,
+        stages=(AbortSwitch(alias=app, operation=operation.id),),
+        facts={"switch": operation.id, "begun by": operation.opened.actor},
+    )

@@ -1,0 +1,53 @@
+"""The watch after a promotion: keeps checking, and goes back once, to a standby that has caught up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestration.operations import release as rel
+from orchestration.operations.check import check
+from orchestration.operations.context import Context, live_release
+from orchestration.operations.switch import plan_rollback
+from pipelines.errors import SwitchyardError
+
+_INTERVAL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """How a watch ended. `checks`: how often the suite ran."""
+
+    rolled_back: bool
+    checks: int
+    message: str
+
+
+def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INTERVAL_S) -> Watched:
+    """Checks the live release `name` again and again for `for_s` seconds.
+
+    A failed expectation rolls back, once; a check that can't be evaluated is said and does not switch.
+    """
+    deadline, checks = context.monotonic() + for_s, 0
+    app = context.registry.state().releases[name].spec.app
+    while True:
+        live = live_release(context.registry.state(), app)
+        if live is None or live.name != name:
+            return Watched(rolled_back=False, checks=checks, message=f"{name} is live no more: the watch is over")
+        try:
+            verdict = check(context, name)
+            checks += 1
+        except SwitchyardError as error:
+            context.say(f"the check of {name} could not run: {error.what}")
+        else:
+            if verdict.failed:
+                failures = "; ".join(verdict.failures)
+                rel.execute(context, plan_rollback(context, app, reason=f"watch: {failures}"))
+                return Watched(
+                    rolled_back=True, checks=checks, message=f"{name} failed and was rolled back: {failures}"
+                )
+            if verdict.errored:
+                context.say(f"checks of {name} could not be evaluated: {'; '.join(verdict.failures)}")
+        left = deadline - context.monotonic()
+        if left <= 0:
+            return Watched(rolled_back=False, checks=checks, message=f"{name} passed its watch: {checks} checks")
+        context.sleep(min(interval_s, left))

@@ -1,0 +1,139 @@
+"""What every source shares: its records, its options, and the faults that are mixed into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.errors import BadUsage
+
+# key, value, event time in ms; a plain tuple, since millions are made
+Record = tuple[bytes | None, bytes | None, int]
+Int64s = npt.NDArray[np.int64]
+Density = Literal["dense", "sparse"]
+
+# a late record is within the 10 s of grace, less the 3 s by which partitions may run apart
+OUT_OF_ORDER_MS = (1, 3_000)
+LATE_MS = (4_000, 7_000)
+# far behind any grace: a stream that drops late rows drops these
+TOO_LATE_MS = (60_000, 120_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Shares of the records, 0 to 1, that are not as one would wish. None of them is too late by default.
+
+    out_of_order: up to 3 s behind; late: 4 to 7 s behind; too_late: 1 to 2 min behind;
+    duplicate: sent twice; malformed: the value can't be parsed; tombstone: no value.
+    """
+
+    out_of_order: float = 0.02
+    late: float = 0.001
+    too_late: float = 0.0
+    duplicate: float = 0.0005
+    malformed: float = 0.0001
+    tombstone: float = 0.00005
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            share = getattr(self, each.name)
+            if not 0 <= share <= 1:
+                raise BadUsage(f"--{each.name.replace('_', '-')} {share} is no share", fix="use a number from 0 to 1")
+        if self.malformed + self.tombstone + self.duplicate > 1 or self.out_of_order + self.late + self.too_late > 1:
+            raise BadUsage("the shares of faulty records add up to more than 1", fix="lower some of them")
+
+    @classmethod
+    def none(cls) -> Faults:
+        """Clean input, in order."""
+        return cls(out_of_order=0, late=0, too_late=0, duplicate=0, malformed=0, tombstone=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a source makes its records. None: the source's own default.
+
+    per_second: records in each second of event time; per_day: trades per ticker and day, where `sparse`.
+    """
+
+    seed: int = 1
+    faults: Faults = field(default_factory=Faults)
+    density: Density = "dense"
+    per_second: int | None = None
+    per_day: int = 8
+    tickers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise BadUsage(f"--seed {self.seed} is negative", fix="use 0 or more")
+        for name, number in (("per-second", self.per_second), ("per-day", self.per_day)):
+            if number is not None and number < 1:
+                raise BadUsage(f"--{name} {number} is less than 1", fix="use at least 1")
+
+
+class Source(Protocol):
+    """Makes the input of one app. The same options make the same records, wherever a run begins."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partitions(self) -> int: ...
+
+    def blocks(self, after_ms: int | None) -> Iterator[list[Record]]:
+        """Records in order of arrival, without end, starting after event time `after_ms` (None: at the first)."""
+        ...
+
+
+def generator(seed: int, *path: int) -> np.random.Generator:
+    """The random numbers of one block: they depend on nothing made before it."""
+    return np.random.default_rng([seed, *path])
+
+
+def disorder(times_ms: Int64s, random: np.random.Generator, faults: Faults) -> Int64s:
+    """Event times of records that arrive at `times_ms`, some of them behind, as `faults` says."""
+    dice = random.random(len(times_ms))
+    behind = np.zeros(len(times_ms), dtype=np.int64)
+    floor = 0.0
+    for share, (low, high) in (
+        (faults.out_of_order, OUT_OF_ORDER_MS),
+        (faults.late, LATE_MS),
+        (faults.too_late, TOO_LATE_MS),
+    ):
+        hit = (dice >= floor) & (dice < floor + share)
+        behind[hit] = random.integers(low, high, int(hit.sum()))
+        floor += share
+    return times_ms - behind
+
+
+def spoil(
+    records: list[Record], random: np.random.Generator, faults: Faults, malform: Callable[[bytes, int], bytes]
+) -> list[Record]:
+    """The same records, some of them malformed, without a value, or twice. `malform` gets a value and a number."""
+    dice = random.random(len(records))
+    threshold = faults.malformed + faults.tombstone + faults.duplicate
+    # from the end, so that an insertion moves no index still to come
+    for index in np.flatnonzero(dice < threshold)[::-1].tolist():
+        key, value, time_ms = records[index]
+        if dice[index] < faults.malformed:
+            records[index] = (key, malform(value or b"", int(random.integers(1 << 30))), time_ms)
+        elif dice[index] < faults.malformed + faults.tombstone:
+            records[index] = (key, None, time_ms)
+        else:
+            records.insert(index, records[index])
+    return records
+
+
+def malformed_json(value: bytes, number: int) -> bytes:
+    """Not what the JSON value was: cut off early, not JSON, not UTF-8, another type, or without its fields."""
+    kinds = (
+        value[: len(value) // 4],
+        b"not json",
+        b"\xff\xfe" + value,
+        b"[1, 2, 3]",
+        b'{"comment": "none of the fields"}',
+    )
+    return kinds[number % len(kinds)]

@@ -1,0 +1,200 @@
+"""Sends a source's records to Kafka: the history at full speed, then live ones at a rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from orchestration.sources.base import Record, Source
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import admin, producer, require_broker, unavailable
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.settings import Settings
+
+# live records are sent in slices of this length, so that a low rate is smooth and a high one cheap
+SLICE_S = 0.02
+FLUSH_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """What was sent. `first_ms` and `last_ms` are the least and greatest event times; None if nothing was sent."""
+
+    topic: str
+    records: int
+    duration_s: float
+    first_ms: int | None
+    last_ms: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "duration_s": round(self.duration_s, 3)}
+
+
+def last_timestamp_ms(settings: Settings, topic: str, partitions: int) -> int | None:
+    """The greatest record timestamp in `topic`; None if it is empty. Raises Unavailable if it can't be told."""
+    client = admin(settings)  # kept: the answers of a client that is gone never come
+    newest = OffsetSpec.max_timestamp()
+    specs = {TopicPartition(topic, p): newest for p in range(partitions)}
+    deadline = time.monotonic() + settings.request_timeout_s
+    while True:
+        answers = client.list_offsets(specs, request_timeout=settings.request_timeout_s).values()
+        try:
+            found = [answer.result(timeout=2 * settings.request_timeout_s) for answer in answers]
+            return max((each.timestamp for each in found if each.offset >= 0 and each.timestamp >= 0), default=None)
+        except KafkaException as error:
+            # a topic just made has no leader yet
+            if time.monotonic() > deadline:
+                raise unavailable(settings, error.args[0]) from error
+            time.sleep(0.1)
+
+
+def produce(
+    settings: Settings,
+    source: Source,
+    *,
+    topic: str | None = None,
+    history: int = 0,
+    rate: float | None = None,
+    records: int | None = None,
+    duration_s: float | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    report: Callable[[Produced], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Produced:
+    """Creates the topic if need be and sends `history` records at full speed, then, with a `rate`, live ones.
+
+    Live ones end after `records` of them, after `duration_s`, or when `stopped()`; without these, never.
+    Event time goes on from the greatest one in the topic. `report` is called about once a second.
+    Raises Unavailable without a broker, Refused if the topic has other partitions, SwitchyardError for a lost record.
+    """
+    require_broker(settings)
+    topic = topic or source.topic
+    ensure_topic(settings, topic, source.partitions, INPUT)
+    blocks = source.blocks(last_timestamp_ms(settings, topic, source.partitions))
+    sender = _Sender(settings, topic, (record for block in blocks for record in block), clock, stopped, report)
+    try:
+        sender.send(history)
+        if rate is not None:
+            _live(sender, rate, records, duration_s, stopped, clock, sleep)
+    finally:
+        sender.close()
+    return sender.produced()
+
+
+def _live(
+    sender: _Sender,
+    rate: float,
+    records: int | None,
+    duration_s: float | None,
+    stopped: Callable[[], bool],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    """Keeps to the schedule `start + n / rate`: after a stall it catches up."""
+    start, sent = clock(), 0
+    while not stopped():
+        elapsed_s = clock() - start
+        if duration_s is not None:
+            elapsed_s = min(elapsed_s, duration_s)
+        due = int(elapsed_s * rate)
+        if records is not None:
+            due = min(due, records)
+        sender.send(due - sent)
+        sent = due
+        if sent == records or elapsed_s == duration_s:
+            return
+        sleep(SLICE_S)
+
+
+class _Sender:
+    """Sends records one after another and counts them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: str,
+        records: Iterator[Record],
+        clock: Callable[[], float],
+        stopped: Callable[[], bool],
+        report: Callable[[Produced], None] | None,
+    ) -> None:
+        self._topic = topic
+        self._records = records
+        self._clock = clock
+        self._stopped = stopped
+        self._report = report
+        # only failures are called back: a callback per record would take longer than the record
+        self._producer: Producer = producer(settings, delivery_report_only_error=True, linger_ms=10)
+        self._lost: KafkaError | None = None
+        self._count = 0
+        self._first_ms: int | None = None
+        self._last_ms: int | None = None
+        self._start = self._reported = clock()
+
+    def send(self, number: int) -> None:
+        """Sends the next `number` records."""
+        left = number
+        while left > 0 and not self._stopped():
+            left -= self._slice(min(left, 2_000))
+            self._producer.poll(0)
+            self._raise_lost()
+            if self._report and self._clock() - self._reported >= 1:
+                self._reported = self._clock()
+                self._report(self.produced())
+        self._producer.poll(0)
+        self._raise_lost()
+
+    def close(self) -> None:
+        """Waits for the acknowledgements. Raises SwitchyardError if some don't come."""
+        left = self._producer.flush(FLUSH_TIMEOUT_S)
+        self._raise_lost()
+        if left:
+            raise SwitchyardError(
+                f"{left:,} records for {self._topic} were not acknowledged within {FLUSH_TIMEOUT_S:.0f} s",
+                fix="see `switchyard status`; these records may or may not be there",
+            )
+
+    def produced(self) -> Produced:
+        return Produced(
+            topic=self._topic,
+            records=self._count,
+            duration_s=self._clock() - self._start,
+            first_ms=self._first_ms,
+            last_ms=self._last_ms,
+        )
+
+    def _slice(self, number: int) -> int:
+        send, topic, lost = self._producer.produce, self._topic, self._on_lost
+        first_ms, last_ms = self._first_ms, self._last_ms
+        for _ in range(number):
+            key, value, time_ms = next(self._records)
+            while True:
+                try:
+                    send(topic, value, key, on_delivery=lost, timestamp=time_ms)
+                    break
+                except BufferError:
+                    self._producer.poll(0.05)
+                    self._raise_lost()
+            if first_ms is None or time_ms < first_ms:
+                first_ms = time_ms
+            if last_ms is None or time_ms > last_ms:
+                last_ms = time_ms
+        self._first_ms, self._last_ms = first_ms, last_ms
+        self._count += number
+        return number
+
+    def _on_lost(self, error: KafkaError | None, message: Message) -> None:
+        self._lost = self._lost or error
+
+    def _raise_lost(self) -> None:
+        if self._lost is not None:
+            raise SwitchyardError(
+                f"a record for {self._topic} was not accepted: {self._lost.str()}",
+                fix="see `switchyard status`; produce again when the cluster is well",
+            ) from KafkaException(self._lost)
