@@ -1,0 +1,110 @@
+"""`make bench`: measures hydration of stock-stats, exactly once, with the raw consumer's limit beside it.
+
+`python -m benchmarks [hydrate] [--records N] [--density dense|sparse]`, or `python -m benchmarks switch [--keys N]`: how
+long a consumer waits for the other version at a promote and a rollback. Figures go to standard output as JSON; ratios are of
+one run on one machine. Speed is measured here, never in a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.switching import measure
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.operations import release as rel
+from orchestration.operations.context import open_context
+from orchestration.sources import Options, produce, source_for
+from pipelines.kafka.client import consumer, drain
+from pipelines.kafka.log import read_tail
+from pipelines.kafka.offsets import end_offsets
+from pipelines.model.names import progress_topic
+from pipelines.model.progress import Progress
+from pipelines.settings import Settings
+
+APP, RELEASE = "stock-stats", "stock-stats.v1"
+
+
+def raw_consumer(settings: Settings, topic: str) -> float:
+    """Records per second that a plain consumer reads of `topic`, values thrown away."""
+    from confluent_kafka import TopicPartition
+
+    ends = end_offsets(settings, [topic])[topic]
+    client = consumer(settings, auto_offset_reset="earliest", queued_max_messages_kbytes=262_144)
+    client.assign([TopicPartition(topic, p, 0) for p in ends])
+    left, began = sum(ends.values()), time.monotonic()
+    while left > 0:
+        left -= len(drain(client, 5))
+    seconds = time.monotonic() - began
+    client.close()
+    return sum(ends.values()) / seconds
+
+
+def hydrate(settings: Settings, records: int) -> dict[str, Any]:
+    """Hydrates one release; records per second over the last two thirds, by the times in its progress records."""
+    context = open_context(settings)
+    rel.execute(context, rel.plan_stage(context, APP, version=1))
+    rel.execute(context, rel.plan_start(context, RELEASE))
+    context.until(
+        "the release has not read everything",
+        lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= records,
+        timeout_s=900,
+    )
+    history = [Progress.model_validate_json(v) for v in read_tail(settings, progress_topic(RELEASE), 10_000)]
+    rel.execute(context, rel.plan_stop(context, RELEASE))
+    warm = next(p for p in history if p.total.rows_in >= records / 3)
+    last = next(p for p in history if p.total.rows_in >= records)
+    seconds = (last.at_ms - warm.at_ms) / 1000
+    return {
+        "records": last.total.rows_in - warm.total.rows_in,
+        "seconds": round(seconds, 2),
+        "records_per_s": round((last.total.rows_in - warm.total.rows_in) / seconds),
+        "results": last.total.rows_out,
+        "batches": last.boundary.batch_id - warm.boundary.batch_id,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("what", nargs="?", choices=("hydrate", "switch"), default="hydrate")
+    parser.add_argument("--records", type=int, default=3_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--density", choices=("dense", "sparse"), default="dense")
+    parser.add_argument("--port", type=int, default=19392)
+    asked = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="switchyard-bench-"))
+    settings = Settings(state_dir=home, broker_port=asked.port)
+    broker = EmbeddedBroker(settings)
+    broker.start(60)
+    try:
+        if asked.what == "switch":
+            print(json.dumps(measure(settings, asked.keys), indent=2))
+            return
+        source = source_for(APP, Options(density=asked.density))
+        loaded = produce(settings, source, history=asked.records)
+        raw = raw_consumer(settings, loaded.topic)
+        found = hydrate(settings, asked.records)
+        report = {
+            "density": asked.density,
+            "produce_records_per_s": round(loaded.records / loaded.duration_s),
+            "raw_consumer_records_per_s": round(raw),
+            "hydrate": found,
+            "hydrate_to_raw": round(found["records_per_s"] / raw, 3),
+            "cores": os.cpu_count(),
+            "driver_heap_mb": settings.driver_heap_mb,
+            "broker_heap_mb": settings.broker_heap_mb,
+        }
+        print(json.dumps(report, indent=2))
+    finally:
+        broker.stop(30)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""How long consumers wait for the other version, on a result of many keys, all of which differ."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from orchestration.operations import release as rel
+from orchestration.operations import switch as sw
+from orchestration.operations.context import Context, open_context
+from orchestration.operations.reprocess import diff
+from pipelines.follow import LiveConsumer
+from pipelines.kafka.client import producer
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.settings import Settings
+
+APP, OLD, NEW, TOPIC = "many-keys", "many-keys.v1", "many-keys.v2", "numbers"
+LIVE_PER_S = 500
+HERE = Path(__file__).parent / "many_keys"
+
+
+class Input(threading.Thread):
+    """Goes on producing `LIVE_PER_S` records a second over the keys, until `stop`."""
+
+    def __init__(self, settings: Settings, keys: int) -> None:
+        super().__init__(name="input", daemon=True)
+        self._producer = producer(settings)
+        self._keys = keys
+        self._stopped = threading.Event()
+
+    def load(self) -> None:
+        """One record for every key."""
+        for number in range(self._keys):
+            self._send(number)
+        self._producer.flush()
+
+    def _send(self, number: int) -> None:
+        while True:
+            try:
+                self._producer.produce(TOPIC, json.dumps({"n": number}), f"id-{number % self._keys}")
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def run(self) -> None:
+        number = self._keys
+        while not self._stopped.wait(0.1):
+            for _ in range(LIVE_PER_S // 10):
+                self._send(number)
+                # spread over the keys: a prime steps through all of them
+                number += 7919
+            self._producer.poll(0)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(10)
+        self._producer.flush(10)
+
+
+class Consumer(threading.Thread):
+    """Follows the alias and remembers when the first record of each switch came, seconds since the epoch."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(name="consumer", daemon=True)
+        self._consumer = LiveConsumer(APP, group="bench", settings=settings)
+        self.first: dict[int, float] = {}
+        self.records = 0
+        # the switch behind which it stands in the new result: the delta is applied
+        self.settled = 1
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            record = self._consumer.poll(0.1)
+            if record is not None:
+                self.records += 1
+                self.first.setdefault(record.number, time.time())
+                if record.position.segment is None:
+                    self.settled = record.number
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(10)
+        self._consumer.close()
+
+
+def measure(settings: Settings, keys: int) -> dict[str, Any]:
+    """Seconds from the start of `promote` and of `rollback` to the consumer's first record of the other version."""
+    ensure_topic(settings, TOPIC, 4, INPUT)
+    source = Input(settings, keys)
+    source.load()
+    context = open_context(settings)
+    for version, name in ((1, OLD), (2, NEW)):
+        rel.execute(context, rel.plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
+        rel.execute(context, rel.plan_start(context, name))
+        rel.wait_ready(context, name, lag_records=0, for_s=1.0, timeout_s=600)
+        if version == 1:
+            rel.execute(context, sw.plan_promote(context, name))
+    source.start()
+    consumer = Consumer(settings)
+    consumer.start()
+    try:
+        context.until("the consumer has not read the table", lambda: consumer.records >= keys, timeout_s=300)
+        for name in (OLD, NEW):
+            rel.wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=120)
+        began = time.monotonic()
+        found = diff(context, NEW)
+        diff_s = time.monotonic() - began
+        report = {"keys": found.total, "changed": found.changed, "diff_s": round(diff_s, 2)}
+        report["promote_s"] = _switch(context, settings, consumer, 2, "promote", NEW)
+        began = time.monotonic()
+        context.until("the consumer has not applied the delta", lambda: consumer.settled == 2, timeout_s=300)
+        report["delta_applied_s"] = round(time.monotonic() - began, 2)
+        report["rollback_s"] = _switch(context, settings, consumer, 3, "rollback", APP)
+    finally:
+        consumer.stop()
+        source.stop()
+        for name in (NEW, OLD):
+            rel.execute(context, rel.plan_stop(context, name))
+    return report
+
+
+def _switch(context: Context, settings: Settings, consumer: Consumer, number: int, *command: str) -> float:
+    began = time.time()
+    subprocess.run(
+        [sys.executable, "-m", "orchestration.cli", *command, "--execute"],
+        env=settings.child_environment(),
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    context.until("the consumer has not gone on", lambda: number in consumer.first, timeout_s=60, poll_s=0.01)
+    return round(consumer.first[number] - began, 2)

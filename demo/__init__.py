@@ -1,0 +1,1 @@
+"""The demo: what it runs, and the independent ledger that judges it."""

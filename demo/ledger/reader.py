@@ -1,0 +1,92 @@
+"""Reads a topic from its first record to a position, committed records only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import monotonic
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+SILENCE_TIMEOUT_S = 30.0
+
+
+class Record(NamedTuple):
+    """One record of a topic. `source`: the header of that name, the record that this one was made from."""
+
+    key: bytes | None
+    value: bytes | None
+    time_ms: int
+    topic: str
+    partition: int
+    offset: int
+    source: str | None
+
+
+def read(
+    bootstrap: str, topic: str, until: Mapping[int, int] | None = None, properties: Mapping[str, str] | None = None
+) -> Iterator[Record]:
+    """Records of `topic`, in order within a partition, up to and without the offsets `until` (None: the end as of now).
+
+    Raises LookupError for an unknown topic, TimeoutError when the broker falls silent.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ledger-unused",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 2,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+            # a full queue else stops the fetching for a whole second
+            "fetch.queue.backoff.ms": 5,
+            "queued.max.messages.kbytes": 65_536,
+            **(properties or {}),
+        }
+    )
+    try:
+        found = consumer.list_topics(topic, timeout=10).topics[topic]
+        if found.error is not None:
+            raise LookupError(f"topic {topic}: {found.error.str()}")
+        ends = {
+            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1]
+            if until is None
+            else until.get(p, 0)
+            for p in found.partitions
+        }
+        left = {p for p, end in ends.items() if end > 0}
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in left])
+        heard_s = monotonic()
+        while left:
+            # it waits for that many, or for all of its timeout: hence a short one
+            messages = consumer.consume(10_000, timeout=0.1)
+            if messages:
+                heard_s = monotonic()
+            elif monotonic() - heard_s > SILENCE_TIMEOUT_S:
+                raise TimeoutError(f"nothing came from {topic} for {SILENCE_TIMEOUT_S:.0f} s")
+            for message in messages:
+                partition, offset = message.partition() or 0, message.offset() or 0
+                error = message.error()
+                if error is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    left.discard(partition)
+                    continue
+                if offset >= ends[partition] - 1:
+                    left.discard(partition)
+                if offset >= ends[partition]:
+                    continue
+                headers = message.headers()
+                source = dict(headers).get("source") if headers else None
+                yield Record(
+                    message.key(),
+                    message.value(),
+                    message.timestamp()[1],
+                    topic,
+                    partition,
+                    offset,
+                    source.decode() if isinstance(source, bytes) else source,
+                )
+    finally:
+        consumer.close()
