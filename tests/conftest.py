@@ -1,0 +1,172 @@
+"""Fixtures that every test can ask for: a broker of the tests' own, a Spark session, topics that go away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.process import ProcessRef
+from pipelines.engine.jars import spark_jars
+from pipelines.settings import Settings, get_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# fixed, so that two runs at once collide at their start and not in the middle; the controller's is the one after it
+BROKER_PORT = int(os.environ.get("SWITCHYARD_TEST_BROKER_PORT", "19192"))
+BROKER_HEAP_MB = 512
+# what a test run is told by its environment
+KEPT = ("SWITCHYARD_JARS_DIR", "SWITCHYARD_KILLS", "SWITCHYARD_KILLS_SEED")
+# every process that a test starts inherits it: how the end of the session finds what was left behind
+SESSION = f"SWITCHYARD_TEST_SESSION={uuid.uuid4().hex}"
+
+FreshTopic = Callable[..., str]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # only what a test sets itself: neither a developer's cluster nor the broker of `switchyard up`
+    for name in [name for name in os.environ if name.startswith("SWITCHYARD_") and name not in KEPT]:
+        del os.environ[name]
+    os.environ.update([SESSION.split("=", 1)])
+    # ended by a time limit, say: fixtures still clean up
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures are torn down
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    _end_spark()
+    left = [(process, command) for process, command in _started_by_tests() if process.alive()]
+    for process, _ in left:
+        process.terminate(timeout_s=5.0)
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    for process, command in left:
+        print(f"\nERROR: left running by a test, ended now: {process.pid} {command}")
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_this_test() -> Iterator[None]:
+    """The process's settings are read anew in every test, after its own changes of the environment."""
+    get_settings.cache_clear()
+    yield
+    get_settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """The settings of a broker that runs for the whole session."""
+    settings = Settings(
+        state_dir=tmp_path_factory.mktemp("broker"), broker_port=BROKER_PORT, broker_heap_mb=BROKER_HEAP_MB
+    )
+    embedded = EmbeddedBroker(settings)
+    embedded.start()
+    yield settings
+    embedded.stop()
+
+
+@pytest.fixture
+def fresh_topic(broker: Settings, request: pytest.FixtureRequest) -> Iterator[FreshTopic]:
+    """`fresh_topic(partitions=1, **config)` makes a topic named after the test and tells its name; it is deleted
+    after the test. Underscores in a config's name stand for dots.
+    """
+    from confluent_kafka.admin import NewTopic
+
+    from pipelines.kafka.client import admin
+
+    client = admin(broker)
+    made: list[str] = []
+
+    def make(partitions: int = 1, **config: str) -> str:
+        test = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:80]
+        name = f"{test}-{uuid.uuid4().hex[:8]}"
+        topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        client.create_topics([topic])[name].result(timeout=10)
+        made.append(name)
+        return name
+
+    yield make
+    if made:
+        for future in client.delete_topics(made).values():
+            future.result(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark session with the Kafka and Avro jars, in UTC."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.jars", ",".join(map(str, spark_jars())))
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def _interrupt(number: int, frame: types.FrameType | None) -> None:
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+def _end_spark() -> None:
+    """Ends the JVM of this process's Spark, which else lives until the interpreter has gone."""
+    import sys
+
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    gateway.shutdown()
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait(timeout=30)
+
+
+def _started_by_tests(grace_s: float = 5.0) -> list[tuple[ProcessRef, str]]:
+    """The processes that carry this session's mark and have not ended after `grace_s`, with their commands."""
+    deadline = time.monotonic() + grace_s
+    while (found := _marked()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _marked() -> list[tuple[ProcessRef, str]]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) == os.getpid() or SESSION.encode() not in (folder / "environ").read_bytes():
+                continue
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:160]
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        process = ProcessRef.of(int(folder.name))
+        if process is not None:
+            found.append((process, command))
+    return found

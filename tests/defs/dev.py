@@ -1,0 +1,230 @@
+"""A `dagster dev` of the tests' own, driven as the UI does it: by GraphQL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# fixed, as the broker's: two runs at once collide at their start
+PORT = int(os.environ.get("TEST_DAGSTER_PORT", "13900"))
+_BOOT_TIMEOUT_S = 300.0
+_POLL_S = 0.5
+# its SQLite is written by daemons and runs, too
+_ANSWER_TIMEOUT_S = 120.0
+_SELECTOR = {"repositoryLocationName": "switchyard", "repositoryName": "__repository__"}
+
+_LAUNCH = """
+mutation ($parameters: ExecutionParams!) {
+  launchRun(executionParams: $parameters) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on InvalidSubsetError { message }
+  }
+}"""
+_RUN = """
+query ($id: ID!) {
+  runOrError(runId: $id) { ... on Run { status tags { key value } } }
+  logsForRun(runId: $id) { ... on EventConnection { events {
+    __typename
+    ... on MessageEvent { message }
+    ... on ExecutionStepFailureEvent { error { message } failureMetadata { metadataEntries { label
+      ... on TextMetadataEntry { text } } } }
+    ... on ExecutionStepOutputEvent { metadataEntries { label
+      ... on MarkdownMetadataEntry { mdStr } ... on BoolMetadataEntry { boolValue } } }
+  } } }
+}"""
+_ADD_PARTITION = """
+mutation ($selector: RepositorySelector!, $name: String!, $key: String!) {
+  addDynamicPartition(repositorySelector: $selector, partitionsDefName: $name, partitionKey: $key) { __typename }
+}"""
+_MATERIALIZATIONS = """
+query ($key: AssetKeyInput!) {
+  assetOrError(assetKey: $key) { ... on Asset { assetMaterializations(limit: 50) {
+    partition metadataEntries { label ... on IntMetadataEntry { intValue } ... on FloatMetadataEntry { floatValue }
+      ... on TextMetadataEntry { text } }
+  } } }
+}"""
+_CHECKS = """
+query ($key: AssetKeyInput!, $check: String!) {
+  assetCheckExecutions(assetKey: $key, checkName: $check, limit: 20) {
+    status partition evaluation { success description }
+  }
+}"""
+
+
+class RunFailed(AssertionError):
+    """A run ended otherwise than expected."""
+
+
+class DagsterDev:
+    """One `dagster dev` on the repository's workspace.yaml, in a process group of its own."""
+
+    def __init__(self, home: Path, environment: dict[str, str], port: int = PORT) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._port = port
+        self._home = home
+        self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "yes",
+                             # a run's start is a Python process with all imports: on busy cores over its 60 s
+                             "DAGSTER_GRPC_TIMEOUT_SECONDS": "300"}  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "orchestration/local/dagster.yaml", home / "dagster.yaml")
+
+    @property
+    def log(self) -> Path:
+        return self._home / "dev.log"
+
+    def start(self) -> None:
+        """Starts it, and waits until its code location is loaded."""
+        command = [str(Path(sys.executable).with_name("dagster")), "dev", "-h", "127.0.0.1", "-p", str(self._port)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self.until("dagster dev has not loaded the definitions", self._loaded, timeout_s=_BOOT_TIMEOUT_S)
+
+    def _loaded(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"dagster dev ended:\n{self.log.read_text()[-4000:]}")
+        try:
+            answer = self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { name } } } }")
+        except (OSError, urllib.error.URLError):
+            return False
+        return bool(answer["repositoriesOrError"].get("nodes"))
+
+    def kill(self) -> None:
+        """Ends all of its processes at once, without a word: web server, daemon, code server, runs."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout=30)
+        self._process = None
+
+    def processes(self) -> set[int]:
+        """Its processes, those of its runs included."""
+        assert self._process is not None
+        return {pid for pid in _all_pids() if _group(pid) == self._process.pid}
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """The data of a GraphQL answer. Raises AssertionError for an error in it, OSError without a server."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_TIMEOUT_S) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{error}: {error.read().decode()[:2000]}") from error
+        assert "errors" not in answer, answer["errors"]
+        return answer["data"]
+
+    def until(self, what: str, probe: Callable[[], object], *, timeout_s: float) -> None:
+        """Waits until `probe()` is true; fails naming `what`, with the end of the log."""
+        deadline = time.monotonic() + timeout_s
+        while not probe():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {timeout_s:g} s\n{self.log.read_text()[-4000:]}")
+            time.sleep(_POLL_S)
+
+    def add_partition(self, name: str, key: str) -> None:
+        answer = self.ask(_ADD_PARTITION, selector=_SELECTOR, name=name, key=key)["addDynamicPartition"]
+        assert answer["__typename"] in ("AddDynamicPartitionSuccess", "DuplicateDynamicPartitionError"), answer
+
+    def materialize(
+        self, *key: str, config: dict[str, Any], partition: str | None = None, timeout_s: float, ok: bool = True
+    ) -> Any:
+        """Launches the run that the UI's button does, without its checks, and waits for its end."""
+        selector = {**_SELECTOR, "pipelineName": "__ASSET_JOB", "assetSelection": [{"path": list(key)}],
+                    "assetCheckSelection": []}  # fmt: skip
+        tags = [{"key": "dagster/partition", "value": partition}] if partition else []
+        # Dagster names the op of an asset so
+        op = "__".join(part.replace("-", "_") for part in key)
+        return self._launch(selector, {"ops": {op: {"config": config}}}, tags, timeout_s, ok)
+
+    def check(self, *key: str, check: str, partition: str, timeout_s: float) -> Any:
+        """Launches a check alone, as the UI's button does, and waits for its end."""
+        chosen = {"assetKey": {"path": list(key)}, "name": check}
+        selector = {**_SELECTOR, "pipelineName": "__ASSET_JOB", "assetSelection": [], "assetCheckSelection": [chosen]}
+        return self._launch(selector, {}, [{"key": "dagster/partition", "value": partition}], timeout_s, True)
+
+    def run_job(self, job: str, *, config: dict[str, Any], timeout_s: float, ok: bool = True) -> Any:
+        """Launches a job with one op of its name, and waits for its end."""
+        selector = {**_SELECTOR, "pipelineName": job}
+        return self._launch(selector, {"ops": {job: {"config": config}}}, [], timeout_s, ok)
+
+    def _launch(self, selector: Any, config: Any, tags: Any, timeout_s: float, ok: bool) -> Any:
+        parameters = {"selector": selector, "runConfigData": config, "mode": "default",
+                      "executionMetadata": {"tags": tags}}  # fmt: skip
+        answer = self.ask(_LAUNCH, parameters=parameters)["launchRun"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        run = answer["run"]["runId"]
+        ended = {"SUCCESS", "FAILURE", "CANCELED"}
+        found: dict[str, Any] = {}
+
+        def over() -> bool:
+            found.update(self.ask(_RUN, id=run))
+            return found["runOrError"]["status"] in ended
+
+        self.until(f"run {run} of {selector['pipelineName']} has not ended", over, timeout_s=timeout_s)
+        status = found["runOrError"]["status"]
+        events = found["logsForRun"]["events"]
+        if status != ("SUCCESS" if ok else "FAILURE"):
+            said = "\n".join(str(e.get("error") or e.get("message")) for e in events)
+            raise RunFailed(f"{selector['pipelineName']} ended with {status}:\n{said[-6000:]}")
+        return events
+
+    def materializations(self, *key: str) -> list[dict[str, Any]]:
+        """The newest first: partition, and metadata by name."""
+        found = self.ask(_MATERIALIZATIONS, key={"path": list(key)})["assetOrError"]
+        return [{"partition": m["partition"], **_by_label(m["metadataEntries"])}
+                for m in found.get("assetMaterializations", [])]  # fmt: skip
+
+    def checks(self, *key: str, check: str) -> list[dict[str, Any]]:
+        """Executions of a check, the newest first."""
+        found: list[dict[str, Any]] = self.ask(_CHECKS, key={"path": list(key)}, check=check)["assetCheckExecutions"]
+        return found
+
+
+def metadata_of(events: list[dict[str, Any]], kind: str = "ExecutionStepOutputEvent") -> dict[str, Any]:
+    """The metadata of a run's output, by name."""
+    found: dict[str, Any] = {}
+    for event in events:
+        if event["__typename"] == kind:
+            found |= _by_label(event["metadataEntries"])
+    return found
+
+
+def failure_of(events: list[dict[str, Any]]) -> str:
+    """What the failed step of a run says."""
+    return "\n".join(str(e["error"]["message"]) for e in events if e["__typename"] == "ExecutionStepFailureEvent")
+
+
+def _by_label(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {e["label"]: next((v for k, v in e.items() if k != "label"), None) for e in entries}
+
+
+def _all_pids() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None

@@ -1,0 +1,148 @@
+"""What Dagster loads: in a fresh interpreter, without broker, Spark or network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# prints what is defined; fails on a connection, which has no place in an import
+LOAD = """
+import json, socket, sys
+
+def forbidden(*arguments, **options):
+    raise AssertionError("a connection at import")
+
+socket.socket.connect = forbidden
+
+from orchestration.definitions import defs
+
+repository = defs.get_repository_def()
+graph = repository.asset_graph
+assets = {}
+for key in graph.get_all_asset_keys():
+    node = graph.get(key)
+    assets["/".join(key.path)] = {
+        "group": node.group_name,
+        "upstream": sorted("/".join(parent.path) for parent in node.parent_keys),
+        "partitions": getattr(node.partitions_def, "name", None),
+        "described": bool(node.description),
+        "external": node.is_external,
+    }
+configs = {
+    job.name: {
+        name: field.default_value if field.default_provided else None
+        for node in job.nodes
+        for name, field in getattr(node.definition.config_schema.config_type, "fields", {}).items()
+    }
+    for job in repository.get_all_jobs() if not job.name.startswith("__")
+}
+configs["live"] = {
+    name: field.default_value if field.default_provided else None
+    for name, field in repository.assets_defs_by_key[next(k for k in graph.get_all_asset_keys() if k.path[0] == "live")]
+    .op.config_schema.config_type.fields.items()
+}
+print(json.dumps({
+    "assets": assets,
+    "checks": {f"{'/'.join(k.asset_key.path)}:{k.name}": getattr(graph.get(k).partitions_def, "name", None)
+               for k in graph.asset_check_keys},
+    "jobs": configs,
+    "schedules": {s.name: s.default_status.value for s in repository.schedule_defs},
+    "sensors": {s.name: s.default_status.value for s in repository.sensor_defs},
+    "modules": [name for name in ("great_expectations", "pandas.core") if name in sys.modules],
+    "jvm": __import__("pyspark").SparkContext._gateway is not None,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
+    # a port where nobody listens: an import that asks would fail, or hang
+    environment |= {"SWITCHYARD_BROKER_PORT": "1", "SWITCHYARD_STATE_DIR": str(tmp_path_factory.mktemp("state"))}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+APPS = {"large-orders": "orders", "stock-stats": "trades", "word-count": "lines"}
+
+
+@pytest.mark.parametrize(("app", "topic"), APPS.items())
+def test_each_app_is_a_line_from_input_to_alias(loaded: Any, app: str, topic: str) -> None:
+    group = app.replace("-", "_")
+    source, results, live = (loaded["assets"][name] for name in (f"inputs/{topic}", f"results/{app}", f"live/{app}"))
+    assert source["external"]
+    assert results["upstream"] == [f"inputs/{topic}"]
+    assert live["upstream"] == [f"results/{app}"]
+    assert {source["group"], results["group"], live["group"]} == {group}
+    assert results["partitions"] == f"releases_{group}"
+    assert source["partitions"] is None and live["partitions"] is None
+    assert source["described"] and results["described"] and live["described"]
+
+
+def test_nothing_else_is_an_asset(loaded: Any) -> None:
+    assert len(loaded["assets"]) == 3 * len(APPS)
+
+
+def test_each_suite_is_a_check_partitioned_by_release(loaded: Any) -> None:
+    assert loaded["checks"] == {
+        f"results/{app}:{app.replace('-', '_')}": f"releases_{app.replace('-', '_')}" for app in APPS
+    }
+
+
+def test_jobs(loaded: Any) -> None:
+    assert set(loaded["jobs"]) == {
+        "reprocess", "promote", "rollback", "start", "stop", "retire", "watch", "quality_checks", "janitor", "live",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("job", ["reprocess", "promote", "rollback", "start", "stop", "retire", "live"])
+def test_nothing_is_changed_by_default(loaded: Any, job: str) -> None:
+    assert loaded["jobs"][job]["execute"] is False
+
+
+def test_other_defaults_are_the_safe_ones(loaded: Any) -> None:
+    jobs = loaded["jobs"]
+    assert jobs["reprocess"]["auto_promote"] is False
+    assert jobs["start"]["force"] is False
+    assert jobs["retire"]["after_s"] == 24 * 3600
+    assert jobs["promote"]["max_evidence_age_s"] == jobs["live"]["max_evidence_age_s"] == 600
+
+
+def test_schedules(loaded: Any) -> None:
+    assert loaded["schedules"] == {
+        "reprocess_large_orders": "STOPPED",
+        "reprocess_stock_stats": "STOPPED",
+        "reprocess_word_count": "STOPPED",
+        "quality_checks_hourly": "RUNNING",
+        "janitor_often": "RUNNING",
+    }
+
+
+def test_sensors(loaded: Any) -> None:
+    assert loaded["sensors"] == {
+        "supervisor": "RUNNING",
+        "watch_after_promotion": "RUNNING",
+        "failure_alert": "RUNNING",
+    }
+
+
+def test_loading_is_light(loaded: Any) -> None:
+    assert loaded["modules"] == []
+    assert not loaded["jvm"]

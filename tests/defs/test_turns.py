@@ -1,0 +1,283 @@
+"""What sensors and schedules decide, by pure functions: from what the registry says to what Dagster is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetCheckEvaluation,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterInstance,
+    SkipReason,
+    build_schedule_context,
+    build_sensor_context,
+)
+
+from orchestration.defs import schedules, supervisor, watching
+from orchestration.defs.jobs import promote_job
+from orchestration.defs.resources import Alerts, Platform, by_dagster
+from orchestration.defs.schedules import why_not
+from orchestration.defs.supervisor import Memory, mirror, news, starts
+from orchestration.defs.watching import to_watch
+from orchestration.operations.context import Context, Say
+from orchestration.operations.overview import ReleaseStatus
+from pipelines.errors import Refused
+from pipelines.model.names import split_release
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import (
+    Closed,
+    Entry,
+    GenerationStarted,
+    Opened,
+    Promoted,
+    ReadyRecorded,
+    RegistryState,
+    Release,
+    ReleaseSpec,
+    Staged,
+    StateSet,
+    Switch,
+    VerdictRecorded,
+    WantedSet,
+    fold,
+)
+from pipelines.settings import get_settings
+
+# Dagster's own, by this pydantic
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+
+NOW = 1_800_000_000_000
+MINUTE = 60_000
+NOWHERE = ResultPosition(topics={})
+
+
+def staged(name: str, state: str = "ready", wanted: str = "running") -> list[Entry]:
+    """A release of the registry."""
+    app, version = split_release(name) or ("", 0)
+    spec = ReleaseSpec(
+        release=name, app=app, version=version, module="m", code_digest="c" * 64, settings={}, inputs={}, table=True,
+        key=("k",), partitions=1, schema_ddl="k string", suite="sums", watermark=None, comparable="exact",
+        change="code",
+    )  # fmt: skip
+    start = SourcePosition(sources={})
+    entries: list[Entry] = [Staged(spec=spec), GenerationStarted(release=name, generation=1, start=start)]
+    return [*entries, StateSet(release=name, state=state), WantedSet(release=name, wanted=wanted)]  # type: ignore[arg-type]
+
+
+def promoted(number: int, old: str | None, new: str, at_ms: int, operation: str = "promote") -> list[Entry]:
+    """A switch of `sums`, by an operation of that name."""
+    op = f"{operation}-{number}"
+    switch = Switch(
+        number=number, old=old, old_generation=1, old_end=NOWHERE, new=new, new_generation=1, new_start=NOWHERE
+    )
+    return [
+        Opened(id=op, name=operation, releases=(new,), alias="sums", deadline_ms=NOW),
+        Promoted(alias="sums", switch=switch, op=op, at_ms=at_ms),
+        Closed(id=op, outcome="done"),
+    ]
+
+
+def world(*entries: list[Entry]) -> tuple[RegistryState, list[Entry]]:
+    flat = [entry for some in entries for entry in some]
+    return fold(RegistryState(), flat), flat
+
+
+def beat(name: str) -> Heartbeat:
+    return Heartbeat(release=name, generation=1, token=1, host="h", pid=1, at_ms=NOW, state="running", lag_records=7)
+
+
+def status(release: Release, *, held: bool = True, live: bool = False) -> ReleaseStatus:
+    return ReleaseStatus(
+        release=release, beat=beat(release.name) if held else None, holder="process 1" if held else None, live=live
+    )
+
+
+# -- the supervisor
+
+
+def test_what_is_down_is_started_after_growing_pauses() -> None:
+    state, _ = world(staged("sums.v1"))
+    down = [status(state.releases["sums.v1"], held=False)]
+    memory, times = Memory(), []
+    for now in range(NOW, NOW + 120_000, 1_000):
+        if starts(memory, down, (), now):
+            times.append((now - NOW) // 1_000)
+    assert times == [0, 5, 15, 35, 75]
+
+
+def test_what_runs_is_adopted() -> None:
+    state, _ = world(staged("sums.v1"))
+    assert starts(Memory(), [status(state.releases["sums.v1"])], (), NOW) == []
+
+
+def test_what_a_run_starts_already_is_left_to_it() -> None:
+    state, _ = world(staged("sums.v1"))
+    memory = Memory()
+    assert starts(memory, [status(state.releases["sums.v1"], held=False)], {"sums.v1"}, NOW) == []
+    assert memory.attempts == {}
+
+
+@pytest.mark.parametrize(("condition", "wanted"), [("ready", "stopped"), ("failed", "running")])
+def test_what_is_not_wanted_or_has_failed_stays_down(condition: str, wanted: str) -> None:
+    state, _ = world(staged("sums.v1", condition, wanted))
+    assert starts(Memory(), [status(state.releases["sums.v1"], held=False)], (), NOW) == []
+
+
+def test_the_memory_survives_the_cursor() -> None:
+    memory = Memory(attempts={"sums.v1": (2, NOW)}, told={"x": NOW}, switches={"sums": 3}, mirrored={"y": 1})
+    assert Memory.of(memory.model_dump_json()) == memory
+    assert Memory.of(None) == Memory.of("of an older version") == Memory()
+
+
+def test_each_is_told_of_at_most_once_a_minute() -> None:
+    state, _ = world(staged("sums.v1"), promoted(1, None, "sums.v1", NOW))
+    found = [status(state.releases["sums.v1"], live=True)]
+    memory, told = Memory(), []
+    for now in range(NOW, NOW + 10 * MINUTE, 10_000):
+        told += news(memory, found, state, now)
+    assert sum(isinstance(event, AssetMaterialization) for event in told) == 10
+    assert sum(isinstance(event, AssetObservation) for event in told) == 10
+
+
+def test_a_switch_is_told_at_once() -> None:
+    state, _ = world(staged("sums.v1"), staged("sums.v2"), promoted(1, None, "sums.v1", NOW))
+    memory = Memory()
+    news(memory, [status(state.releases["sums.v1"], live=True)], state, NOW)
+    state = fold(state, promoted(2, "sums.v1", "sums.v2", NOW))
+    events = news(memory, [status(state.releases["sums.v2"], live=True)], state, NOW + 1_000)
+    live = [event for event in events if isinstance(event, AssetMaterialization)]
+    assert [event.metadata["switch"].value for event in live] == [2]
+    assert live[0].metadata["lag_records"].value == 7
+
+
+def test_an_alias_whose_driver_is_not_heard_grows_stale() -> None:
+    state, _ = world(staged("sums.v1"), promoted(1, None, "sums.v1", NOW))
+    assert news(Memory(), [status(state.releases["sums.v1"], held=False, live=True)], state, NOW) == []
+
+
+def recorded(actor: str) -> RegistryState:
+    verdict = VerdictRecorded(
+        release="sums.v1", generation=1, evidence=None, upto=NOWHERE, passed=3, failed=1, errored=0, at_ms=NOW,
+        actor=actor, failures=("volume: too few",),
+    )  # fmt: skip
+    ready = ReadyRecorded(release="sums.v1", generation=1, at_ms=NOW, actor=actor)
+    return world(staged("sums.v1"), [ready, verdict])[0]
+
+
+def test_what_the_terminal_recorded_is_mirrored_once() -> None:
+    found, memory = [status(recorded("ann").releases["sums.v1"])], Memory()
+    ready, verdict = mirror(memory, found, ["sums"], first=False)
+    assert isinstance(ready, AssetMaterialization) and ready.partition == "sums.v1"
+    assert isinstance(verdict, AssetCheckEvaluation) and verdict.partition == "sums.v1"
+    assert not verdict.passed and verdict.check_name == "sums"
+    assert mirror(memory, found, ["sums"], first=False) == []
+
+
+def test_what_a_run_recorded_it_told_itself() -> None:
+    actor = "ann (dagster)"
+    assert by_dagster(actor)
+    found = [status(recorded(actor).releases["sums.v1"])]
+    assert mirror(Memory(), found, ["sums"], first=False) == []
+    # but a new Dagster instance knows nothing of what its like did
+    assert len(mirror(Memory(), found, ["sums"], first=True)) == 2
+
+
+def test_a_release_of_an_app_without_assets_is_not_mirrored() -> None:
+    assert mirror(Memory(), [status(recorded("ann").releases["sums.v1"])], ["others"], first=True) == []
+
+
+# -- the watch
+
+
+def test_a_promotion_is_watched_for_what_is_left_of_its_time() -> None:
+    state, entries = world(
+        staged("sums.v1"), staged("sums.v2"), promoted(1, None, "sums.v1", NOW), promoted(2, "sums.v1", "sums.v2", NOW)
+    )
+    [watch] = to_watch(state, entries, NOW + 4 * MINUTE, 600.0)
+    assert (watch.app, watch.release, watch.number, watch.left_s) == ("sums", "sums.v2", 2, 360.0)
+    assert to_watch(state, entries, NOW + 10 * MINUTE, 600.0) == []
+
+
+def test_going_back_happens_once() -> None:
+    state, entries = world(
+        staged("sums.v1"),
+        staged("sums.v2"),
+        promoted(1, None, "sums.v1", NOW),
+        promoted(2, "sums.v1", "sums.v2", NOW),
+        promoted(3, "sums.v2", "sums.v1", NOW, "rollback"),
+    )
+    assert to_watch(state, entries, NOW, 600.0) == []
+
+
+def test_a_first_promotion_has_nothing_to_go_back_to() -> None:
+    state, entries = world(staged("sums.v1"), promoted(1, None, "sums.v1", NOW))
+    assert to_watch(state, entries, NOW, 600.0) == []
+
+
+# -- scheduled reprocessing
+
+
+def test_scheduled_reprocessing_waits_for_what_is_under_way() -> None:
+    live = [*staged("sums.v1", "live"), *promoted(1, None, "sums.v1", NOW)]
+    assert why_not(world(staged("sums.v1"))[0], "sums") == "nothing of sums is live"
+    assert why_not(world(live)[0], "sums") is None
+    assert "sums.v2 is hydrating" in (why_not(world(live, staged("sums.v2", "hydrating"))[0], "sums") or "")
+    diff = Opened(id="diff-1", name="diff", releases=("sums.v1",), deadline_ms=NOW)
+    assert "diff-1 is under way" in (why_not(world(live, [diff])[0], "sums") or "")
+
+
+# -- without a broker, and refused
+
+
+@pytest.fixture
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHYARD_BROKER_PORT", "1")
+    monkeypatch.setenv("SWITCHYARD_REQUEST_TIMEOUT_S", "0.5")
+    get_settings.cache_clear()
+
+
+@pytest.mark.usefixtures("nobody_listens")
+def test_without_a_broker_sensors_and_schedules_skip_and_say_why() -> None:
+    with DagsterInstance.ephemeral() as instance:
+        for each in (supervisor.supervisor_sensor(topics=["t"], apps=["sums"]), watching.watch_after_promotion):
+            answer: Any = each(build_sensor_context(instance, resources={"platform": Platform()}))
+            assert isinstance(answer, SkipReason)
+            assert "no Kafka broker answers" in (answer.skip_message or "")
+        for schedule in (schedules.quality_checks_hourly, schedules.janitor_often):
+            answer = schedule(build_schedule_context(instance, resources={"platform": Platform()}))
+            assert "no Kafka broker answers" in (answer.skip_message or "")
+
+
+class Refusing(Platform):
+    """Every operation is refused."""
+
+    @contextmanager
+    def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+        raise Refused("sums.v2 can't be promoted: it isn't checked", fix="check it")
+        yield
+
+
+def test_a_refusal_fails_the_run_and_says_what_to_do() -> None:
+    with DagsterInstance.ephemeral() as instance:
+        result = promote_job.execute_in_process(
+            run_config={"ops": {"promote": {"config": {"app": "sums"}}}},
+            resources={"platform": Refusing()},
+            instance=instance,
+            raise_on_error=False,
+        )
+    failed = result.failure_data_for_node("promote")
+    assert failed is not None and failed.user_failure_data is not None
+    assert failed.user_failure_data.description == "sums.v2 can't be promoted: it isn't checked\ncheck it"
+    assert failed.user_failure_data.metadata["to do"].value == "check it"
+    assert failed.user_failure_data.metadata["exit_code"].value == 3
+
+
+def test_an_alert_that_can_not_be_sent_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
+    Alerts(webhook_url="http://127.0.0.1:1/hook").send("the watch failed")
+    assert "alert: the watch failed" in caplog.text
+    assert "could not be told" in caplog.text

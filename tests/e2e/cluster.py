@@ -1,0 +1,309 @@
+"""A cluster of the tests' own: broker, drivers as real processes, input that keeps coming, followers, the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from demo.ledger.reader import read
+from orchestration.launchers.local import LocalLauncher
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.process import ProcessRef
+from orchestration.operations import release as rel
+from orchestration.operations import switch as sw
+from orchestration.operations.check import check
+from orchestration.operations.context import Context, live_release
+from orchestration.operations.plan import Plan
+from orchestration.sources import Faults, Options, produce, source_for
+from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.registry import Registry
+from pipelines.kafka.topics import topic_names
+from pipelines.model.names import REGISTRY_TOPIC, result_topic
+from pipelines.model.registry import RegistryState, Release
+from pipelines.settings import Settings
+
+PORT = 19211
+ROOT = Path(__file__).resolve().parents[2]
+# a batch of the live one is a second or so of input; the candidate reads all there is
+SMALL, LARGE = 2_000, 400_000
+DISORDER = Faults(out_of_order=0.2, late=0.02, duplicate=0.002, malformed=0.001, tombstone=0.0005)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+
+class Cluster:
+    """One broker with its registry, releases and followers. Everything that it starts ends with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(
+            state_dir=folder / "state",
+            broker_port=PORT,
+            broker_heap_mb=512,
+            driver_heap_mb=512,
+            trigger_s=0.2,
+            heartbeat_s=0.5,
+            switch_timeout_s=45,
+            # a driver here lives for a minute: what the second compiler saves later, it never earns back
+            spark={
+                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder / 'state' / 'spark'} "
+                "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"
+            },
+        )
+        self.folder = folder
+        self.broker = EmbeddedBroker(self.settings)
+        # as long as other tests on the same cores may make it take
+        self.broker.start(180)
+        try:
+            self.registry = Registry(self.settings, actor="tester")
+        except BaseException:
+            self.broker.stop()
+            raise
+        self.spark: Callable[[], Any] | None = None
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def close(self) -> None:
+        for process in self._processes:
+            end(process)
+        drivers = [ref for r in self.state.releases.values() if (ref := _driver(r)) is not None]
+        for driver in drivers:
+            os.kill(driver.pid, signal.SIGTERM)
+        for driver in drivers:
+            driver.terminate(20)
+        self.registry.close()
+        self.broker.stop()
+
+    # -- operations, in this process
+
+    @property
+    def state(self) -> RegistryState:
+        return self.registry.state()
+
+    def context(self, **changes: Any) -> Context:
+        """A context whose drivers are launched, and whose plans are made, with `changes` of the settings."""
+        settings = self.settings.model_copy(update=changes)
+        return Context(
+            settings=settings, registry=self.registry, launcher=LocalLauncher(settings), spark=self.spark, say=say
+        )
+
+    def run(self, plan: Plan, **changes: Any) -> Plan:
+        rel.execute(self.context(**changes), plan)
+        return plan
+
+    def stage(self, app: str, version: int, **options: Any) -> Release:
+        self.run(rel.plan_stage(self.context(), app, version=version, **options))
+        return self.state.releases[f"{app}.v{version}"]
+
+    def start(self, name: str, *, batch: int) -> None:
+        context = self.context(max_records_per_batch=batch)
+        rel.execute(context, rel.plan_start(context, name))
+
+    def hydrate(self, app: str, version: int, *, batch: int, **options: Any) -> Release:
+        """A release staged, started with batches of at most `batch` records, and ready; there already: as it is."""
+        name = f"{app}.v{version}"
+        if name not in self.state.releases:
+            self.stage(app, version, **options)
+        if self.state.releases[name].wanted == "stopped":
+            self.start(name, batch=batch)
+        if self.state.releases[name].ready is None:
+            rel.wait_ready(self.context(), name, for_s=0.5, timeout_s=240)
+        return self.state.releases[name]
+
+    def stop(self, *names: str) -> None:
+        for name in names:
+            self.run(rel.plan_stop(self.context(), name))
+
+    def make_live(self, app: str, version: int) -> None:
+        """The first release of an app that has none live yet."""
+        if live_release(self.state, app) is None:
+            if self.state.releases[f"{app}.v{version}"].spec.suite is not None:
+                check(self.context(), f"{app}.v{version}")
+            self.run(sw.plan_promote(self.context(), app, version=version))
+
+    def until(self, what: str, probe: Callable[[], object], timeout_s: float = 150, poll_s: float = 0.1) -> None:
+        self.context().until(what, probe, timeout_s=timeout_s, poll_s=poll_s)
+
+    def position(self, name: str) -> dict[str, dict[int, int]]:
+        """Source -> partition -> offset that a release has read up to; nothing before its first batch."""
+        progress = self.context().progress(name)
+        return {s: dict(p) for s, p in progress.boundary.position.sources.items()} if progress else {}
+
+    def settle(self, name: str, topic: str) -> None:
+        """Waits until a release has read `topic` to its end and has nothing left to do."""
+        source = next(s for s, i in self.state.releases[name].spec.inputs.items() if i.topic == topic)
+
+        def settled() -> bool:
+            progress = self.context().progress(name)
+            end = end_offsets(self.settings, [topic])[topic]
+            return progress is not None and progress.boundary.settled and self.position(name)[source] == end
+
+        self.until(f"{name} has not read {topic} to its end", settled)
+
+    # -- input
+
+    def load(self, app: str, records: int, per_second: int) -> None:
+        """History with more disorder than usual."""
+        produce(self.settings, source_for(app, _options(per_second)), history=records)
+
+    @contextmanager
+    def producing(self, app: str, rate: float, per_second: int) -> Iterator[None]:
+        """Live input, `rate` records a second, while the block runs."""
+        stopped = Event()
+        with ThreadPoolExecutor(1) as pool:
+            source = source_for(app, _options(per_second))
+            job = pool.submit(produce, self.settings, source, rate=rate, stopped=stopped.is_set)
+            try:
+                yield
+            finally:
+                stopped.set()
+            assert job.result(30).records > 0
+
+    # -- the terminal
+
+    def cli(self, *arguments: object, timeout_s: float = 240, **environment: str) -> Said:
+        """Runs `switchyard`; a traceback is never for the user."""
+        process = self.spawn(*arguments, **environment)
+        return finish(process, timeout_s)
+
+    def spawn(self, *arguments: object, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestration.cli", *map(str, arguments)],
+            env={**self.settings.child_environment(), "COLUMNS": "200", **environment},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        return process
+
+    def world(self) -> tuple[frozenset[str], int]:
+        """What a dry run must not change: the topics, and how long the registry is."""
+        end = end_offsets(self.settings, [REGISTRY_TOPIC])[REGISTRY_TOPIC][0]
+        return frozenset(topic_names(self.settings)), end
+
+    def last_offsets(self, name: str) -> Mapping[int, int]:
+        """Partition -> offset of the last committed record of a release's result."""
+        topic = result_topic(name, self.state.releases[name].generation)
+        return {r.partition: r.offset for r in read(self.settings.bootstrap, topic)}
+
+
+class Follower:
+    """`switchyard follow --json` for a group of its own, its lines appended to a log across restarts."""
+
+    def __init__(self, cluster: Cluster, alias: str, group: str) -> None:
+        self.cluster, self.alias, self.group = cluster, alias, group
+        self.log = cluster.folder / f"{group}.jsonl"
+        self.log.touch()
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Follower:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        with self.log.open("ab") as out:
+            self._process = self.cluster.spawn("follow", self.alias, "--group", self.group, "--json", stdout=out)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            said = finish(self._process, 30)
+            assert said.code == 0, said.text
+            self._process = None
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        with self.log.open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+    @property
+    def number(self) -> int:
+        """Of the switch whose records came last; 0 before the first."""
+        return max((line["switch"] for line in self.lines()), default=0)
+
+    def await_switch(self, number: int, timeout_s: float = 150) -> None:
+        """Waits for the first record of the result that switch `number` led to."""
+        self.cluster.until(
+            f"{self.group} got nothing of switch {number}",
+            lambda: any(x["switch"] == number and x["phase"] == "result" for x in self.lines()),
+            timeout_s,
+        )
+
+    def await_end(self, name: str) -> None:
+        """Waits until it has delivered the result of `name` to its last record."""
+        last = self.cluster.last_offsets(name)
+        topic = result_topic(name, 1)
+
+        def there() -> bool:
+            got = {x["partition"]: x["offset"] for x in self.lines() if x["topic"] == topic}
+            return all(got.get(p, -1) >= offset for p, offset in last.items())
+
+        self.cluster.until(f"{self.group} has not read {topic} to its end", there)
+
+
+def say(line: str) -> None:
+    """What happens, for whoever reads a failed test's output."""
+    print(f"  {line}")
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float) -> Said:
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"{process.args} has not ended within {timeout_s:g} s:\n{out}\n{err}") from None
+    said = Said(process.returncode, out or "", err or "")
+    assert "Traceback" not in said.text, said.text
+    return said
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def folded(settings: Settings, topic: str, until: Mapping[int, int]) -> dict[str, Any]:
+    """Key -> last value of a table's result up to the offsets `until`, by other means than the diff's."""
+    fold: dict[str, Any] = {}
+    for record in read(settings.bootstrap, topic, until):
+        assert record.key is not None
+        fold[record.key.decode()] = None if record.value is None else json.loads(record.value)
+    return {key: value for key, value in fold.items() if value is not None}
+
+
+def _options(per_second: int) -> Options:
+    return Options(seed=7, per_second=per_second, faults=DISORDER)
+
+
+def _driver(release: Release) -> ProcessRef | None:
+    if release.lease is None or release.lease_ended:
+        return None
+    return ProcessRef.of(release.lease.holder.pid)

@@ -1,0 +1,269 @@
+"""A broker, drivers and followers as processes of their own, for tests that kill them.
+
+The registry is one topic of a cluster, so each module that uses this has a broker to itself, on its own port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+import pipelines.apps
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.operations import release as rel
+from orchestration.operations.context import Context
+from pipelines.kafka.client import admin
+from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.progress import newest_progress
+from pipelines.kafka.registry import Registry
+from pipelines.model.names import progress_topic, result_topic
+from pipelines.model.progress import Progress
+from pipelines.settings import Settings
+
+BROKER_PORT = 19201
+# a boot takes 8 s on two idle cores, and minutes on two that many share
+BOOT_TIMEOUT_S = 300.0
+_POLL_S = 0.05
+
+
+def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float = _POLL_S) -> Any:
+    """The first true value of `probe()`. Fails, naming `what`, after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(poll_s)
+    return found
+
+
+@contextmanager
+def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
+    """The settings of a broker of this module's own, with drivers as small and as quick to start as can be."""
+    work = folder / "spark"
+    settings = Settings(
+        **{
+            "state_dir": folder,
+            "broker_port": BROKER_PORT,
+            "broker_heap_mb": 512,
+            "driver_heap_mb": 512,
+            "driver_cores": 2,
+            "trigger_s": 0.25,
+            "heartbeat_s": 0.5,
+            "boot_timeout_s": BOOT_TIMEOUT_S,
+            # a driver here lives for seconds: what the second compiler saves later, it never earns back
+            "spark": {
+                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+                "-Dlog4j2.level=warn"
+            },
+            **changes,
+        }
+    )
+    broker = EmbeddedBroker(settings)
+    broker.start()
+    try:
+        yield settings
+    finally:
+        broker.stop()
+
+
+class Drivers:
+    """Starts drivers as the local launcher does, and keeps hold of the processes: a `Launcher`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._all: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def launch(self, release: str, *, force: bool = False) -> str:
+        process = self.spawn(release, force=force)
+        return f"process {process.pid}, log {self.log_path(release)}"
+
+    def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
+        folder = self._settings.state_dir / "run" / release
+        folder.mkdir(parents=True, exist_ok=True)
+        path = self.log_path(release)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pipelines.engine.driver", release, *(["--force"] if force else [])]
+        with path.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=self._settings.child_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._all.append((release, process))
+        return process
+
+    def log_path(self, release: str) -> Path:
+        return self._settings.state_dir / "logs" / f"{release}.log"
+
+    def log(self, release: str) -> str:
+        return self.log_path(release).read_text(errors="replace")
+
+    def of(self, release: str) -> subprocess.Popen[bytes]:
+        """The process of `release` that was started last."""
+        return next(process for name, process in reversed(self._all) if name == release)
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """A process that has ended and never was the release's driver: `of` tells the one before it."""
+        assert process.poll() is not None
+        self._all = [(name, each) for name, each in self._all if each is not process]
+
+    def end(self) -> None:
+        """Kills whatever still runs, with its JVM."""
+        for _, process in self._all:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(20)
+
+
+@contextmanager
+def operator(settings: Settings, drivers: Drivers, **more: Any) -> Iterator[Context]:
+    """A context of its own: Kafka's clients are not shared by threads."""
+    with Registry(settings, actor="test") as registry:
+        yield Context(settings=settings, registry=registry, launcher=drivers, **more)
+
+
+def stage(context: Context, app: str, version: int, code_dir: Path, **options: Any) -> str:
+    """Stages a release and tells its name."""
+    plan = rel.plan_stage(context, app, version=version, code_dir=code_dir, **options)
+    rel.execute(context, plan)
+    return plan.releases[0]
+
+
+def start(context: Context, release: str, *, force: bool = False) -> None:
+    rel.execute(context, rel.plan_start(context, release, force=force))
+
+
+def stop(context: Context, release: str) -> None:
+    rel.execute(context, rel.plan_stop(context, release))
+
+
+def code_without_suite(folder: Path, module: str, source: Path | None = None) -> Path:
+    """A copy of an app's module whose result has no suite: a promotion then waits for no check."""
+    folder.mkdir(parents=True)
+    path = (source or Path(pipelines.apps.__path__[0])) / f"{module}.py"
+    text = path.read_text()
+    kept = "".join(line for line in text.splitlines(keepends=True) if not line.strip().startswith("suite="))
+    assert kept != text
+    (folder / path.name).write_text(kept)
+    return folder
+
+
+def open_transactions(settings: Settings, topics: Mapping[str, int], client: Any = None) -> list[str]:
+    """Topics with records of a transaction that was neither committed nor aborted when this was asked.
+
+    The high watermark is asked before the last stable offset: what is behind the first and not before the second is open.
+    """
+    client = client or admin(settings)
+    wanted = {TopicPartition(t, p): OffsetSpec.latest() for t, count in topics.items() for p in range(count)}
+    high, stable = (
+        {(p.topic, p.partition): future.result().offset for p, future in
+         client.list_offsets(wanted, isolation_level=level, request_timeout=10).items()}
+        for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+    )  # fmt: skip
+    return sorted({topic for (topic, p), offset in high.items() if offset > stable[topic, p]})
+
+
+def topics_of(context: Context, release: str) -> dict[str, int]:
+    """The topics that a release's transactions write, with their numbers of partitions."""
+    known = context.registry.state().releases[release]
+    return {result_topic(release, known.generation): known.spec.partitions, progress_topic(release): 1}
+
+
+def committed(settings: Settings, release: str) -> Progress:
+    """The newest progress record."""
+    found = newest_progress(settings, release)
+    assert found is not None, f"{release} has no progress"
+    return found
+
+
+def lag_records(settings: Settings, release: str, inputs: Mapping[str, str]) -> int:
+    """Input records that `release` has not read. `inputs`: source name -> topic."""
+    progress = newest_progress(settings, release)
+    ends = end_offsets(settings, inputs.values())
+    return sum(
+        end - (progress.boundary.position.sources[name].get(partition, 0) if progress else 0)
+        for name, topic in inputs.items()
+        for partition, end in ends[topic].items()
+    )
+
+
+def at_rest(settings: Settings, release: str, inputs: Mapping[str, str]) -> bool:
+    """Whether a release has read all of its input, and a batch more would change nothing."""
+    progress = newest_progress(settings, release)
+    return progress is not None and progress.boundary.settled and lag_records(settings, release, inputs) == 0
+
+
+class Follower:
+    """`switchyard follow --json` as a process of its own, its lines in a file."""
+
+    def __init__(self, settings: Settings, alias: str, *options: str) -> None:
+        self.path = settings.state_dir / f"follow-{alias}.jsonl"
+        self._errors = self.path.with_suffix(".err")
+        command = [sys.executable, "-m", "orchestration.cli", "follow", alias, "--json", *options]
+        with self.path.open("wb") as lines, self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(command, env=settings.child_environment(), stdout=lines, stderr=errors)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has printed so far, whole lines only."""
+        text = self.path.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def come_to_rest(self, quiet_s: float = 3.0, timeout_s: float = 60.0) -> None:
+        """Waits until nothing has come for `quiet_s`."""
+        size, since = -1, time.monotonic()
+
+        def still() -> bool:
+            nonlocal size, since
+            assert self._process.poll() is None, self._errors.read_text()
+            now = self.path.stat().st_size
+            if now != size:
+                size, since = now, time.monotonic()
+            return time.monotonic() - since > quiet_s
+
+        until("the follower has not come to rest", still, timeout_s, poll_s=0.2)
+
+    def end(self) -> None:
+        """Ends it as Ctrl-C does."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(10)
+
+
+@contextmanager
+def producing(settings: Settings, app: str, *options: str) -> Iterator[Callable[[], None]]:
+    """`switchyard produce` in the background; calling what it yields ends it, acknowledgements waited for."""
+    command = [sys.executable, "-m", "orchestration.cli", "produce", app, *options]
+    process = subprocess.Popen(
+        command, env=settings.child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def end() -> None:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+    try:
+        yield end
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)

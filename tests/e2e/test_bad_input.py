@@ -1,0 +1,380 @@
+"""Bad input at the terminal: a clear error, an exit code that isn't 0, nothing half done, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestration.local import server_config
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.sources import Options, produce, source_for
+from pipelines.kafka.client import producer
+from pipelines.kafka.progress import newest_progress
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.settings import Settings
+from tests.e2e.cluster import Cluster, Said
+
+pytestmark = pytest.mark.e2e
+
+LOGIN_PORT = 19215
+# a client's patience is 5 s; the rest is a process starting on cores that others use, too
+LOGIN_TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def unchanged(bare_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster; afterwards its topics and its registry must be as they were."""
+    before = bare_cluster.world()
+    yield bare_cluster
+    assert bare_cluster.world() == before
+
+
+def refused(said: Said, code: int, *words: str) -> None:
+    """It ended with `code`, said `error: ...` with these words, and what to do about it."""
+    assert said.code == code, said.text
+    shown = " ".join(said.err.split())
+    for word in words:
+        assert word in shown, said.err
+    if "Usage:" not in said.err:
+        what, _, fix = said.err[said.err.index("error: ") :].partition("\n")
+        assert len(what) > 15
+        assert fix.strip(), f"nothing says what to do: {what}"
+
+
+# -- names and options
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("stage no-such-app", 2, ["no app no-such-app in that code", "stock-stats"]),
+        ("stage stock-stats --version 0", 2, ["version 0"]),
+        ("stage stock-stats --from no-such-folder", 2, ["no code folder"]),
+        ("stage stock-stats --set window_s", 2, ["window_s", "KEY=VALUE"]),
+        ("stage stock-stats --set a=1 --set a=2", 2, ["stands twice"]),
+        ("start no-such.v1 --execute", 2, ["no release no-such.v1"]),
+        ("start no-such-app --execute", 2, ["no release of an app no-such-app"]),
+        ("stop no-such.v1 --execute", 2, ["no release no-such.v1"]),
+        ("wait no-such.v1", 2, ["no release no-such.v1"]),
+        ("diff no-such.v1", 2, ["no release no-such.v1"]),
+        ("check no-such.v1", 2, ["no release no-such.v1"]),
+        ("retire no-such.v1 --execute", 2, ["no release no-such.v1"]),
+        ("promote no-such-app --execute", 2, ["no-such-app"]),
+        ("promote no-such-app --version 9 --execute", 2, ["no release no-such-app.v9"]),
+        ("rollback no-such-app --execute", 2, ["nothing of no-such-app is live"]),
+        ("abort no-such-app --execute", 2, ["no-such-app"]),
+        ("status no-such-app", 2, ["no release or app no-such-app"]),
+        ("log no-such-app", 2, ["no-such-app"]),
+        ("follow no-such-app", 2, ["no alias no-such-app"]),
+        ("produce no-such-app --rate 1", 2, ["no-such-app", "stock-stats"]),
+        ("produce stock-stats", 2, ["nothing to produce", "--rate"]),
+        ("produce stock-stats --rate 1 --late 2", 2, ["--late"]),
+        ("resume no-such-operation", 2, ["no-such-operation", "switchyard operations"]),
+        ("abandon no-such-operation", 2, ["no-such-operation", "switchyard operations"]),
+        ("forget-follower no-such-app nobody", 2, ["no follower nobody"]),
+        ("no-such-command", 2, ["No such command"]),
+        ("stage stock-stats --no-such-option", 2, ["No such option"]),
+        ("wait no-such.v1 --lag -1", 2, ["--lag"]),
+        ("promote no-such-app --max-changed 2", 2, ["--max-changed"]),
+    ],
+)
+def test_what_is_unknown_is_named_with_what_there_is(
+    unchanged: Cluster, command: str, code: int, words: list[str]
+) -> None:
+    refused(unchanged.cli(*command.split()), code, *words)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "wait no-such.v1 --for soon",
+        "wait no-such.v1 --timeout 5w",
+        "stop no-such.v1 --timeout -5s",
+        "retire no-such.v1 --after 1h30m",
+        "promote no-such-app --max-evidence-age old",
+        "promote no-such-app --watch long --execute",
+    ],
+)
+def test_a_bad_duration_is_said_before_anything_is_done(unchanged: Cluster, command: str) -> None:
+    refused(unchanged.cli(*command.split()), 2, "is not a duration", "as in 10s, 5m or 24h")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SWITCHYARD_BROKER_PORT", "many"),
+        ("SWITCHYARD_REQUEST_TIMEOUT_S", "0"),
+        ("SWITCHYARD_KAFKA", "no JSON"),
+        ("SWITCHYARD_KAFKA", '{"acks": "0"}'),
+    ],
+)
+def test_a_wrong_setting_is_named(unchanged: Cluster, name: str, value: str) -> None:
+    said = unchanged.cli("status", **{name: value})
+    refused(said, 2, name.removeprefix("SWITCHYARD_").lower())
+
+
+def test_a_wrong_line_of_the_settings_file_is_named(unchanged: Cluster) -> None:
+    path = unchanged.folder / "switchyard.toml"
+    try:
+        path.write_text("no_such_setting = 1\n")
+        refused(unchanged.cli("status"), 2, "no_such_setting")
+        path.write_text("state_dir = \n")
+        refused(unchanged.cli("status"), 2, "switchyard.toml")
+    finally:
+        path.unlink()
+
+
+# -- the broker
+
+
+@pytest.mark.parametrize(
+    "command", ["stage stock-stats", "promote stock-stats", "log", "operations", "follow stock-stats", "produce stock-stats --rate 1"]
+)  # fmt: skip
+def test_without_a_broker_every_command_says_how_to_start_it(bare_cluster: Cluster, command: str) -> None:
+    said = bare_cluster.cli(*command.split(), SWITCHYARD_BROKER_PORT="19219")
+    refused(said, 1, "no Kafka broker answers at 127.0.0.1:19219", "switchyard up")
+
+
+@pytest.mark.parametrize("where", ["no-such-host.invalid:9092", "127.0.0.1:19219"])
+def test_a_cluster_that_is_not_reachable_is_named_with_the_setting(bare_cluster: Cluster, where: str) -> None:
+    began = time.monotonic()
+    said = bare_cluster.cli("log", SWITCHYARD_BOOTSTRAP_SERVERS=where)
+    refused(said, 1, f"no Kafka broker answers at {where}", "SWITCHYARD_BOOTSTRAP_SERVERS")
+    assert time.monotonic() - began < LOGIN_TIMEOUT_S
+
+
+class BrokerWithLogin(EmbeddedBroker):
+    """The embedded broker, with users and passwords."""
+
+    def _write_configuration(self) -> None:
+        super()._write_configuration()
+        path = server_config.properties_file(self._home)
+        text = path.read_text()
+        assert "PLAINTEXT:PLAINTEXT" in text
+        text = text.replace("map=PLAINTEXT:PLAINTEXT", "map=SASL_PLAINTEXT:SASL_PLAINTEXT").replace(
+            "listeners=PLAINTEXT://", "listeners=SASL_PLAINTEXT://"
+        )
+        users = 'username="broker" password="b" user_broker="b" user_ada="right"'
+        path.write_text(
+            f"{text}inter.broker.listener.name=SASL_PLAINTEXT\nsasl.enabled.mechanisms=PLAIN\n"
+            "sasl.mechanism.inter.broker.protocol=PLAIN\nlistener.name.sasl_plaintext.plain.sasl.jaas.config="
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};\n"
+        )
+
+
+def login(password: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "ada",
+        "sasl.password": password,
+    }
+
+
+@pytest.fixture(scope="module")
+def guarded(bare_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """The settings, with the right login, of a broker that asks for one."""
+    settings = bare_cluster.settings.model_copy(
+        update={"state_dir": tmp_path_factory.mktemp("guarded"), "broker_port": LOGIN_PORT, "kafka": login("right")}
+    )
+    broker = BrokerWithLogin(settings)
+    broker.start(180)
+    yield settings
+    broker.stop()
+
+
+def test_a_wrong_login_is_said_soon_and_names_the_settings(bare_cluster: Cluster, guarded: Settings) -> None:
+    for command in ("log", "stage large-orders"):
+        began = time.monotonic()
+        given = {**guarded.environment(), "SWITCHYARD_KAFKA": json.dumps(login("wrong"))}
+        said = bare_cluster.cli(*command.split(), **given)
+        refused(said, 1, f"{LOGIN_PORT} refuses the login", "sasl.password")
+        assert "wrong" not in said.text.replace("is wrong", ""), "a password is for nobody's eyes"
+        assert time.monotonic() - began < LOGIN_TIMEOUT_S
+
+
+def test_no_login_where_one_is_asked_for_is_no_traceback(bare_cluster: Cluster, guarded: Settings) -> None:
+    said = bare_cluster.cli("log", **{**guarded.environment(), "SWITCHYARD_KAFKA": "{}"})
+    refused(said, 1, f"{LOGIN_PORT} takes connections and drops them", "security.protocol")
+
+
+def test_the_right_login_serves_the_terminal_and_the_driver(bare_cluster: Cluster, guarded: Settings) -> None:
+    given = guarded.environment()
+    produce(guarded, source_for("large-orders", Options(seed=1)), history=500)
+    for command in ("stage large-orders --execute", "start large-orders.v1 --execute"):
+        said = bare_cluster.cli(*command.split(), timeout_s=180, **given)
+        assert said.code == 0, said.text
+    try:
+        said = bare_cluster.cli("wait", "large-orders.v1", "--for", "100ms", "--json", timeout_s=180, **given)
+        assert said.code == 0, said.text
+        assert json.loads(said.out)["records"] == 500
+    finally:
+        said = bare_cluster.cli("stop", "large-orders.v1", "--execute", timeout_s=180, **given)
+    assert said.code == 0, said.text
+
+
+# -- an app's code
+
+APP = """
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipelines.model import {result}, AppSettings, Json, Stream, app
+
+
+@app(
+    name="odd",
+    inputs={{"trades": Stream(topic="{topic}", key="ticker string", value=Json("price double"))}},
+    result={result}(key=("ticker",), partitions=1),
+    settings={{"over": 5}},
+)
+def odd(trades: DataFrame, settings: AppSettings) -> DataFrame:
+    {body}
+"""
+
+
+def write_app(folder: Path, body: str, *, result: str = "AppendStream", topic: str = "odd-input") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "odd.py").write_text(APP.format(body=body, result=result, topic=topic))
+    return folder
+
+
+@pytest.fixture
+def odd_input(bare_cluster: Cluster) -> None:
+    ensure_topic(bare_cluster.settings, "odd-input", 1, INPUT)
+
+
+# no session is started for these
+@pytest.mark.parametrize(
+    ("source", "code", "words"),
+    [
+        ("def broken(:", 2, ["odd.py, line 1"]),
+        ("import datetime", 3, ["imports datetime", "event_time"]),
+        ("from pipelines.kafka.client import admin", 3, ["imports pipelines.kafka.client", "leading dot"]),
+        ("1 / 0", 2, ["can't be imported: ZeroDivisionError"]),
+        ("", 2, ["no app odd in that code", "none"]),
+    ],
+)
+def test_a_module_that_can_not_be_frozen_is_found_at_staging(
+    unchanged: Cluster, tmp_path: Path, source: str, code: int, words: list[str]
+) -> None:
+    (tmp_path / "odd.py").write_text(source + "\n")
+    refused(unchanged.cli("stage", "odd", "--from", tmp_path, "--execute"), code, *words)
+
+
+def test_a_folder_without_python_is_said(unchanged: Cluster, tmp_path: Path) -> None:
+    refused(unchanged.cli("stage", "odd", "--from", tmp_path), 2, "has no Python module")
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (
+            {"body": 'raise KeyError("prices")'},
+            2,
+            ["the function of app odd raises on empty input", "KeyError", "prices"],
+        ),
+        ({"body": 'return "rows"'}, 2, ["app odd returned str, not a DataFrame"]),
+        ({"body": 'return trades.select("price")'}, 2, ["lacks the key column ticker", "it has price"]),
+        ({"body": 'return trades.select("ticker", "size")'}, 2, ["raises on empty input", "`size`"]),
+        ({"body": 'return trades.groupBy("ticker").count()'}, 2, ["can't run as a stream without end"]),
+        ({"body": 'return trades.select("ticker", F.rand().alias("r"))'}, 3, ["is not deterministic"]),
+        ({"body": 'return trades.select("ticker", "price")', "topic": "nowhere"}, 2, ["there is no topic nowhere"]),
+    ],
+    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "no-topic"],
+)
+@pytest.mark.usefixtures("odd_input")
+def test_a_function_that_can_not_run_is_found_at_staging_on_empty_frames(
+    bare_cluster: Cluster, tmp_path: Path, given: dict[str, Any], code: int, words: list[str]
+) -> None:
+    before = bare_cluster.world()
+    refused(
+        bare_cluster.cli("stage", "odd", "--from", write_app(tmp_path / "code", **given), "--execute"), code, *words
+    )
+    assert bare_cluster.world() == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("under=5", ["app odd has no setting under", "it has over"]), ("over=much", ["setting over of odd is int"])],
+)
+@pytest.mark.usefixtures("odd_input")
+def test_a_setting_that_the_app_does_not_have_or_take_is_said(
+    unchanged: Cluster, tmp_path: Path, setting: str, words: list[str]
+) -> None:
+    code = write_app(tmp_path / "code", 'return trades.select("ticker", "price")')
+    refused(unchanged.cli("stage", "odd", "--from", code, "--set", setting, "--execute"), 2, *words)
+
+
+@pytest.mark.usefixtures("odd_input")
+def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(bare_cluster: Cluster, tmp_path: Path) -> None:
+    code = write_app(tmp_path / "code", 'return trades.where("price > 0").select("ticker", "price")')
+    stage = ("stage", "odd", "--from", code)
+
+    before = bare_cluster.world()
+    said = bare_cluster.cli(*stage)
+    assert said.code == 0, said.text
+    assert "nothing is changed; add --execute" in said.out
+    assert bare_cluster.world() == before
+
+    assert bare_cluster.cli(*stage, "--execute").code == 0
+    staged = bare_cluster.world()
+    assert {"odd.v1.g1", "odd.v1.progress", "odd.v1.dead-letters"} <= staged[0] - before[0]
+
+    refused(bare_cluster.cli(*stage, "--version", 1, "--execute"), 3, "odd.v1 is staged already")
+    refused(bare_cluster.cli(*stage, "--execute"), 3, "same code, same settings", "--correction")
+    said = bare_cluster.cli(*stage, "--correction", "late data", "--json")
+    assert said.code == 0
+    plan = json.loads(said.out)
+    assert plan["executed"] is False and plan["releases"] == ["odd.v2"]
+    for command in ("start odd", "stop odd", "retire odd --after 0s", "reprocess odd --version 1"):
+        said = bare_cluster.cli(*command.split(), *(["--from", code] if "reprocess" in command else []))
+        assert "Traceback" not in said.text
+    refused(
+        bare_cluster.cli("promote", "odd", "--execute"), 3, "hasn't caught up", "its state is staged", "isn't running"
+    )
+    refused(bare_cluster.cli("retire", "odd", "--execute"), 3, "--after")
+    refused(bare_cluster.cli("follow", "odd"), 1, "has no live release yet", "switchyard promote odd")
+    assert bare_cluster.world() == staged
+
+
+@pytest.mark.usefixtures("odd_input")
+def test_a_batch_that_fails_names_release_batch_range_and_cause(bare_cluster: Cluster, tmp_path: Path) -> None:
+    body = (
+        'return trades.select("ticker", F.when(F.col("price") < 0, F.raise_error(F.lit("a price below zero")))'
+        '.otherwise(F.col("price")).alias("price"))'
+    )
+    code = write_app(tmp_path / "code", body)
+    said = bare_cluster.cli("stage", "odd", "--version", 7, "--from", code, "--execute", timeout_s=180)
+    assert said.code == 0, said.text
+    assert bare_cluster.cli("start", "odd.v7", "--execute", timeout_s=180).code == 0
+    # batch 0 is of the empty topic: where it ends, the next one begins
+    bare_cluster.until("it has not begun", lambda: newest_progress(bare_cluster.settings, "odd.v7") is not None)
+    client = producer(bare_cluster.settings)
+    for price in (1, 2, -3):
+        client.produce("odd-input", json.dumps({"price": price}), "IBM")
+    client.flush(10)
+    # by itself, after three tries
+    bare_cluster.until("it has not failed", lambda: bare_cluster.state.releases["odd.v7"].state == "failed")
+    said = bare_cluster.cli("wait", "odd.v7", timeout_s=180)
+    refused(said, 1, "odd.v7 failed: odd.v7, batch 1 (odd-input[0] 0-2)", "a price below zero")
+    assert len(said.err.splitlines()) < 12, "the first lines of the cause, not all of it"
+    said = bare_cluster.cli("status", "odd.v7")
+    assert "failed" in said.out and "a price below zero" in said.out
+    assert not bare_cluster.last_offsets("odd.v7"), "nothing of the batch may be there"
+    # started again it begins anew, and never goes on from its own bad state
+    said = bare_cluster.cli("start", "odd.v7")
+    assert "begin generation 2 of odd.v7, from fresh state" in said.out
+    bare_cluster.cli("start", "odd.v7", "--execute", timeout_s=180)
+    bare_cluster.until(
+        "it has not failed again",
+        lambda: "batch 0 (odd-input[0] 0-2)" in str(bare_cluster.state.releases["odd.v7"].failure),
+    )
+    assert bare_cluster.state.releases["odd.v7"].generation == 2

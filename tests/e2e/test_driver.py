@@ -1,0 +1,404 @@
+"""One driver as a process: alone on its release, visible to Kafka's own tools, loud where it can't go on.
+
+The tests of `words` share one release, word-count.v1: each takes it as the one before has left it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from demo.ledger import Ledger, check_result
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.jars import broker_jars
+from orchestration.local.preflight import find_java
+from orchestration.operations.context import Context
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.lease import held_by
+from pipelines.kafka.client import consumer, producer
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.progress import newest_progress
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.model.names import dead_letter_topic, result_topic
+from pipelines.settings import Settings
+from tests.e2e.harness import (
+    Drivers,
+    at_rest,
+    cluster,
+    code_without_suite,
+    committed,
+    open_transactions,
+    operator,
+    producing,
+    stage,
+    start,
+    topics_of,
+    until,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+
+WORDS, LINES = "word-count.v1", "lines"
+# a batch on two busy cores; alone it takes a second
+BATCH_TIMEOUT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with cluster(
+        tmp_path_factory.mktemp("driver"), max_records_per_batch=20_000, lease_timeout_s=5.0, broker_port=19203
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def drivers(settings: Settings) -> Iterator[Drivers]:
+    found = Drivers(settings)
+    yield found
+    found.end()
+
+
+@pytest.fixture(scope="module")
+def context(settings: Settings, drivers: Drivers) -> Iterator[Context]:
+    with operator(settings, drivers) as found:
+        yield found
+
+
+def send(settings: Settings, topic: str, *values: str | bytes | None, partition: int = 0) -> None:
+    client = producer(settings, linger_ms=0)
+    for value in values:
+        client.produce(topic, value, None, partition=partition)
+    assert client.flush(30) == 0
+
+
+def records(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
+    """All committed records of a topic: key, value, headers."""
+    client: Consumer = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
+    left = set(end_offsets(settings, [topic])[topic])
+    client.assign([TopicPartition(topic, p, 0) for p in left])
+    found = []
+    try:
+        while left:
+            message = client.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                left.discard(message.partition() or 0)
+                continue
+            headers: dict[str, bytes] = dict(message.headers() or [])  # type: ignore[arg-type]
+            found.append((message.key(), message.value(), headers))
+    finally:
+        client.close()
+    return found
+
+
+@dataclass
+class Words:
+    """The release that the first tests share."""
+
+    settings: Settings
+    context: Context
+    drivers: Drivers
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.drivers.of(WORDS)
+
+    def run(self) -> None:
+        """Starts it, unless it runs."""
+        start(self.context, WORDS)
+
+    def await_rest(self) -> None:
+        until(
+            f"{WORDS} has not read everything", lambda: at_rest(self.settings, WORDS, {"lines": LINES}), BATCH_TIMEOUT_S
+        )
+
+    def ledger(self) -> Ledger:
+        """The result so far, with everything read."""
+        self.await_rest()
+        assert open_transactions(self.settings, topics_of(self.context, WORDS)) == []
+        return check_result("word-count", self.settings.bootstrap, result_topic(WORDS, 1))
+
+    @property
+    def token(self) -> int:
+        return self.context.registry.state().releases[WORDS].token
+
+    def holder(self) -> str | None:
+        release = self.context.registry.state().releases[WORDS]
+        return held_by(release, latest_heartbeats(self.settings).get(WORDS), self.settings, at_ms=now_ms())
+
+
+@pytest.fixture(scope="module")
+def words(settings: Settings, context: Context, drivers: Drivers, tmp_path_factory: pytest.TempPathFactory) -> Words:
+    ensure_topic(settings, LINES, 4, INPUT)
+    for partition in range(4):
+        send(settings, LINES, "the first line of all", "a second line", partition=partition)
+    stage(context, "word-count", 1, code_without_suite(tmp_path_factory.mktemp("code") / "v1", "word_count"))
+    return Words(settings, context, drivers)
+
+
+def kafka_groups(settings: Settings, *options: str) -> str:
+    """What Kafka's own kafka-consumer-groups.sh prints."""
+    command = [find_java().path, "-Xmx128m", "-cp", ":".join(map(str, broker_jars()))]
+    command += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", settings.bootstrap]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+def test_kafkas_own_tool_sees_member_and_lag_and_refuses_to_reset(settings: Settings, words: Words) -> None:
+    words.run()
+    words.await_rest()
+    shown = kafka_groups(settings, "--describe", "--group", WORDS)
+    rows = [line.split() for line in shown.splitlines() if line.startswith(WORDS)]
+    # group, topic, partition, current, end, lag, consumer id ...
+    assert {(row[1], row[2]) for row in rows} == {(LINES, str(p)) for p in range(4)}, shown
+    assert [row[3:6] for row in rows] == [["2", "2", "0"]] * 4
+    assert all(row[6].startswith(f"{WORDS}-driver") for row in rows)
+    refused = kafka_groups(
+        settings, "--reset-offsets", "--to-earliest", "--topic", LINES, "--group", WORDS, "--execute"
+    )
+    assert "Assignments can only be reset if the group" in refused and "inactive" in refused
+    assert kafka_groups(settings, "--describe", "--group", WORDS).count(f" {LINES} ") == 4
+    assert words.ledger().clean
+
+
+def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings, words: Words) -> None:
+    words.run()
+    first, token, log = words.process, words.token, words.drivers.log_path(WORDS)
+    size = log.stat().st_size
+    before = committed(settings, WORDS)
+    second = words.drivers.spawn(WORDS)
+    assert second.wait(120) == 3
+    said = log.read_bytes()[size:].decode()
+    assert f"{WORDS} is run by process {first.pid} on {settings.host} (token {token})" in said
+    assert (words.token, first.poll()) == (token, None)
+    assert committed(settings, WORDS) == before
+    # so that the tests after this one look at the driver that runs
+    words.drivers.forget(second)
+    send(settings, LINES, "still counted")
+    assert words.ledger().clean
+    assert committed(settings, WORDS).token == token
+
+
+def test_what_can_not_be_parsed_is_set_apart_and_the_stream_goes_on(settings: Settings, words: Words) -> None:
+    words.run()
+    words.await_rest()
+    before = committed(settings, WORDS).total
+    at = end_offsets(settings, [LINES])[LINES][2]
+    send(settings, LINES, "good one", b"\xff\xfe bad", None, "good two", partition=2)
+    ledger = words.ledger()
+    assert ledger.clean and ledger.input_malformed == 2
+    after = committed(settings, WORDS).total
+    assert (after.dead_lettered - before.dead_lettered, after.rows_in - before.rows_in) == (2, 4)
+    letters = records(settings, dead_letter_topic(WORDS))
+    assert [(value, headers["topic"], headers["partition"], headers["offset"]) for _, value, headers in letters] == [
+        (b"\xff\xfe bad", b"lines", b"2", str(at + 1).encode()),
+        (None, b"lines", b"2", str(at + 2).encode()),
+    ]
+    assert [headers["reason"] for _, _, headers in letters] == [b"the value is not UTF-8", b"the value is null"]
+
+
+def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words) -> None:
+    words.run()
+    words.await_rest()
+    process, token, batch = words.process, words.token, committed(settings, WORDS).boundary.batch_id
+    with producing(settings, "word-count", "--rate", "200") as end_input:
+        until("no batch runs", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
+        broker = EmbeddedBroker(settings)
+        broker.stop()
+        away_until = time.monotonic() + 4.0
+        # it must not end meanwhile
+        until("the time away", lambda: process.poll() is not None or time.monotonic() > away_until, 10)
+        broker.start()
+        batch = until("no progress", lambda: newest_progress(settings, WORDS), BATCH_TIMEOUT_S).boundary.batch_id
+        until("it does not go on", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
+        end_input()
+    assert process.poll() is None, words.drivers.log(WORDS)[-3000:]
+    assert words.ledger().clean
+    assert words.token == token
+
+
+def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings: Settings, words: Words) -> None:
+    words.run()
+    zombie, token = words.process, words.token
+    topics = topics_of(words.context, WORDS)
+    with producing(settings, "word-count", "--rate", "200") as end_input:
+        until("no transaction is open", lambda: open_transactions(settings, topics), BATCH_TIMEOUT_S, poll_s=0.001)
+        os.killpg(zombie.pid, signal.SIGSTOP)
+        start(words.context, WORDS, force=True)
+        until("the new driver does not commit", lambda: committed(settings, WORDS).token == token + 1, BATCH_TIMEOUT_S)
+        batch = committed(settings, WORDS).boundary.batch_id
+        os.killpg(zombie.pid, signal.SIGCONT)
+        assert zombie.wait(60) == 3
+        until("it does not go on", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
+        end_input()
+    assert words.ledger().clean
+    assert committed(settings, WORDS).token == words.token == token + 1
+    # whatever the zombie's Spark wrote, it wrote beside the checkpoint that counts
+    folder = release_folder(settings, WORDS) / f"g1.t{token + 1}"
+    assert max(int(p.name) for p in (folder / "commits").iterdir() if p.name.isdigit()) >= batch
+    assert words.process.poll() is None
+
+
+def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Words) -> None:
+    words.run()
+    topics = topics_of(words.context, WORDS)
+    with producing(settings, "word-count", "--rate", "200") as end_input:
+        until("no transaction is open", lambda: open_transactions(settings, topics), BATCH_TIMEOUT_S, poll_s=0.001)
+        words.process.send_signal(signal.SIGTERM)
+        assert words.process.wait(90) == 0, words.drivers.log(WORDS)[-3000:]
+        end_input()
+    # the batch under way was finished, in Kafka and in Spark's log
+    assert open_transactions(settings, topics) == []
+    batch = committed(settings, WORDS).boundary.batch_id
+    assert (release_folder(settings, WORDS) / f"g1.t{words.token}" / "commits" / str(batch)).exists()
+    assert words.context.registry.state().releases[WORDS].lease_ended
+    assert words.holder() is None
+    words.run()
+    assert words.ledger().clean
+
+
+def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: Settings, words: Words) -> None:
+    words.run()
+    words.process.send_signal(signal.SIGTERM)
+    assert words.process.wait(90) == 0
+    before = committed(settings, WORDS)
+    folder = release_folder(settings, WORDS)
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    size = words.drivers.log_path(WORDS).stat().st_size
+    assert words.drivers.spawn(WORDS).wait(120) == 1
+    said = words.drivers.log_path(WORDS).read_bytes()[size:].decode()
+    assert f"the checkpoint of {WORDS} generation 1 is gone" in said
+    assert committed(settings, WORDS) == before
+    folder.rmdir()
+    aside.rename(folder)
+    words.run()
+    send(settings, LINES, "back again")
+    assert words.ledger().clean
+    words.process.send_signal(signal.SIGTERM)
+    assert words.process.wait(90) == 0
+
+
+# -- code
+
+HELPER = """
+PREFIX = "{prefix}"
+
+
+def shout(word):
+    return PREFIX + word.upper()
+"""
+SHOUT = """
+from pyspark.sql import functions as F
+
+from pipelines.model import AppendStream, Stream, Text, app
+from .helper import PREFIX, shout
+
+
+@app(name="shout", inputs={{"words": Stream(topic="words", value=Text("word"))}}, result=AppendStream(key=("word",)))
+def shout_words(words, settings):
+    said = F.udf(shout, "string")("word")
+    return words.select("word", said.alias("said"), F.lit(PREFIX + "{text}").alias("text"), "topic", "partition", "offset")
+"""
+
+
+def code(folder: Path, **modules: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def said(settings: Settings, release: str) -> dict[str, str]:
+    """word -> value, of a result without doubles."""
+    found = records(settings, result_topic(release, 1))
+    assert len({key for key, _, _ in found}) == len(found)
+    return {(key or b"").decode(): (value or b"").decode() for key, value, _ in found}
+
+
+def test_a_release_runs_the_code_it_was_staged_with_in_its_workers_too(
+    settings: Settings, context: Context, drivers: Drivers, tmp_path: Path
+) -> None:
+    ensure_topic(settings, "words", 1, INPUT)
+    tree = code(tmp_path / "tree", shout=SHOUT.format(text="old"), helper=HELPER.format(prefix="old-"))
+    name = stage(context, "shout", 1, tree)
+    start(context, name)
+    send(settings, "words", "one")
+    until("no result", lambda: len(said(settings, name)) == 1, BATCH_TIMEOUT_S)
+    # another version of both modules, and one that can't even be imported beside them
+    code(tree, shout=SHOUT.format(text="new"), helper=HELPER.format(prefix="new-"), broken="1 / 0")
+    send(settings, "words", "two")
+    until("no result", lambda: len(said(settings, name)) == 2, BATCH_TIMEOUT_S)
+    os.killpg(drivers.of(name).pid, signal.SIGKILL)
+    drivers.of(name).wait(20)
+    start(context, name)
+    send(settings, "words", "three")
+    until("no result", lambda: len(said(settings, name)) == 3, BATCH_TIMEOUT_S)
+    assert said(settings, name) == {
+        f'{{"word":"{word}"}}': f'{{"said":"old-{word.upper()}","text":"old-old"}}' for word in ("one", "two", "three")
+    }
+    drivers.of(name).send_signal(signal.SIGTERM)
+    assert drivers.of(name).wait(90) == 0
+
+
+POISON = """
+from pyspark.sql import functions as F
+
+from pipelines.model import AppendStream, Stream, Text, app
+
+
+def check(word):
+    if word == "poison":
+        raise ValueError("this word is poison")
+    return word
+
+
+@app(name="careful", inputs={"words": Stream(topic="poison", value=Text("word"))}, result=AppendStream(key=("word",)))
+def careful(words, settings):
+    return words.select("word", F.udf(check, "string")("word").alias("checked"))
+"""
+
+
+def test_a_record_that_the_function_can_not_bear_fails_the_release_with_its_range(
+    settings: Settings, context: Context, drivers: Drivers, tmp_path: Path
+) -> None:
+    ensure_topic(settings, "poison", 2, INPUT)
+    name = stage(context, "careful", 1, code(tmp_path / "tree", careful=POISON))
+    send(settings, "poison", "fine", "also fine", partition=1)
+    start(context, name)
+    until("no result", lambda: newest_progress(settings, name), BATCH_TIMEOUT_S)
+    process, sent_at = drivers.of(name), time.monotonic()
+    send(settings, "poison", "poison", partition=1)
+
+    def told() -> Sequence[str]:
+        return re.findall(
+            rf"try 1 of 3: {re.escape(name)}, batch \d+ \(poison\[1\] 2-2\): .*ValueError: this word is poison",
+            drivers.log(name),
+        )
+
+    until("the log does not name release, batch and cause", told, BATCH_TIMEOUT_S)
+    told_after_s = time.monotonic() - sent_at
+    print(f"told {told_after_s:.1f} s after the record was sent")
+    assert process.wait(120) == 1
+    release = context.registry.state().releases[name]
+    assert release.state == "failed"
+    assert (
+        release.failure is not None and "poison[1] 2-2" in release.failure and "this word is poison" in release.failure
+    )
+    assert release.lease_ended
+    beat = latest_heartbeats(settings)[name]
+    assert beat.state == "failed" and beat.error is not None and "this word is poison" in beat.error
+    assert committed(settings, name).boundary.position.sources == {"words": {0: 0, 1: 2}}
+    assert len(records(settings, result_topic(name, 1))) == 2
+    assert told_after_s < 10 or os.getloadavg()[0] > 4, "on a machine that is not busy the cause is told within 10 s"

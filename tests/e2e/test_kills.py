@@ -1,0 +1,413 @@
+"""Drivers killed at random moments, each in the middle of a transaction, and the ledger afterwards.
+
+`SWITCHYARD_KILLS` kills (20) of live and candidate drivers while they hydrate, run and switch, seeded by
+`SWITCHYARD_KILLS_SEED`. A kill counts only if, with the process dead, Kafka still holds a transaction of it open.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from demo.ledger import Ledger, check_log, check_result
+from orchestration.operations import release as rel
+from orchestration.operations import switch as sw
+from orchestration.operations.context import Context
+from orchestration.operations.plan import Plan
+from orchestration.operations.reprocess import diff
+from orchestration.sources import Options, produce, source_for
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import admin
+from pipelines.kafka.progress import newest_progress
+from pipelines.model.names import result_topic
+from pipelines.settings import Settings
+from tests.e2e.harness import (
+    Drivers,
+    Follower,
+    at_rest,
+    cluster,
+    code_without_suite,
+    lag_records,
+    open_transactions,
+    operator,
+    producing,
+    stage,
+    start,
+    stop,
+    topics_of,
+    until,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+
+KILLS = int(os.environ.get("SWITCHYARD_KILLS", "20"))
+SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
+BATCH_RECORDS = 4_000
+# longest until a driver that was killed commits again: a boot beside another one on two cores
+RECOVERY_TIMEOUT_S = 300.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with cluster(tmp_path_factory.mktemp("kills"), max_records_per_batch=BATCH_RECORDS) as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A kill that counts. `left_open`: the topics with the dead driver's open transaction."""
+
+    release: str
+    phase: str
+    left_open: tuple[str, ...]
+    whole_group: bool
+
+
+@dataclass
+class Keeper:
+    """Starts one release's driver again whenever it is dead, as the supervisor does, and times its recoveries."""
+
+    settings: Settings
+    drivers: Drivers
+    release: str
+    errors: list[str] = field(default_factory=list)
+    recoveries_s: list[float] = field(default_factory=list)
+    _killed: tuple[float, int] | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Keeper:
+        self._thread = threading.Thread(target=self._run, name=f"keeper of {self.release}")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def steady(self) -> bool:
+        """Whether the driver has committed since its last kill."""
+        return self._killed is None
+
+    def killed(self, token: int) -> None:
+        self._killed = (time.monotonic(), token)
+
+    def await_steady(self) -> None:
+        until(f"{self.release} does not commit again", lambda: self.steady or self.errors, RECOVERY_TIMEOUT_S)
+        assert not self.errors, self.errors
+
+    def _run(self) -> None:
+        with operator(self.settings, self.drivers) as context:
+            while not self._ended.wait(0.1):
+                try:
+                    self._turn(context)
+                except SwitchyardError as error:
+                    self.errors.append(f"{self.release}: {error}")
+                    return
+
+    def _turn(self, context: Context) -> None:
+        if self.drivers.of(self.release).poll() is not None:
+            start(context, self.release)
+        if self._killed is not None:
+            since, token = self._killed
+            progress = newest_progress(self.settings, self.release)
+            if progress is not None and progress.token > token:
+                self.recoveries_s.append(time.monotonic() - since)
+                self._killed = None
+
+
+class Killer:
+    """Kills drivers in the middle of a transaction and keeps the account."""
+
+    def __init__(self, settings: Settings, drivers: Drivers, context: Context, seed: int) -> None:
+        self.settings, self.drivers, self.context = settings, drivers, context
+        self.random = random.Random(seed)
+        self.kills: list[Kill] = []
+        self.uncounted = 0
+        self._admin = admin(settings)
+
+    def kill(self, keeper: Keeper, phase: str, *, within_s: float = 30.0, again: bool = True) -> bool:
+        """Kills the driver at the first open transaction after a random moment. Returns whether it counted.
+
+        Nothing is killed where none is seen open `within_s`. `again`: a kill that came too late is made again.
+        """
+        while True:
+            time.sleep(self.random.uniform(0, 1.5))  # a random moment, not a wait for something
+            known = self.context.registry.state().releases[keeper.release]
+            process, topics = self.drivers.of(keeper.release), topics_of(self.context, keeper.release)
+            whole_group = self.random.random() < 0.5
+            deadline = time.monotonic() + within_s
+            while process.poll() is None and not open_transactions(self.settings, topics, self._admin):
+                if time.monotonic() > deadline:
+                    return False
+            if process.poll() is not None:
+                return False
+            if whole_group:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                # its JVM lives on for a moment, and may write to the checkpoint
+                process.kill()
+            keeper.killed(known.token)
+            process.wait(20)
+            left_open = open_transactions(self.settings, topics, self._admin)
+            if left_open:
+                self.kills.append(Kill(keeper.release, phase, tuple(left_open), whole_group))
+                return True
+            self.uncounted += 1
+            if not again:
+                return False
+            keeper.await_steady()
+
+    def count(self, phase: str) -> int:
+        return sum(kill.phase == phase for kill in self.kills)
+
+    def table(self, keepers: list[Keeper]) -> str:
+        """Kills counted per phase, and seconds from a kill to the next commit."""
+        lines = [f"{'phase':<12}{'kills':>6}  releases"]
+        for phase in dict.fromkeys(kill.phase for kill in self.kills):
+            of = [kill.release for kill in self.kills if kill.phase == phase]
+            lines.append(f"{phase:<12}{len(of):>6}  " + ", ".join(f"{n} x {of.count(n)}" for n in sorted(set(of))))
+        took = sorted(s for keeper in keepers for s in keeper.recoveries_s)
+        alone = sum(not kill.whole_group for kill in self.kills)
+        lines.append(
+            f"{'all':<12}{len(self.kills):>6}  {alone} of them without the JVM; {self.uncounted} more came too late"
+        )
+        lines.append(f"recovered in {took[0]:.1f} to {took[-1]:.1f} s, median {took[len(took) // 2]:.1f} s")
+        return "\n".join(lines)
+
+
+def in_background(work: Callable[[], Any]) -> Callable[[], bool]:
+    """Runs `work`; what is returned waits for it and tells whether it succeeded: refused and failed are answers."""
+    succeeded: list[bool] = []
+    said: list[str] = []
+
+    def run() -> None:
+        try:
+            work()
+            succeeded.append(True)
+        except SwitchyardError as error:
+            said.append(error.what)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> bool:
+        thread.join(300)
+        assert not thread.is_alive()
+        print(f"  {'done' if succeeded else 'not done: ' + '; '.join(said)}")
+        return bool(succeeded)
+
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """One app through its life, with `kills` kills in all."""
+
+    app: str
+    source: str
+    topic: str
+    first: Path
+    second: Path
+    correction: str | None
+    history: int
+    rate: int
+    kills: int
+    first_ledger: dict[str, Any]
+
+    def run(self, settings: Settings, spark: SparkSession, seed: int) -> None:
+        began = time.monotonic()
+        drivers = Drivers(settings)
+        inputs = {self.source: self.topic}
+        old, new = f"{self.app}.v1", f"{self.app}.v2"
+        # to hydrate: a third; live: a third; to switch: the rest
+        hydrating, live = self.kills * 2 // 5, self.kills * 3 // 10
+        switching = self.kills - hydrating - live
+        options = Options(seed=seed, per_second=self.rate)
+        produce(settings, source_for(self.app, options), history=self.history)
+
+        def say(what: str) -> None:
+            print(f"[{time.monotonic() - began:6.1f} s] {what}", flush=True)
+
+        with ExitStack() as stack:
+            stack.callback(drivers.end)
+            end_input = stack.enter_context(
+                producing(
+                    settings, self.app, "--rate", str(self.rate), "--per-second", str(self.rate), "--seed", str(seed)
+                )
+            )
+            context = stack.enter_context(operator(settings, drivers, spark=lambda: spark))
+            killer = Killer(settings, drivers, context, seed)
+
+            def hydrated(keeper: Keeper) -> None:
+                keeper.await_steady()
+                rel.wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
+
+            stage(context, self.app, 1, self.first)
+            start(context, old)
+            keeper_1 = stack.enter_context(Keeper(settings, drivers, old))
+            say("the first release hydrates")
+            for _ in range(hydrating - hydrating // 2):
+                behind = lag_records(settings, old, inputs) > BATCH_RECORDS
+                killer.kill(keeper_1, "hydrating" if behind else "live")
+                keeper_1.await_steady()
+            hydrated(keeper_1)
+            rel.execute(context, sw.plan_promote(context, old))
+            follower = Follower(settings, self.app, "--group", "kills", "--from-beginning")
+            stack.callback(follower.end)
+            say("the first release is live")
+
+            stage(context, self.app, 2, self.second, correction=self.correction)
+            start(context, new)
+            keeper_2 = stack.enter_context(Keeper(settings, drivers, new))
+            keepers = [keeper_1, keeper_2]
+            say("the second release hydrates beside it")
+            left = [hydrating // 2, live]
+            while any(left):
+                # both at once, so that one boots while the other is killed
+                for index, keeper in ((0, keeper_2), (1, keeper_1)):
+                    if left[index] and keeper.steady:
+                        behind = lag_records(settings, keeper.release, inputs) > BATCH_RECORDS
+                        phase = "live" if index else "hydrating" if behind else "caught up"
+                        left[index] -= killer.kill(keeper, phase, again=False)
+                for keeper in keepers:
+                    assert not keeper.errors
+                if not any(keeper.steady for keeper in keepers):
+                    until("nothing commits", lambda: any(k.steady or k.errors for k in keepers), RECOVERY_TIMEOUT_S)
+            for keeper in keepers:
+                hydrated(keeper)
+            say(f"both are up: {len(killer.kills)} kills")
+
+            self._diff(context, keepers, new)
+            say("compared")
+            self._switch(context, settings, drivers, killer, keepers, switching, say)
+            for keeper in keepers:
+                keeper.await_steady()
+            say(f"switched: {len(killer.kills)} kills")
+
+            end_input()
+            for release in (old, new):
+                until(f"{release} has not read everything", lambda r=release: at_rest(settings, r, inputs), 120)
+            follower.come_to_rest()
+            follower.end()
+            for release in (old, new):
+                assert open_transactions(settings, topics_of(context, release)) == []
+                stop(context, release)
+                assert drivers.of(release).wait(30) == 0
+            say("stopped")
+
+        ledgers = {
+            old: check_result(self.app, settings.bootstrap, result_topic(old, 1), **self.first_ledger),
+            new: check_result(self.app, settings.bootstrap, result_topic(new, 1)),
+            "follower": check_log(self.app, settings.bootstrap, follower.path),
+        }
+        numbers = [each["switch"] for each in follower.lines()]
+        print(f"\n{self.app}, seed {seed}, {time.monotonic() - began:.0f} s, {max(numbers)} switches")
+        print(killer.table(keepers))
+        for name, ledger in ledgers.items():
+            print(f"{name}: {_line(ledger)}")
+        assert len(killer.kills) >= self.kills
+        assert numbers == sorted(numbers)
+        for name, ledger in ledgers.items():
+            assert ledger.clean, f"{name}: {ledger.as_json()}"
+
+    def _diff(self, context: Context, keepers: list[Keeper], new: str) -> None:
+        for keeper in keepers:
+            keeper.await_steady()
+        diff(context, new)
+
+    def _switch(
+        self,
+        context: Context,
+        settings: Settings,
+        drivers: Drivers,
+        killer: Killer,
+        keepers: list[Keeper],
+        kills: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Promotes and rolls back while drivers are killed, until there were enough, and the second release is live."""
+        target = len(killer.kills) + kills
+        while (live := self._live(context)) != keepers[1].release or len(killer.kills) < target:
+            for keeper in keepers:
+                keeper.await_steady()
+            forward = live == keepers[0].release
+            if context.registry.state().releases[keepers[1].release].ready is None:
+                raise AssertionError("the second release is not ready any more")
+            plan = sw.plan_promote(context, keepers[1].release) if forward else sw.plan_rollback(context, self.app)
+            say(f"{plan.operation}, {target - len(killer.kills)} kills to go")
+            done = in_background(lambda plan=plan: self._execute(settings, drivers, plan))
+            self._await_begun(context, plan)
+            wanted = min(target - len(killer.kills), killer.random.choice((1, 1, 2)))
+            for keeper in killer.random.sample(keepers, 2)[:wanted]:
+                if not context.registry.state().operations[plan.id].resolved:
+                    killer.kill(keeper, "switching", within_s=8.0, again=False)
+            done()
+            say(f"live is {self._live(context)}")
+
+    def _await_begun(self, context: Context, plan: Plan) -> None:
+        until("the operation has not begun", lambda: plan.id in context.registry.state().operations, 60)
+
+    def _execute(self, settings: Settings, drivers: Drivers, plan: Plan) -> None:
+        with operator(settings, drivers) as context:
+            rel.execute(context, plan)
+
+    def _live(self, context: Context) -> str:
+        switch = context.registry.state().live(self.app)
+        assert switch is not None
+        return switch.new
+
+
+def _line(ledger: Ledger) -> str:
+    return (
+        f"{ledger.records:,} records, {ledger.keys:,} keys: {ledger.duplicates} duplicates, {ledger.missing} missing, "
+        f"{ledger.wrong} wrong, {ledger.steps_back} steps back; {ledger.late} late keys of {ledger.input_records:,} input records"
+    )
+
+
+@pytest.mark.timeout(1800)
+def test_a_table_survives_kills_in_open_transactions(settings: Settings, spark: SparkSession, tmp_path: Path) -> None:
+    Story(
+        app="stock-stats",
+        source="trades",
+        topic="trades",
+        first=code_without_suite(tmp_path / "v1", "stock_stats", ROOT / "demo" / "v1"),
+        second=code_without_suite(tmp_path / "v2", "stock_stats"),
+        correction=None,
+        history=80_000,
+        rate=400,
+        kills=KILLS,
+        first_ledger={"bids_are_asks": True},
+    ).run(settings, spark, SEED)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_stream_survives_kills_in_open_transactions(settings: Settings, spark: SparkSession, tmp_path: Path) -> None:
+    code = code_without_suite(tmp_path / "code", "large_orders")
+    Story(
+        app="large-orders",
+        source="orders",
+        topic="orders",
+        first=code,
+        second=code,
+        correction="killed in between",
+        history=60_000,
+        rate=400,
+        kills=max(4, KILLS // 4),
+        first_ledger={},
+    ).run(settings, spark, SEED + 1)

@@ -1,0 +1,351 @@
+"""Switches of an alias with consumers on it: at the tail, behind, away for several; with operators who collide and die.
+
+The tests are one story on one pair of releases, told in order: v1 is right, v3 takes bids for asks, v30 is worse.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import ConsumerGroupState
+
+from demo.ledger.check import check_log
+from orchestration.operations import journal
+from orchestration.operations import switch as sw
+from orchestration.operations.check import check
+from orchestration.operations.context import live_release
+from orchestration.operations.plan import Plan
+from orchestration.operations.reprocess import diff
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.code import code_path
+from pipelines.errors import Refused
+from pipelines.kafka.client import admin
+from pipelines.kafka.topics import topic_names
+from pipelines.model.registry import Operation, SwitchAborted
+from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, Said, finish
+
+pytestmark = pytest.mark.e2e
+
+APP, GOOD, OTHER, BAD = "stock-stats", "stock-stats.v1", "stock-stats.v3", "stock-stats.v30"
+# the story may take longer than evidence is good for by default
+PROMOTE = ("promote", OTHER, "--max-evidence-age", "2h")
+
+
+@dataclass
+class Story:
+    """What goes through all tests of this module."""
+
+    cluster: Cluster
+    tail: Follower
+    behind: Follower
+    away: Follower
+    input: ExitStack
+    first_plan: Plan | None = None
+
+    @property
+    def live(self) -> str:
+        release = live_release(self.cluster.state, APP)
+        assert release is not None
+        return release.name
+
+    @property
+    def switches(self) -> int:
+        return len(self.cluster.state.chains[APP])
+
+    def cli(self, *arguments: object, **environment: str) -> Said:
+        return self.cluster.cli(*arguments, timeout_s=600, **environment)
+
+    def switch(self, *command: str) -> None:
+        """A switch at the terminal; over once the follower at the tail has a record of the other result."""
+        number = self.switches + 1
+        said = self.cli(*command, "--execute")
+        assert said.code == 0, said.text
+        assert self.switches == number
+        self.tail.await_switch(number)
+
+    def killed_at_the_mark(self, *command: str, **environment: str) -> Operation:
+        """An operation whose operator is killed when the mark was ordered and the live driver had not flagged it yet."""
+        release = self.cluster.state.releases[self.live]
+        assert release.lease is not None
+        driver = release.lease.holder.pid
+        process = self.cluster.spawn(*command, "--execute", **environment)
+        self.cluster.until("it has not begun", lambda: self._under_way() is not None, timeout_s=120, poll_s=0.01)
+        os.kill(driver, signal.SIGSTOP)
+        try:
+            self.cluster.until("no mark was ordered", lambda: (o := self._under_way()) and o.mark, timeout_s=60)
+            process.kill()
+            process.communicate()
+        finally:
+            os.kill(driver, signal.SIGCONT)
+        found = self._under_way()
+        assert found is not None
+        return found
+
+    def _under_way(self) -> Operation | None:
+        operations = self.cluster.state.operations.values()
+        return next((o for o in operations if o.opened.alias == APP and not o.resolved), None)
+
+    def flagged(self, operation: Operation) -> dict[int, int]:
+        """Waits for the live driver's barrier of `operation`: partition -> offset where consumers must wait."""
+        context, live = self.cluster.context(), self.live
+
+        def barrier() -> dict[int, int] | None:
+            mark = progress.barrier if (progress := context.progress(live)) else None
+            return dict(mark.result.of(f"{live}.g1")) if mark and mark.op == operation.id else None
+
+        self.cluster.until(f"{live} has not flagged the barrier", barrier)
+        found = barrier()
+        assert found is not None
+        return found
+
+    def goes_on_past(self, barrier: dict[int, int], operation: Operation) -> None:
+        """Waits until the follower at the tail is past the barrier; it must have waited there for the abort."""
+        topic = f"{self.live}.g1"
+
+        def past() -> list[int]:
+            return [
+                x["at_ms"] for x in self.tail.lines() if x["topic"] == topic and x["offset"] >= barrier[x["partition"]]
+            ]
+
+        self.cluster.until("the follower has not gone on", past)
+        entries = self.cluster.registry.entries
+        aborted_ms = next(e.at_ms for e in entries if isinstance(e, SwitchAborted) and e.id == operation.id)
+        assert min(past()) >= aborted_ms
+
+
+@pytest.fixture(scope="module")
+def story(cluster: Cluster) -> Iterator[Story]:
+    if "trades" not in topic_names(cluster.settings):
+        cluster.load(APP, 12_000, per_second=200)
+    cluster.hydrate(APP, 1, batch=SMALL)
+    cluster.make_live(APP, 1)
+    tail, behind, away = (Follower(cluster, APP, group) for group in ("tail", "behind", "away"))
+    with ExitStack() as ends, ExitStack() as live_input:
+        live_input.enter_context(cluster.producing(APP, 200, per_second=200))
+        for follower in (tail, behind, away):
+            ends.enter_context(follower)
+        yield Story(cluster, tail, behind, away, live_input)
+
+
+def test_the_gate_refuses_a_bad_version(story: Story) -> None:
+    said = story.cli(
+        "reprocess", APP, "--version", 30, "--from", ROOT / "demo" / "v3", "--for", "200ms", "--auto-promote", "--execute"
+    )  # fmt: skip
+    assert said.code == 3, said.text
+    assert "stock-stats.v30 failed its checks" in said.err
+    assert "lowest_ask" in said.err or "average" in said.err
+    assert "stage the next version" in said.err
+    assert story.live == GOOD and story.switches == 1
+    verdict = story.cluster.state.releases[BAD].verdict
+    assert verdict is not None and verdict.failed
+    # nor by hand
+    said = story.cli("promote", BAD, "--execute")
+    assert said.code == 3 and "the checks failed" in said.err
+    story.cluster.stop(BAD)
+    said = story.cli("promote", BAD)
+    assert said.code == 3 and "it isn't running" in said.err and "the checks failed" in said.err
+
+
+def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(story: Story) -> None:
+    cluster = story.cluster
+    if OTHER not in cluster.state.releases:
+        cluster.stage(APP, 3, code_dir=ROOT / "demo" / "v1")
+        with pytest.raises(Refused, match=r"hasn't caught up.*isn't running.*isn't checked.*isn't compared"):
+            sw.plan_promote(cluster.context(), OTHER)
+    cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
+    found = diff(cluster.context(), OTHER)
+    assert found.changed > 0
+    with pytest.raises(Refused, match="isn't checked"):
+        sw.plan_promote(cluster.context(), OTHER)
+    assert check(cluster.context(), OTHER).ok
+    with pytest.raises(Refused, match="over --max-evidence-age 0"):
+        sw.plan_promote(cluster.context(), OTHER, max_evidence_age_s=0)
+    with pytest.raises(Refused, match="of the keys differ, over --max-changed"):
+        sw.plan_promote(cluster.context(), OTHER, max_changed=found.ratio / 2)
+    before = cluster.world()
+    said = story.cli("promote", OTHER)
+    assert said.code == 0, said.text
+    assert "nothing is changed; add --execute" in said.out and "switchyard rollback stock-stats" in said.out
+    assert cluster.world() == before
+    story.first_plan = sw.plan_promote(cluster.context(), OTHER)
+
+
+def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story: Story) -> None:
+    for follower in (story.tail, story.behind, story.away):
+        follower.await_switch(1)
+    story.behind.stop()
+    story.away.stop()
+    story.switch(*PROMOTE)
+    assert story.live == OTHER
+    story.behind.start()
+    story.switch("rollback", APP)
+    assert story.live == GOOD
+    story.behind.await_switch(3)
+
+
+def test_a_plan_made_before_another_switch_is_refused_and_stops_nobody(story: Story) -> None:
+    assert story.first_plan is not None
+    operations = set(story.cluster.state.operations)
+    with pytest.raises(Refused, match=r"has changed since the plan was made: switch 3 made stock-stats\.v1 live"):
+        story.cluster.run(story.first_plan)
+    assert set(story.cluster.state.operations) == operations
+
+
+def test_of_two_operators_who_promote_at_once_one_is_told_of_the_other(story: Story) -> None:
+    number = story.switches + 1
+    both = [story.cluster.spawn(*PROMOTE, "--execute") for _ in range(2)]
+    won, lost = sorted((finish(each, 600) for each in both), key=lambda said: said.code)
+    assert (won.code, lost.code) == (0, 3), won.text + lost.text
+    told = ("is under way on stock-stats.v", "stock-stats.v3 is live already", "has changed since the plan was made")
+    assert any(each in lost.err for each in told), lost.err
+    assert len(lost.err.strip().splitlines()) >= 2
+    assert story.switches == number
+    story.tail.await_switch(number)
+
+
+def test_an_operation_is_resumed_for_an_operator_who_died(story: Story) -> None:
+    number = story.switches + 1
+    operation = story.killed_at_the_mark("rollback", APP, SWITCHYARD_SWITCH_TIMEOUT_S="250")
+    listed = story.cli("operations")
+    assert operation.id in listed.out and GOOD in listed.out
+    said = story.cli("rollback", APP, "--execute")
+    assert said.code == 3
+    assert f"{operation.id} of " in said.err and f"switchyard resume {operation.id}" in said.err
+    said = story.cli("resume", operation.id)
+    assert said.code == 0, said.text
+    assert story.live == GOOD and story.switches == number
+    story.tail.await_switch(number)
+    again = story.cli("resume", operation.id)
+    assert again.code == 3 and "is over: done" in again.err
+
+
+def test_consumers_go_on_when_an_operation_is_abandoned(story: Story) -> None:
+    number = story.switches
+    operation = story.killed_at_the_mark(*PROMOTE)
+    barrier = story.flagged(operation)
+    said = story.cli("abandon", operation.id, "--reason", "its operator is gone")
+    assert said.code == 0, said.text
+    story.goes_on_past(barrier, operation)
+    assert story.live == GOOD and story.switches == number
+    assert "no operation is under way" in story.cli("operations").out
+
+
+def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story) -> None:
+    number = story.switches
+    operation = story.killed_at_the_mark(*PROMOTE, SWITCHYARD_SWITCH_TIMEOUT_S="5")
+    barrier = story.flagged(operation)
+    # any command, or the supervisor, writes what the clock says
+    story.cluster.until(
+        "the switch has not been aborted",
+        lambda: journal.expire(story.cluster.registry).operations[operation.id].aborted,
+        poll_s=0.5,
+    )
+    story.goes_on_past(barrier, operation)
+    assert story.switches == number
+    said = story.cli("resume", operation.id)
+    assert said.code == 3 and "aborted" in said.err
+    # which ended it: the next one is not in its way
+    story.switch(*PROMOTE)
+    story.switch("rollback", APP)
+    assert story.live == GOOD
+
+
+def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) -> None:
+    cluster = story.cluster
+    story.switch(*PROMOTE)
+    lease = cluster.state.releases[OTHER].lease
+    assert lease is not None
+    os.kill(lease.holder.pid, signal.SIGKILL)
+    before = cluster.world()
+    cluster.until("its death goes unnoticed", lambda: "dead or stuck" in story.cli("rollback", APP).out)
+    said = story.cli("rollback", APP)
+    assert "the table is exact by the delta" in said.out or "at exactly its end" in said.out, said.out
+    # nor is it ready by what it said while it lived
+    assert story.cli("wait", OTHER, "--lag", 1_000_000, "--for", "1s", "--timeout", "4s").code == 1
+    assert cluster.world() == before
+    story.switch("rollback", APP)
+    assert story.live == GOOD
+    # it is a standby that is wanted stopped; started again it goes on where it was fenced
+    fenced = cluster.position(OTHER)
+    assert cluster.state.releases[OTHER].wanted == "stopped"
+    cluster.start(OTHER, batch=LARGE)
+    cluster.until("it has not gone on", lambda: cluster.position(OTHER) != fenced)
+
+
+def test_a_release_is_not_retired_while_someone_needs_it(story: Story) -> None:
+    before = story.cluster.world()
+    live = story.cli("retire", GOOD, "--after", "0s", "--execute")
+    assert live.code == 3 and "is live" in live.err and "roll back" in live.err
+    needed = story.cli("retire", OTHER, "--after", "0s", "--execute")
+    assert needed.code == 3 and "still needed by" in needed.err and "follower away" in needed.err
+    assert "forget-follower" in needed.err
+    assert story.cluster.world() == before
+
+
+def test_every_follower_got_every_result_once(story: Story) -> None:
+    story.away.start()
+    story.away.await_switch(story.switches)
+    story.input.close()
+    story.cluster.settle(GOOD, "trades")
+    for follower in (story.tail, story.behind, story.away):
+        follower.await_end(GOOD)
+        follower.stop()
+        ledger = check_log(APP, story.cluster.settings.bootstrap, follower.log)
+        assert ledger.clean, f"{follower.group}: {ledger.as_json()}"
+        assert ledger.input_records > 12_000
+        numbers = {line["switch"] for line in follower.lines()}
+        assert {1, story.switches} <= numbers
+    assert set(range(1, story.switches + 1)) == {line["switch"] for line in story.tail.lines()}
+
+
+def test_a_rollback_to_a_standby_that_is_stopped_is_refused_with_the_way_out(story: Story) -> None:
+    story.cluster.stop(OTHER)
+    said = story.cli("rollback", APP, "--execute")
+    assert said.code == 3
+    assert "stock-stats.v3 isn't running" in said.err and "switchyard start stock-stats.v3 --execute" in said.err
+
+
+def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
+    cluster = story.cluster
+    settings = cluster.settings
+    digest = cluster.state.releases[OTHER].spec.code_digest
+    deltas = {e.forward.topic for e in cluster.state.evidence if e.forward and OTHER in (e.live, e.new)}
+    mine = {"stock-stats.v3.g1", "stock-stats.v3.progress", "stock-stats.v3.dead-letters"} | deltas
+    namesakes = {"stock-stats.v30.g1", "stock-stats.v30.progress", "stock-stats.v30.dead-letters"}
+    assert deltas and mine | namesakes <= topic_names(settings)
+    said = story.cli("retire", OTHER, "--after", "0s", "--execute")
+    assert said.code == 0, said.text
+    left = topic_names(settings)
+    assert not mine & left
+    assert namesakes <= left
+    client = admin(settings)
+    groups = {g.group_id: g.state for g in client.list_consumer_groups().result().valid}
+    assert OTHER not in groups and groups[BAD] == ConsumerGroupState.EMPTY
+    assert not release_folder(settings, OTHER).exists() and release_folder(settings, BAD).exists()
+    assert not code_path(settings, digest).exists()
+    assert code_path(settings, cluster.state.releases[BAD].spec.code_digest).exists()
+    for command, word in (("promote", "retired"), ("start", "retired"), ("retire", "nothing is left to do")):
+        said = story.cli(command, OTHER, "--execute")
+        assert said.code == 3 and word in said.err
+
+
+def test_the_log_says_who_did_what_and_why(story: Story) -> None:
+    said = story.cli("log", APP, "--limit", 500, COLUMNS="600")
+    assert said.code == 0
+    for words in (
+        "staged stock-stats.v3 (code)",
+        "switch 2 of stock-stats: stock-stats.v1 -> stock-stats.v3",
+        "switch 3 of stock-stats: stock-stats.v3 -> stock-stats.v1",
+        "compared stock-stats.v3 with stock-stats.v1",
+        "its operator is gone",
+        "deadline passed",
+        "state stock-stats.v3 retired",
+    ):
+        assert words in said.out, said.out
+    only = story.cli("log", BAD, "--limit", 500)
+    assert "stock-stats.v30" in only.out and "staged stock-stats.v3 " not in only.out

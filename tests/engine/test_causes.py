@@ -1,0 +1,66 @@
+"""The line that tells a person the cause, out of what Spark, Python workers and the platform raise."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.engine.causes import cause
+from pipelines.errors import Refused
+
+WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 1985, in main
+    process()
+  File "/state/code/0202.zip/app_0202/helper.py", line 6, in price
+    raise ValueError(f"{text} is no price")
+ValueError: x is no price
+"""
+CHAINED = """Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: Lost task 0.0
+ (TID 4): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>]
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "helper.py", line 6, in price
+    raise KeyError
+KeyError
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+"""
+SPARK = """[USER_RAISED_EXCEPTION] this word is poison SQLSTATE: P0001
+
+JVM stacktrace:
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.raiseError(QueryExecutionErrors.scala:2858)
+\tat org.apache.spark.sql.errors.QueryExecutionErrors.raiseError(QueryExecutionErrors.scala)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("short"), "short"),
+        (ValueError(), "ValueError"),
+        (Refused("what is wrong", fix="what to do"), "what is wrong"),
+        (RuntimeError(SPARK), "[USER_RAISED_EXCEPTION] this word is poison SQLSTATE: P0001 | JVM stacktrace:"),
+        (
+            RuntimeError(WORKER),
+            "An exception was thrown from the Python worker. Please see the stack trace below. | ValueError: x is no price",
+        ),
+        (
+            RuntimeError(CHAINED),
+            "Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: Lost task 0.0 "
+            "| decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] | KeyError",
+        ),
+        (RuntimeError("Traceback (most recent call last):\n  File 'a'\nKeyError: 'b'\n"), "KeyError: 'b'"),
+    ],
+)  # fmt: skip
+def test_the_cause_is_told(error: Exception, said: str) -> None:
+    assert cause(error) == said
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(cause(ValueError("x" * 10_000))) == 1500
+    assert cause(ValueError("a\nb\nc\nd\ne"), lines=2) == "a | b"

@@ -1,0 +1,224 @@
+"""The checkpoint folder: its fence, what its files say, and a batch planned by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.engine.checkpoint import Checkpoint, CheckpointDamaged, fence, release_folder
+from pipelines.errors import Refused
+from pipelines.model.positions import SourcePosition
+from pipelines.settings import Settings
+
+RELEASE = "sums.v1"
+INPUTS = {"trades": "trades", "quotes": "quotes"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state_dir=tmp_path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """Batches 0 and 1 committed."""
+    found = Checkpoint(tmp_path / "checkpoint", INPUTS)
+    plan(found, 0, {"trades": {0: 5, 1: 6}}, {"quotes": {0: 7}}, watermark_ms=0)
+    commit(found, 0, next_watermark_ms=1_000)
+    plan(found, 1, {"trades": {0: 15, 1: 16}}, {"quotes": {0: 17}}, watermark_ms=1_000)
+    commit(found, 1, next_watermark_ms=2_000)
+    return found
+
+
+def plan(
+    checkpoint: Checkpoint, number: int, *lines: dict[str, dict[int, int]], watermark_ms: int, at_ms: int = 100
+) -> None:
+    """Writes `offsets/N` as Spark does."""
+    facts = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": at_ms + number, "conf": {"a": "b"}}
+    text = "\n".join(["v1", json.dumps(facts), *(json.dumps(line) for line in lines)])
+    write(checkpoint.path / "offsets" / str(number), text)
+
+
+def commit(checkpoint: Checkpoint, number: int, *, next_watermark_ms: int) -> None:
+    """Writes `commits/N` as Spark does."""
+    write(checkpoint.path / "commits" / str(number), f'v1\n{{"nextBatchWatermarkMs":{next_watermark_ms}}}')
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.with_name(f".{path.name}.crc").write_bytes(b"checksum")
+
+
+def made(settings: Settings, *names: str) -> Path:
+    folder = release_folder(settings, RELEASE)
+    for name in names:
+        (folder / name / "offsets").mkdir(parents=True)
+        (folder / name / "mine").write_text(name)
+    return folder
+
+
+# -- the fence
+
+
+def test_the_fence_renames_the_checkpoint_to_its_token(settings: Settings) -> None:
+    folder = made(settings, "g1.t4")
+    path = fence(settings, RELEASE, 1, 5, expected=True)
+    assert path == folder / "g1.t5"
+    assert (path / "mine").read_text() == "g1.t4"
+    assert [p.name for p in folder.iterdir()] == ["g1.t5"]
+
+
+def test_a_zombie_that_writes_on_makes_no_checkpoint_that_counts(settings: Settings) -> None:
+    folder = made(settings, "g1.t4")
+    fence(settings, RELEASE, 1, 5, expected=True)
+    # the process with token 4 thaws, and its Spark makes the folder again
+    made(settings, "g1.t4")
+    path = fence(settings, RELEASE, 1, 6, expected=True)
+    assert (path / "mine").read_text() == "g1.t4"
+    assert (folder / "g1.t6" / "offsets").is_dir()
+    assert not (folder / "g1.t4").exists()
+
+
+def test_of_several_folders_the_newest_token_wins_by_number(settings: Settings) -> None:
+    folder = made(settings, "g1.t9", "g1.t10", "g1.t2")
+    assert (fence(settings, RELEASE, 1, 11, expected=True) / "mine").read_text() == "g1.t10"
+    assert [p.name for p in folder.iterdir()] == ["g1.t11"]
+
+
+def test_a_driver_that_booted_slowly_does_not_take_the_checkpoint_back(settings: Settings) -> None:
+    folder = made(settings, "g1.t6")
+    with pytest.raises(Refused, match="token 6 has taken over"):
+        fence(settings, RELEASE, 1, 5, expected=True)
+    assert [p.name for p in folder.iterdir()] == ["g1.t6"]
+
+
+def test_another_generation_is_left_alone_and_not_taken(settings: Settings) -> None:
+    folder = made(settings, "g1.t4")
+    path = fence(settings, RELEASE, 2, 5, expected=False)
+    assert list(path.iterdir()) == []
+    assert (folder / "g1.t4" / "mine").exists()
+
+
+@pytest.mark.parametrize("empty_folder", [False, True])
+def test_a_checkpoint_that_must_be_there_and_is_not_stops_the_driver(settings: Settings, empty_folder: bool) -> None:
+    folder = release_folder(settings, RELEASE)
+    if empty_folder:
+        (folder / "g1.t4").mkdir(parents=True)
+    with pytest.raises(CheckpointDamaged, match=r"sums\.v1 generation 1 is gone") as caught:
+        fence(settings, RELEASE, 1, 5, expected=True)
+    assert "nothing starts from empty state" in caught.value.fix
+
+
+def test_a_first_start_begins_with_an_empty_folder(settings: Settings) -> None:
+    assert fence(settings, RELEASE, 1, 1, expected=False).is_dir()
+
+
+# -- what the files say
+
+
+def test_a_planned_batch_is_read_and_placed_by_the_names_of_the_sources(checkpoint: Checkpoint) -> None:
+    planned = checkpoint.planned(1)
+    assert (planned.batch_id, planned.watermark_ms, planned.timestamp_ms) == (1, 1_000, 101)
+    assert checkpoint.position(planned) == SourcePosition(sources={"trades": {0: 15, 1: 16}, "quotes": {0: 17}})
+    assert (checkpoint.last_planned(), checkpoint.last_committed()) == (1, 1)
+    assert checkpoint.committed(1) and not checkpoint.committed(2)
+
+
+def test_two_sources_on_one_topic_are_told_apart_by_their_order(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, {"left": "trades", "right": "trades"})
+    plan(checkpoint, 0, {"trades": {0: 1}}, {"trades": {0: 2}}, watermark_ms=0)
+    assert checkpoint.position(checkpoint.planned(0)).sources == {"left": {0: 1}, "right": {0: 2}}
+
+
+def test_a_batch_is_settled_when_the_watermark_did_not_move_in_it(checkpoint: Checkpoint) -> None:
+    assert not checkpoint.settled(1)
+    plan(checkpoint, 2, {"trades": {0: 15, 1: 16}}, {"quotes": {0: 17}}, watermark_ms=2_000)
+    commit(checkpoint, 2, next_watermark_ms=2_000)
+    assert checkpoint.settled(2)
+
+
+def test_an_empty_checkpoint_has_no_batches(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, INPUTS)
+    assert (checkpoint.last_planned(), checkpoint.last_committed()) == (None, None)
+    with pytest.raises(CheckpointDamaged, match="no committed batch"):
+        checkpoint.plan_next(SourcePosition(sources={}))
+
+
+@pytest.mark.parametrize("text", ["", "v1\n", "v2\n{}\n{}", 'v1\n{"batchWatermarkMs":0'])
+def test_a_file_that_is_cut_off_is_named(checkpoint: Checkpoint, text: str) -> None:
+    (checkpoint.path / "offsets" / "1").write_text(text)
+    with pytest.raises(CheckpointDamaged, match=r"offsets/1 ") as caught:
+        checkpoint.planned(1)
+    assert "bring the checkpoint back" in caught.value.fix
+
+
+@pytest.mark.parametrize("line", ['{"trades":{"0":15', "[]", '{"trades":[1]}'])
+def test_a_line_of_offsets_that_is_cut_off_is_named(checkpoint: Checkpoint, line: str) -> None:
+    text = (checkpoint.path / "offsets" / "1").read_text().splitlines()
+    (checkpoint.path / "offsets" / "1").write_text("\n".join([*text[:2], line]))
+    with pytest.raises(CheckpointDamaged, match=r"offsets/1 "):
+        checkpoint.planned(1)
+
+
+@pytest.mark.parametrize("text", ["v1\n{", "v1\n{}", "v1\n[]"])
+def test_a_commit_that_is_cut_off_is_named(checkpoint: Checkpoint, text: str) -> None:
+    (checkpoint.path / "commits" / "1").write_text(text)
+    with pytest.raises(CheckpointDamaged, match=r"commits/1 "):
+        checkpoint.next_watermark_ms(1)
+
+
+def test_a_file_that_is_gone_is_named(checkpoint: Checkpoint) -> None:
+    with pytest.raises(CheckpointDamaged, match=r"offsets/7 can't be read"):
+        checkpoint.planned(7)
+
+
+# -- planned by hand
+
+
+def test_the_next_batch_ends_at_the_target_with_the_watermark_of_its_predecessor(checkpoint: Checkpoint) -> None:
+    target = SourcePosition(sources={"trades": {0: 20, 1: 21}, "quotes": {0: 22}})
+    assert checkpoint.plan_next(target) == 2
+    planned = checkpoint.planned(2)
+    assert checkpoint.position(planned) == target
+    assert (planned.watermark_ms, planned.timestamp_ms) == (2_000, 102)
+    # the rest of the metadata is Spark's own
+    facts = json.loads((checkpoint.path / "offsets" / "2").read_text().splitlines()[1])
+    assert facts["conf"] == {"a": "b"}
+
+
+def test_what_the_target_does_not_name_stays_where_it_is(checkpoint: Checkpoint) -> None:
+    checkpoint.plan_next(SourcePosition(sources={"trades": {1: 30, 9: 99}, "others": {0: 1}}))
+    position = checkpoint.position(checkpoint.planned(2))
+    assert position.sources == {"trades": {0: 15, 1: 30}, "quotes": {0: 17}}
+
+
+def test_batches_that_were_planned_and_never_ran_are_replaced_with_their_checksums(checkpoint: Checkpoint) -> None:
+    plan(checkpoint, 2, {"trades": {0: 90, 1: 90}}, {"quotes": {0: 90}}, watermark_ms=2_000)
+    plan(checkpoint, 3, {"trades": {0: 95, 1: 95}}, {"quotes": {0: 95}}, watermark_ms=2_000)
+    target = SourcePosition(sources={"trades": {0: 20, 1: 20}, "quotes": {0: 20}})
+    assert checkpoint.plan_next(target) == 2
+    assert checkpoint.position(checkpoint.planned(2)) == target
+    left = sorted(p.name for p in (checkpoint.path / "offsets").iterdir())
+    assert left == [".0.crc", ".1.crc", "0", "1", "2"]
+
+
+def test_state_that_a_run_left_uncommitted_is_forgotten(checkpoint: Checkpoint) -> None:
+    # state version N is written by batch N - 1
+    state = checkpoint.path / "state" / "0" / "1"
+    for name in ("2.zip", ".2.zip.crc", "3.changelog", ".3.changelog.crc", "3.zip", "30.changelog"):
+        write(state / name, name)
+    checkpoint.plan_next(SourcePosition(sources={"trades": {0: 20}}))
+    left = {p.name for p in state.iterdir() if not p.name.startswith(".")}
+    assert left == {"2.zip", "30.changelog"}
+    assert not (state / ".3.changelog.crc").exists()
+
+
+def test_a_target_planned_twice_is_planned_the_same(checkpoint: Checkpoint) -> None:
+    target = SourcePosition(sources={"trades": {0: 20, 1: 20}, "quotes": {0: 20}})
+    checkpoint.plan_next(target)
+    first = (checkpoint.path / "offsets" / "2").read_bytes()
+    assert checkpoint.plan_next(target) == 2
+    assert (checkpoint.path / "offsets" / "2").read_bytes() == first

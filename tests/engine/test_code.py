@@ -1,0 +1,155 @@
+"""Frozen code: the same files make the same bytes, and what can't be frozen is refused by file and line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.engine.code import code_path, freeze, load, package_name, store
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.settings import Settings
+
+APP = """
+from pipelines.model import AppSettings, Stream, Table, Text, app
+
+@app(name="{name}", inputs={{"lines": Stream(topic="lines", value=Text("line"))}}, result=Table(key=("word",)))
+def {function}(lines, settings: AppSettings):
+    return lines
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_imported() -> Iterator[None]:
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.startswith("app_")]:
+        del sys.modules[name]
+
+
+def folder(path: Path, **modules: str) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for name, text in modules.items():
+        (path / f"{name}.py").write_text(text)
+    return path
+
+
+def one_app(name: str = "sums", function: str = "sums") -> str:
+    return APP.format(name=name, function=function)
+
+
+def test_the_same_files_make_the_same_bytes_whenever_and_wherever(tmp_path: Path) -> None:
+    first = folder(tmp_path / "a", sums=one_app(), helper="X = 1\n")
+    second = folder(tmp_path / "b", helper="X = 1\n", sums=one_app())
+    for path in second.iterdir():
+        os.utime(path, (1, 1))
+        path.chmod(0o600)
+    (second / "__pycache__").mkdir()
+    (second / "__pycache__" / "sums.py").write_text("not code")
+    (second / "notes.txt").write_text("not code")
+    one, other = freeze(first), freeze(second)
+    assert one == other == freeze(first)
+    assert one.data == other.data
+    assert sorted(one.modules) == ["helper", "sums"]
+
+
+def test_any_change_of_a_file_or_its_name_makes_another_digest(tmp_path: Path) -> None:
+    digests = {
+        freeze(folder(tmp_path / "a", sums=one_app())).digest,
+        freeze(folder(tmp_path / "b", sums=one_app() + "\n")).digest,
+        freeze(folder(tmp_path / "c", adds=one_app())).digest,
+        freeze(folder(tmp_path / "d", sums=one_app(), helper="")).digest,
+    }
+    assert len(digests) == 4
+
+
+def test_the_package_is_named_after_the_digest(tmp_path: Path) -> None:
+    code = freeze(folder(tmp_path / "a", sums=one_app()))
+    (tmp_path / "zip").write_bytes(code.data)
+    with zipfile.ZipFile(tmp_path / "zip") as archive:
+        assert {Path(name).parts[0] for name in archive.namelist()} == {package_name(code.digest)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import random", "import datetime", "from datetime import datetime", "import time", "import os, uuid",
+     "from pipelines.apps import stock_stats", "import pipelines.engine.code", "def f():\n    import secrets"],
+)  # fmt: skip
+def test_what_a_replay_would_not_repeat_or_a_zip_not_hold_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(Refused, match=r"sums\.py, line [12]: imports "):
+        freeze(folder(tmp_path / "a", sums=line))
+
+
+@pytest.mark.parametrize(
+    "line", ["from pipelines.model import app", "from .helper import X", "import json", "from . import time"]
+)
+def test_the_model_a_neighbour_and_the_rest_may_be_imported(tmp_path: Path, line: str) -> None:
+    assert freeze(folder(tmp_path / "a", sums=line, helper="X = 1", time="")).modules
+
+
+def test_a_syntax_error_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match=r"sums\.py, line 3: "):
+        freeze(folder(tmp_path / "a", sums="a = 1\nb = 2\nc = = 3\n"))
+
+
+def test_a_folder_that_is_missing_or_empty_is_bad_usage(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match="there is no code folder"):
+        freeze(tmp_path / "none")
+    with pytest.raises(BadUsage, match="has no Python module"):
+        freeze(folder(tmp_path / "empty"))
+
+
+def stored(tmp_path: Path, **modules: str) -> tuple[Path, str]:
+    code = freeze(folder(tmp_path / "tree", **modules))
+    return store(Settings(state_dir=tmp_path), code), code.digest
+
+
+def test_an_app_is_found_in_frozen_code_and_stays_what_it_was(tmp_path: Path) -> None:
+    path, digest = stored(tmp_path, sums=one_app(), other=one_app("others", "others"))
+    assert path == code_path(Settings(state_dir=tmp_path), digest)
+    # the working tree changes, the zip doesn't
+    folder(tmp_path / "tree", sums="raise RuntimeError")
+    app, module = load(path, digest, "sums")
+    assert (app.name, module) == ("sums", "sums")
+    assert app.module == f"{package_name(digest)}.sums"
+
+
+def test_an_app_that_is_imported_by_a_neighbour_is_one_app(tmp_path: Path) -> None:
+    path, digest = stored(tmp_path, sums=one_app(), more="from .sums import sums\n")
+    assert load(path, digest, "sums")[1] == "sums"
+
+
+def test_an_app_that_is_not_there_or_there_twice_is_bad_usage(tmp_path: Path) -> None:
+    path, digest = stored(tmp_path, sums=one_app(), copy=one_app(function="again"))
+    with pytest.raises(BadUsage, match="no app none in that code; there is: sums"):
+        load(path, digest, "none")
+    with pytest.raises(BadUsage, match="app sums is defined 2 times: copy, sums"):
+        load(path, digest, "sums")
+
+
+def test_a_module_that_can_not_be_imported_is_named(tmp_path: Path) -> None:
+    path, digest = stored(tmp_path, sums="1 / 0")
+    with pytest.raises(BadUsage, match="module sums can't be imported: ZeroDivisionError"):
+        load(path, digest, "sums")
+
+
+def test_frozen_code_that_is_gone_or_of_another_digest_stops_the_driver(tmp_path: Path) -> None:
+    path, digest = stored(tmp_path, sums=one_app())
+    with pytest.raises(SwitchyardError, match="does not hold the code of digest 0000"):
+        load(path, "0" * 64, "sums")
+    path.unlink()
+    with pytest.raises(SwitchyardError, match="is gone"):
+        load(path, digest, "sums")
+
+
+def test_storing_twice_leaves_the_first(tmp_path: Path) -> None:
+    path, _ = stored(tmp_path, sums=one_app())
+    before = path.stat().st_ino
+    stored(tmp_path, sums=one_app())
+    assert path.stat().st_ino == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]

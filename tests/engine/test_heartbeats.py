@@ -1,0 +1,39 @@
+"""Heartbeats, read back: the newest of each release's newest driver."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from pipelines.kafka.client import producer
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.registry import Registry, now_ms
+from pipelines.model.names import HEARTBEATS_TOPIC
+from pipelines.model.progress import Heartbeat
+from pipelines.settings import Settings
+
+pytestmark = pytest.mark.broker
+
+
+def beat(release: str, token: int, state: str) -> Heartbeat:
+    return Heartbeat(release=release, generation=1, token=token, host="h", pid=1, at_ms=now_ms(), state=state)
+
+
+def test_a_driver_that_was_superseded_does_not_hide_the_one_that_runs(broker: Settings) -> None:
+    Registry(broker).close()
+    one, other = (f"sums-{uuid.uuid4().hex[:8]}.v1" for _ in range(2))
+    client = producer(broker, linger_ms=0)
+    said = [beat(one, 1, "running"), beat(one, 2, "starting"), beat(other, 1, "running"), beat(one, 2, "running")]
+    for each in [*said, beat(one, 1, "superseded")]:
+        client.produce(HEARTBEATS_TOPIC, each.model_dump_json(), each.release, partition=0)
+    client.produce(HEARTBEATS_TOPIC, b"not a heartbeat", one, partition=0)
+    assert client.flush(30) == 0
+    found = latest_heartbeats(broker)
+    assert (found[one].token, found[one].state) == (2, "running")
+    assert found[other].state == "running"
+
+
+def test_nothing_is_told_of_a_driver_that_has_been_silent(broker: Settings) -> None:
+    Registry(broker).close()
+    assert latest_heartbeats(broker, window_s=60, now_ms=now_ms() + 3_600_000) == {}

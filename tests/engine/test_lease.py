@@ -1,0 +1,106 @@
+"""Who holds a lease, by what is known: unknown is not dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.engine.lease import held_by, is_alive, this_process
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import Holder, LeaseTaken, Release, ReleaseSpec
+from pipelines.settings import Settings
+
+NOW_MS = 1_000_000_000
+SETTINGS = Settings(lease_timeout_s=15, boot_timeout_s=120)
+ELSEWHERE = Holder(host="another-host", boot_id="boot", pid=1, started=1)
+
+SPEC = ReleaseSpec(
+    release="sums.v1", app="sums", version=1, module="sums", code_digest="0" * 64, settings={}, inputs={}, table=True,
+    key=("word",), partitions=1, schema_ddl="word string", suite=None, watermark=None, comparable="exact", change="first",
+)  # fmt: skip
+
+
+def release(holder: Holder, *, token: int = 3, age_s: float = 0.0, ended: bool = False) -> Release:
+    lease = LeaseTaken(release="sums.v1", token=token, holder=holder, at_ms=NOW_MS - int(age_s * 1000))
+    return Release(spec=SPEC, token=token, lease=lease, lease_ended=ended)
+
+
+def beat(age_s: float, *, token: int = 3, state: str = "running") -> Heartbeat:
+    at_ms = NOW_MS - int(age_s * 1000)
+    return Heartbeat(release="sums.v1", generation=1, token=token, host="h", pid=1, at_ms=at_ms, state=state)
+
+
+def holder(found: Release, heard: Heartbeat | None) -> str | None:
+    return held_by(found, heard, SETTINGS, at_ms=NOW_MS)
+
+
+def dead() -> Holder:
+    """A process of this host that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    mine = this_process(SETTINGS)
+    process.wait()
+    return mine.model_copy(update={"pid": process.pid})
+
+
+def test_nobody_holds_a_lease_that_was_never_taken_or_has_ended() -> None:
+    assert holder(Release(spec=SPEC), None) is None
+    assert holder(release(this_process(SETTINGS), ended=True), beat(0.1)) is None
+
+
+def test_a_process_proven_dead_holds_nothing_however_fresh_its_heartbeat() -> None:
+    assert holder(release(dead()), beat(0.1)) is None
+    assert holder(release(dead()), None) is None
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_the_holder() -> None:
+    mine = this_process(SETTINGS)
+    assert is_alive(mine, SETTINGS) is True
+    assert is_alive(mine.model_copy(update={"started": mine.started - 1}), SETTINGS) is False
+    assert is_alive(mine.model_copy(update={"boot_id": "before the reboot"}), SETTINGS) is False
+
+
+def test_a_process_that_ended_and_was_not_waited_for_is_dead() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    mine = this_process(SETTINGS).model_copy(update={"pid": process.pid, "started": started})
+    assert is_alive(mine, SETTINGS) is True
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert is_alive(mine, SETTINGS) is False
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+def test_of_another_host_nothing_is_known() -> None:
+    assert is_alive(ELSEWHERE, SETTINGS) is None
+
+
+@pytest.mark.parametrize(("age_s", "held"), [(0.1, True), (14.9, True), (15.0, False), (500.0, False)])
+def test_a_heartbeat_counts_while_it_is_young(age_s: float, held: bool) -> None:
+    for process in (ELSEWHERE, this_process(SETTINGS)):
+        found = holder(release(process, age_s=1000), beat(age_s))
+        assert (found is not None) is held
+        if found:
+            assert f"process {process.pid} on {process.host} (token 3)" in found
+
+
+@pytest.mark.parametrize(("age_s", "held"), [(1.0, True), (119.0, True), (120.0, False)])
+def test_a_boot_has_time_until_its_first_heartbeat(age_s: float, held: bool) -> None:
+    assert (holder(release(ELSEWHERE, age_s=age_s), None) is not None) is held
+
+
+def test_a_heartbeat_of_an_older_token_says_nothing_of_the_new_holder() -> None:
+    assert "starting for 5 s" in (holder(release(ELSEWHERE, age_s=5), beat(0.1, token=2)) or "")
+    assert holder(release(ELSEWHERE, age_s=500), beat(0.1, token=2)) is None
+
+
+def test_this_process_names_itself() -> None:
+    assert this_process(SETTINGS).pid == os.getpid()
+    assert this_process(SETTINGS).started > 0

@@ -1,0 +1,244 @@
+"""Every kind of registry entry, written and read back; every stage of a plan, journaled and read back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from orchestration.operations.plan import Plan, Table, new_id
+from orchestration.operations.stages import (
+    AbortSwitch,
+    Align,
+    AppendSwitch,
+    AwaitStopped,
+    BeginGeneration,
+    ChooseStart,
+    Compare,
+    CreateTopic,
+    DeleteFiles,
+    DeleteGroup,
+    DeleteTopic,
+    Fence,
+    FlagBoundary,
+    Launch,
+    Meet,
+    RecordRelease,
+    SetState,
+    Stage,
+    StoreCode,
+    Want,
+    WriteDelta,
+    describe,
+    from_journal,
+    to_journal,
+)
+from pipelines.errors import SwitchyardError
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.registry import (
+    AlignOrdered,
+    AnyEntry,
+    Closed,
+    DeltaSegment,
+    Entry,
+    EvidenceRecorded,
+    FollowerRegistered,
+    FollowerRemoved,
+    GenerationStarted,
+    Holder,
+    LeaseEnded,
+    LeaseTaken,
+    MarkOrdered,
+    Opened,
+    Promoted,
+    Proposed,
+    ReadyRecorded,
+    RegistryState,
+    Staged,
+    StateSet,
+    Switch,
+    SwitchAborted,
+    VerdictRecorded,
+    WantedSet,
+    decode,
+    encode,
+    fold,
+)
+from tests.engine.test_lease import SPEC
+
+NAME, OP = "sums.v1", "promote-1"
+AT = SourcePosition(sources={"lines": {0: 5, 11: 7}})
+RESULT = ResultPosition(topics={"sums.v1.g1": {0: 3}})
+SEGMENT = DeltaSegment(topic="sums.delta.1", start=0, end=4)
+SWITCH = Switch(number=2, old="sums.v0", old_generation=1, old_end=RESULT, new=NAME, new_generation=1, new_start=RESULT,
+                delta=(SEGMENT,), cut=AT, allowed="gap")  # fmt: skip
+
+ENTRIES: list[Entry] = [
+    Staged(spec=SPEC, at_ms=1, actor="me", reason="because"),
+    GenerationStarted(release=NAME, generation=1, start=AT),
+    StateSet(release=NAME, state="hydrating"),
+    WantedSet(release=NAME, wanted="running"),
+    LeaseTaken(release=NAME, token=4, holder=Holder(host="h", boot_id="b", pid=1, started=2)),
+    LeaseEnded(release=NAME, token=4),
+    Opened(id=OP, name="promote", releases=(NAME,), alias="sums", deadline_ms=9, plan={"facts": {"a": "b"}}),
+    AlignOrdered(id=OP, release=NAME, other="sums.v0", switch=2),
+    MarkOrdered(id=OP, release="sums.v0", past=AT, switch=2, alias="sums", deadline_ms=9),
+    EvidenceRecorded(
+        id="diff-1",
+        live="sums.v0",
+        live_generation=1,
+        new=NAME,
+        new_generation=1,
+        cut=AT,
+        live_result=RESULT,
+        new_result=RESULT,
+        summary={"changed": 1},
+        forward=SEGMENT,
+    ),
+    VerdictRecorded(
+        release=NAME,
+        generation=1,
+        evidence="diff-1",
+        upto=RESULT,
+        passed=3,
+        failed=1,
+        errored=0,
+        failures=("a",),
+        docs="index.html",
+    ),
+    ReadyRecorded(release=NAME, generation=1, facts={"behind_records": 0}),
+    Proposed(id="promote-2", name="promote", releases=(NAME,), alias="sums", plan={"facts": {"a": "b"}}),
+    Promoted(alias="sums", switch=SWITCH, op=OP),
+    SwitchAborted(alias="sums", id="promote-2"),
+    FollowerRegistered(alias="sums", group="reader"),
+    FollowerRemoved(alias="sums", group="gone"),
+    Closed(id=OP, outcome="done", detail="fine"),
+]
+
+STAGES: list[Stage] = [
+    StoreCode(digest="0" * 64, data=b"\x00\xffPK"),
+    CreateTopic(name="sums.v1.g1", partitions=4, config={"cleanup.policy": "compact"}),
+    RecordRelease(release=NAME, entries=(Staged(spec=SPEC), GenerationStarted(release=NAME, generation=1, start=AT))),
+    BeginGeneration(release=NAME, generation=2, start=AT),
+    Want(release=NAME, wanted="running"),
+    Launch(release=NAME, force=True),
+    AwaitStopped(release=NAME, timeout_s=1.5),
+    SetState(release=NAME, state="retired"),
+    Align(release=NAME, other="sums.v0", switch=None, timeout_s=60.0),
+    FlagBoundary(release=NAME, other="sums.v0", switch=2, alias="sums", deadline_s=60.0),
+    Meet(release=NAME, other="sums.v0", switch=2, timeout_s=60.0),
+    Compare(live="sums.v0", new=NAME, tolerance=0.1, samples=3),
+    WriteDelta(evidence="diff-1", old="sums.v0", new=NAME, max_changed=None),
+    AppendSwitch(alias="sums", number=2, old="sums.v0", new=NAME, evidence="diff-1", allowed="gap"),
+    AbortSwitch(alias="sums", operation=OP),
+    Fence(release="sums.v0"),
+    ChooseStart(release=NAME, other="sums.v0", allowed="duplicates"),
+    DeleteTopic(name="sums.v1.g1"),
+    DeleteGroup(group=NAME),
+    DeleteFiles(release=NAME, code_digest=None),
+]
+
+
+# code has been stored when a release is planned, and staging is not journaled
+JOURNALED = [stage for stage in STAGES if not isinstance(stage, StoreCode)]
+
+
+def kinds(of: list[Any]) -> set[type]:
+    return {type(each) for each in of}
+
+
+def test_every_kind_of_entry_and_of_stage_is_tried_here() -> None:
+    assert kinds(ENTRIES) == set(get_args(get_args(AnyEntry)[0]))
+    assert kinds(STAGES) >= set(get_args(Stage))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
+def test_an_entry_is_read_back_as_it_was_written(entry: Entry) -> None:
+    assert decode(encode(entry)) == entry
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
+def test_an_entry_about_something_unknown_changes_nothing_that_is_known(entry: Entry) -> None:
+    state = fold(RegistryState(), [entry])
+    assert NAME not in state.releases or isinstance(entry, Staged)
+    assert OP not in state.operations or isinstance(entry, Opened)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"kind":"none"}', b'{"kind":"state","release":"a","state":"odd"}'])
+def test_anything_else_is_not_an_entry(data: bytes) -> None:
+    with pytest.raises(ValidationError):
+        decode(data)
+
+
+def test_the_entries_fold_to_what_they_say_whether_read_at_once_or_one_by_one() -> None:
+    whole = fold(RegistryState(), ENTRIES)
+    stepwise = RegistryState()
+    for entry in ENTRIES:
+        stepwise = fold(stepwise, [decode(encode(entry))])
+    assert stepwise == whole
+    release, operation = whole.releases[NAME], whole.operations[OP]
+    assert (release.state, release.wanted, release.generation, release.token) == ("hydrating", "running", 1, 4)
+    assert release.lease_ended and release.start == AT and release.staged_ms == 1
+    assert release.ready is not None and release.verdict is not None and release.verdict.failures == ("a",)
+    assert operation.promoted is not None and operation.closed is not None and operation.resolved
+    assert whole.chains["sums"] == (SWITCH,) and whole.live("sums") == SWITCH
+    assert whole.followers["sums"] == ("reader",)
+    assert [e.id for e in whole.evidence] == ["diff-1"]
+    assert whole.standing_align(NAME) is None and whole.blocking(NAME) is None
+
+
+def test_orders_stand_until_their_operation_is_resolved() -> None:
+    upto = fold(RegistryState(), ENTRIES[:9])
+    assert upto.standing_align(NAME) == ENTRIES[7]
+    assert upto.standing_mark("sums.v0") == ENTRIES[8]
+    assert upto.blocking(NAME) is not None
+    aborted = fold(upto, [SwitchAborted(alias="sums", id=OP)])
+    assert aborted.standing_align(NAME) is None and aborted.standing_mark("sums.v0") is None
+
+
+def test_a_lease_that_is_not_the_newest_ends_nothing() -> None:
+    state = fold(RegistryState(), [*ENTRIES[:5], LeaseEnded(release=NAME, token=3)])
+    assert not state.releases[NAME].lease_ended
+
+
+def test_a_new_generation_has_neither_readiness_nor_verdict() -> None:
+    state = fold(RegistryState(), [*ENTRIES, GenerationStarted(release=NAME, generation=2, start=AT)])
+    assert state.releases[NAME].ready is None and state.releases[NAME].verdict is None
+
+
+@pytest.mark.parametrize("stage", JOURNALED, ids=lambda s: type(s).__name__)
+def test_a_stage_is_journaled_and_read_back(stage: Stage) -> None:
+    data = json.loads(json.dumps(to_journal(stage), default=lambda value: value.model_dump(mode="json")))
+    assert from_journal(data) == stage
+    assert describe(from_journal(data)) == describe(stage)
+
+
+@pytest.mark.parametrize("stage", JOURNALED, ids=lambda s: type(s).__name__)
+def test_a_plan_with_that_stage_goes_through_the_registry(stage: Stage) -> None:
+    plan = Plan(id=OP, operation="promote", releases=(NAME,), alias="sums", stages=(stage,), facts={"a": "b"},
+                undo="go back")  # fmt: skip
+    opened = Opened(id=OP, name=plan.operation, releases=plan.releases, alias=plan.alias, deadline_ms=1,
+                    plan=plan.for_journal())  # fmt: skip
+    read = decode(encode(opened))
+    assert isinstance(read, Opened)
+    again = Plan.from_journal(read)
+    assert again.stages == plan.stages
+    assert (again.id, again.operation, again.releases, again.facts) == (OP, "promote", (NAME,), {"a": "b"})
+
+
+def test_a_stage_of_another_version_of_the_platform_is_named() -> None:
+    with pytest.raises(SwitchyardError, match="a stage Teleport that this version doesn't know"):
+        from_journal({"stage": "Teleport"})
+
+
+def test_a_plan_is_shown_with_all_that_it_would_do() -> None:
+    table = Table(title="what", columns=("a", "b"), rows=(("1", "x|y"),))
+    plan = Plan(id=new_id("retire"), operation="retire", releases=(NAME,), stages=tuple(STAGES), tables=(table,),
+                facts={"state": "standby"}, warnings=("careful",), undo="")  # fmt: skip
+    text = plan.markdown()
+    for step in plan.steps():
+        assert step in text
+    assert "x\\|y" in text and "> careful" in text and "| state | standby |" in text
+    assert json.loads(json.dumps(plan.as_json()))["stages"] == plan.steps()

@@ -1,0 +1,64 @@
+"""Steps on one registry by two operators: whoever comes second decides on what the first has written."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from pipelines.errors import Refused
+from pipelines.kafka.registry import Registry
+from pipelines.model.registry import Entry, FollowerRegistered, Opened, RegistryState
+from pipelines.settings import Settings
+
+pytestmark = pytest.mark.broker
+
+
+def opening(name: str, release: str) -> Opened:
+    return Opened(id=f"{name}-{release}", name=name, releases=(release,), deadline_ms=2**60)
+
+
+def test_the_second_of_two_steps_sees_the_first_and_can_refuse(broker: Settings) -> None:
+    release = f"sums-{uuid.uuid4().hex[:8]}.v1"
+    decided: list[str] = []
+
+    def begin(name: str, state: RegistryState) -> Sequence[Entry]:
+        decided.append(name)
+        other = state.blocking(release)
+        if other is not None:
+            raise Refused(f"{other.opened.name} is under way", fix="wait")
+        return [opening(name, release)]
+
+    with Registry(broker, actor="ann") as ann, Registry(broker, actor="bob") as bob:
+        assert ann.state() == bob.state()
+
+        def ann_while_bob_is_quicker(state: RegistryState) -> Sequence[Entry]:
+            if decided == []:
+                entries = begin("promote", state)
+                bob.step(lambda s: begin("retire", s))
+                return entries
+            return begin("promote", state)
+
+        with pytest.raises(Refused, match="retire is under way"):
+            ann.step(ann_while_bob_is_quicker)
+        assert decided == ["promote", "retire", "promote"]
+        under_way = [o.opened for o in ann.state().operations.values() if release in o.opened.releases]
+        assert [(o.name, o.actor) for o in under_way] == [("retire", "bob")]
+
+
+def test_a_step_fills_in_who_when_and_why_and_returns_what_it_made(broker: Settings) -> None:
+    alias = f"sums-{uuid.uuid4().hex[:8]}"
+    with Registry(broker, actor="ann") as ann, Registry(broker, actor="bob") as bob:
+        state = ann.step(lambda _: [FollowerRegistered(alias=alias, group="g")], op="op-1", reason="because")
+        assert state.followers[alias] == ("g",)
+        assert bob.state().followers[alias] == ("g",)
+        entry = bob.entries[-1]
+        assert (entry.actor, entry.op, entry.reason, entry.at_ms > 0) == ("ann", "op-1", "because", True)
+        assert not bob.poll(0)
+
+
+def test_a_step_of_nothing_writes_nothing(broker: Settings) -> None:
+    with Registry(broker) as registry:
+        before = registry.step(lambda _: [])
+        assert registry.step(lambda _: []) == before

@@ -1,0 +1,137 @@
+"""Settings, and how they reach Kafka's two clients: librdkafka by its names, Spark's source by those of Java."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.engine.session import spark_kafka_options
+from pipelines.kafka.client import consumer_config, producer_config
+from pipelines.settings import Settings
+
+
+def test_only_security_is_taken_from_the_kafka_table() -> None:
+    with pytest.raises(ValidationError, match=r"not acks, group\.id"):
+        Settings(kafka={"acks": "0", "group.id": "x", "sasl.mechanism": "PLAIN"})
+
+
+@pytest.mark.parametrize("name", ["isolation.level", "enable.idempotence", "bootstrap.servers", "transactional.id"])
+def test_what_guards_a_guarantee_can_not_be_set(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Settings(kafka={name: "x"})
+
+
+def test_the_environment_carries_every_setting_to_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = Settings(
+        state_dir=tmp_path,
+        kafka={"sasl.mechanism": "PLAIN"},
+        spark={"spark.a": "b c"},
+        trigger_s=0.1,
+        spark_master="local",
+    )
+    for name, value in mine.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir("/")
+    assert Settings() == mine
+
+
+def test_a_relative_state_dir_is_made_absolute() -> None:
+    assert Settings(state_dir=Path("somewhere")).state_dir == Path.cwd() / "somewhere"
+
+
+def test_the_file_is_read_and_the_environment_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "switchyard.toml").write_text(
+        'driver_cores = 3\ntrigger_s = 2.0\n[kafka]\n"ssl.ca.location" = "ca.pem"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWITCHYARD_TRIGGER_S", "1")
+    found = Settings()
+    assert (found.driver_cores, found.trigger_s, found.kafka) == (3, 1.0, {"ssl.ca.location": "ca.pem"})
+
+
+def test_an_unknown_line_of_the_file_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "switchyard.toml").write_text("driver_core = 3\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValidationError, match="driver_core"):
+        Settings()
+
+
+def test_clients_read_committed_and_partition_as_java_does() -> None:
+    settings = Settings(bootstrap_servers="k:1", kafka={"sasl.mechanism": "PLAIN"})
+    assert consumer_config(settings)["isolation.level"] == "read_committed"
+    assert consumer_config(settings)["enable.auto.commit"] is False
+    made = producer_config(settings, transactional_id="a.v1")
+    assert made["partitioner"] == "murmur2_random"
+    assert made["enable.idempotence"] is True
+    assert (made["transactional.id"], made["sasl.mechanism"], made["bootstrap.servers"]) == ("a.v1", "PLAIN", "k:1")
+
+
+# -- Spark's source
+
+
+def options(**kafka: str) -> dict[str, str]:
+    given = {name.replace("_", "."): value for name, value in kafka.items()}
+    return spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=given))
+
+
+def test_without_security_only_the_servers_and_what_may_be_read() -> None:
+    assert options() == {"kafka.bootstrap.servers": "k:1", "kafka.isolation.level": "read_committed"}
+
+
+@pytest.mark.parametrize("spelling", ["sasl_mechanism", "sasl_mechanisms"])
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+        ("SCRAM-SHA-512", "scram.ScramLoginModule"),
+    ],
+)
+def test_a_login_is_translated_to_jaas(spelling: str, mechanism: str, module: str) -> None:
+    found = options(
+        **{spelling: mechanism}, security_protocol="SASL_SSL", sasl_username="me", sasl_password='pass"word'
+    )
+    assert found["kafka.security.protocol"] == "SASL_SSL"
+    assert found["kafka.sasl.mechanism"] == mechanism
+    assert found["kafka.sasl.jaas.config"] == (
+        f'org.apache.kafka.common.security.{module} required username="me" password="pass\\"word";'
+    )
+    assert not {"kafka.sasl.mechanisms", "kafka.sasl.username", "kafka.sasl.password"} & found.keys()
+
+
+def test_a_backslash_in_a_password_stays_one() -> None:
+    found = options(sasl_mechanism="PLAIN", sasl_username="me", sasl_password='a\\b"c\\')
+    # in JAAS a backslash makes the next character literal
+    assert found["kafka.sasl.jaas.config"].endswith('password="a\\\\b\\"c\\\\";')
+
+
+def test_a_jaas_line_that_is_given_is_taken_as_it_is() -> None:
+    found = options(sasl_mechanism="PLAIN", sasl_username="me", sasl_jaas_config="mine required;")
+    assert found["kafka.sasl.jaas.config"] == "mine required;"
+
+
+def test_pem_files_are_read_into_the_options(tmp_path: Path) -> None:
+    paths = {}
+    for name in ("ca", "certificate", "key"):
+        paths[name] = tmp_path / f"{name}.pem"
+        paths[name].write_text(f"-----BEGIN {name}-----")
+    found = options(
+        security_protocol="SSL",
+        ssl_ca_location=str(paths["ca"]),
+        ssl_certificate_location=str(paths["certificate"]),
+        ssl_key_location=str(paths["key"]),
+        ssl_key_password="secret",
+    )
+    assert found["kafka.ssl.truststore.type"] == found["kafka.ssl.keystore.type"] == "PEM"
+    assert found["kafka.ssl.truststore.certificates"] == "-----BEGIN ca-----"
+    assert found["kafka.ssl.keystore.certificate.chain"] == "-----BEGIN certificate-----"
+    assert found["kafka.ssl.keystore.key"] == "-----BEGIN key-----"
+    assert found["kafka.ssl.key.password"] == "secret"
+    assert not any(name.endswith(".location") for name in found)
+
+
+def test_nothing_of_this_machine_leaks_into_the_settings() -> None:
+    assert not [name for name in os.environ if name.startswith("SWITCHYARD_KAFKA")]

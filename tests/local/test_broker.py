@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestration.local import server_config
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.jars import broker_jars
+from orchestration.local.preflight import find_java
+from orchestration.local.process import ProcessRef
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.kafka.client import admin, consumer, producer, require_broker
+from pipelines.settings import Settings
+from tests.conftest import BROKER_PORT, FreshTopic
+
+# beside the session's own broker and its controller
+PORT = BROKER_PORT + 2
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state_dir=tmp_path / "state", broker_port=PORT, broker_heap_mb=256)
+
+
+@pytest.fixture
+def own(settings: Settings) -> Iterator[EmbeddedBroker]:
+    """A broker of the test's own, not started yet."""
+    embedded = EmbeddedBroker(settings)
+    yield embedded
+    embedded.stop()
+
+
+def write(settings: Settings, topic: str, value: bytes) -> None:
+    client = producer(settings)
+    client.produce(topic, value, partition=0)
+    assert client.flush(10) == 0
+
+
+def read(settings: Settings, topic: str, count: int) -> list[bytes | None]:
+    """The first `count` values of partition 0."""
+    from confluent_kafka import TopicPartition
+
+    client = consumer(settings)
+    try:
+        client.assign([TopicPartition(topic, 0, 0)])
+        return [message.value() for message in client.consume(count, timeout=10)]
+    finally:
+        client.close()
+
+
+def test_a_cluster_of_ones_own_has_no_embedded_broker() -> None:
+    with pytest.raises(BadUsage, match="existing cluster, elsewhere:9092"):
+        EmbeddedBroker(Settings(bootstrap_servers="elsewhere:9092"))
+
+
+def test_stopping_what_was_never_started_leaves_no_trace(own: EmbeddedBroker, settings: Settings) -> None:
+    assert own.stop() is False
+    assert not own.status().running
+    assert not settings.state_dir.exists()
+
+
+def test_a_busy_port_is_refused_before_anything_is_written(own: EmbeddedBroker, settings: Settings) -> None:
+    for port in (PORT, PORT + 1):
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            with pytest.raises(SwitchyardError) as caught:
+                own.start()
+        assert f"port {port} is busy: process {os.getpid()}" in caught.value.what
+        assert "SWITCHYARD_BROKER_PORT" in caught.value.fix
+    assert not (settings.state_dir / "broker" / "data").exists()
+
+
+def test_without_java_it_says_how_to_get_one(
+    own: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SwitchyardError, match="no Java") as caught:
+        own.start()
+    assert "openjdk-17" in caught.value.fix
+
+
+def test_a_pid_file_of_another_process_is_not_believed(own: EmbeddedBroker, settings: Settings) -> None:
+    me = ProcessRef.of(os.getpid())
+    assert me is not None
+    (settings.state_dir / "broker").mkdir(parents=True)
+    ProcessRef(pid=me.pid, started="earlier").write(settings.state_dir / "broker" / "broker.pid")
+    assert not own.status().running
+    assert own.stop() is False
+
+
+@pytest.mark.broker
+def test_data_is_kept_and_a_second_start_is_none(own: EmbeddedBroker, settings: Settings) -> None:
+    from confluent_kafka.admin import NewTopic
+
+    first = own.start()
+    assert own.start().pid == first.pid
+    client = admin(settings)
+    client.create_topics([NewTopic("kept", 1, 1)])["kept"].result(timeout=10)
+    write(settings, "kept", b"before")
+
+    assert own.stop() is True
+    assert not own.status().running
+    second = own.start()
+    assert second.pid != first.pid
+    assert read(settings, "kept", 1) == [b"before"]
+
+    # killed in the middle: nothing of it is in the way, and what was acknowledged is there
+    write(settings, "kept", b"after")
+    assert second.pid is not None
+    os.kill(second.pid, signal.SIGKILL)
+    own.start()
+    assert read(settings, "kept", 2) == [b"before", b"after"]
+
+
+@pytest.mark.broker
+def test_one_that_dies_while_starting_tells_its_last_words(own: EmbeddedBroker, settings: Settings) -> None:
+    own.start()
+    own.stop()
+    meta = settings.state_dir / "broker" / "data" / "meta.properties"
+    meta.chmod(meta.stat().st_mode | stat.S_IWUSR)
+    meta.write_text(meta.read_text().replace("node.id=1", "node.id=77"))
+    with pytest.raises(SwitchyardError, match="died while starting") as caught:
+        own.start()
+    assert "77" in caught.value.what
+    assert "broker.log" in caught.value.fix
+    assert not own.status().running
+
+
+@pytest.mark.broker
+def test_a_running_broker_keeps_its_port(own: EmbeddedBroker, settings: Settings) -> None:
+    own.start()
+    moved = EmbeddedBroker(settings.model_copy(update={"broker_port": PORT + 4}))
+    with pytest.raises(BadUsage, match=f"already runs on port {PORT}"):
+        moved.start()
+    assert own.status().answering
+
+
+@pytest.mark.broker
+def test_status_tells_memory_and_place(broker: Settings) -> None:
+    found = EmbeddedBroker(broker).status()
+    assert found.running
+    assert found.answering
+    assert found.heap_mb == broker.broker_heap_mb
+    assert found.resident_bytes is not None and found.resident_bytes > 50 * 2**20
+    assert found.uptime_s is not None
+    assert found.log.exists()
+
+
+@pytest.mark.broker
+def test_it_listens_on_this_machine_only(broker: Settings) -> None:
+    listening = subprocess.run(
+        [sys.executable, "-c", "print(open('/proc/net/tcp').read(), open('/proc/net/tcp6').read())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    port = f":{broker.broker_port:04X}"
+    local = [row.split()[1] for row in listening.splitlines() if len(row.split()) > 3 and row.split()[3] == "0A"]
+    addresses = {address.removesuffix(port) for address in local if address.endswith(port)}
+    assert addresses and addresses <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+@pytest.mark.broker
+def test_a_misspelt_topic_is_not_created(broker: Settings) -> None:
+    client = admin(broker)
+    client.list_topics("misspelt", timeout=10)
+    assert "misspelt" not in client.list_topics(timeout=10).topics
+
+
+@pytest.mark.broker
+def test_a_fresh_topic_has_what_was_asked_for(broker: Settings, fresh_topic: FreshTopic) -> None:
+    name = fresh_topic(3, retention_ms="-1")
+    assert len(admin(broker).list_topics(name, timeout=10).topics[name].partitions) == 3
+
+
+@pytest.mark.broker
+def test_kafkas_own_tools_run_from_the_same_jars(broker: Settings, tmp_path: Path) -> None:
+    command = [
+        *(find_java().path, "-Xmx128m", "-cp", ":".join(map(str, broker_jars()))),
+        *("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--list"),
+        *("--bootstrap-server", broker.bootstrap),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.broker
+def test_the_terminal_starts_and_stops_it(settings: Settings) -> None:
+    def switchyard(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestration.cli", *arguments],
+            capture_output=True,
+            text=True,
+            env=settings.child_environment(),
+            check=False,
+        )
+
+    try:
+        up = switchyard("up")
+        assert (up.returncode, up.stderr) == (0, "")
+        # the command has ended, and the broker has not
+        require_broker(settings)
+        shown = switchyard("status", "--json")
+        assert shown.returncode == 0
+        assert json.loads(shown.stdout)["heap_mb"] == 256
+        assert "heap at most 256 MiB, resident" in switchyard("status").stdout
+    finally:
+        down = switchyard("down")
+    assert "broker stopped" in down.stdout
+    assert "not running" in switchyard("down").stdout
+    assert switchyard("status").returncode == 1
+    assert server_config.port(settings.state_dir / "broker") == PORT

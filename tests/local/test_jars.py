@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import hashlib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from orchestration.local import jars
+from pipelines.engine.jars import jars_dir, spark_jars
+from pipelines.errors import SwitchyardError
+
+
+def jar(name: str, content: bytes, set_name: str = "spark") -> jars.Jar:
+    return jars.Jar(
+        set_name=set_name, organisation="org", name=name, version="1", sha256=hashlib.sha256(content).hexdigest()
+    )
+
+
+def put(folder: Path, name: str, content: bytes) -> None:
+    (folder / "spark").mkdir(parents=True, exist_ok=True)
+    (folder / "spark" / f"{name}-1.jar").write_bytes(content)
+
+
+def test_the_right_files_pass(tmp_path: Path) -> None:
+    put(tmp_path, "a", b"aa")
+    jars.verify([jar("a", b"aa")], tmp_path)
+    assert jars.ensure(tmp_path, [jar("a", b"aa")]) is False
+
+
+def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, "a", b"tampered")
+    with pytest.raises(SwitchyardError, match=r"a-1\.jar is not the one that was recorded"):
+        jars.verify([jar("a", b"aa")], tmp_path)
+
+
+def test_a_missing_and_an_unlisted_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SwitchyardError, match="org:a:1 was not fetched"):
+        jars.verify([jar("a", b"aa")], tmp_path)
+    put(tmp_path, "a", b"aa")
+    put(tmp_path, "b", b"bb")
+    with pytest.raises(SwitchyardError, match=r"b-1\.jar is not on the list"):
+        jars.verify([jar("a", b"aa")], tmp_path)
+
+
+def test_a_fetched_jar_with_a_wrong_checksum_never_gets_into_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "a", b"old")
+    monkeypatch.setattr(jars, "_retrieve", lambda wanted, work: put(work, "a", b"tampered"))
+    with pytest.raises(SwitchyardError, match="is not the one that was recorded"):
+        jars.ensure(tmp_path, [jar("a", b"aa")])
+    assert (tmp_path / "spark" / "a-1.jar").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["spark"]
+
+
+def test_a_wrong_set_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "a", b"damaged")
+    put(tmp_path, "left-over", b"x")
+    monkeypatch.setattr(jars, "_retrieve", lambda wanted, work: put(work, "a", b"aa"))
+    assert jars.ensure(tmp_path, [jar("a", b"aa")]) is True
+    assert [path.name for path in (tmp_path / "spark").iterdir()] == ["a-1.jar"]
+
+
+def test_a_failing_fetch_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        '#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "17.0.1"\' && exit\necho no route\nexit 1\n'
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    with pytest.raises(SwitchyardError, match="no route") as caught:
+        jars.ensure(tmp_path / "jars", [jar("a", b"aa")])
+    assert "check the network" in caught.value.fix
+
+
+def test_the_ivy_file_asks_for_each_jar_alone() -> None:
+    root = ElementTree.fromstring(jars.ivy_file([jar("a", b""), jar("b", b"", "broker")]))
+    assert [conf.get("name") for conf in root.iter("conf")] == ["spark", "broker"]
+    asked = [(item.get("name"), item.get("conf"), item.get("transitive")) for item in root.iter("dependency")]
+    assert asked == [("a", "spark->master", "false"), ("b", "broker->master", "false")]
+
+
+def test_the_list_has_both_sets_with_checksums() -> None:
+    listed = jars.read_list()
+    assert {item.set_name for item in listed} == {"spark", "broker"}
+    assert all(len(item.sha256) == 64 for item in listed)
+    assert "spark-sql-kafka-0-10_2.13-4.0.2.jar" in {item.file_name for item in listed}
+
+
+def test_the_installation_has_what_the_list_says() -> None:
+    jars.verify(jars.read_list(), jars_dir())
+
+
+def test_jars_that_are_not_there_name_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
+    with pytest.raises(SwitchyardError) as caught:
+        spark_jars()
+    assert str(tmp_path) in caught.value.what
+    assert "make setup" in caught.value.fix

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestration.local.process import ProcessRef, spawn
+
+SLEEP = [sys.executable, "-S", "-c", "import time; print('ready', flush=True); time.sleep(600)"]
+STUBBORN = [
+    *(sys.executable, "-S", "-c"),
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)",
+]
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def started(command: list[str], tmp_path: Path) -> ProcessRef:
+    process = spawn(command, tmp_path / "output", dict(os.environ))
+    while "ready" not in (tmp_path / "output").read_text():
+        assert process.alive()
+    return process
+
+
+def test_a_file_names_the_same_process_again(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    process = ProcessRef.of(child.pid)
+    assert process is not None
+    process.write(tmp_path / "pid")
+    assert ProcessRef.read(tmp_path / "pid") == process
+    assert process.alive()
+    assert (process.resident_bytes() or 0) > 0
+    assert (process.uptime_s() or 0) >= 0
+
+
+def test_a_reused_pid_is_neither_alive_nor_ended(child: subprocess.Popen[bytes]) -> None:
+    now = ProcessRef.of(child.pid)
+    assert now is not None
+    before = ProcessRef(pid=child.pid, started=f"{now.started}0")
+    assert not before.alive()
+    assert before.terminate(timeout_s=1.0)
+    assert before.resident_bytes() is None
+    assert now.alive()
+
+
+@pytest.mark.parametrize("content", ["", "123", "{}", '{"pid": "x", "started": "1"}', "not json"])
+def test_an_unreadable_file_names_no_process(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pid").write_text(content)
+    assert ProcessRef.read(tmp_path / "pid") is None
+    assert ProcessRef.read(tmp_path / "not there") is None
+
+
+def test_a_spawned_process_leads_a_session_of_its_own(tmp_path: Path) -> None:
+    process = started(SLEEP, tmp_path)
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+    assert process.terminate(timeout_s=10.0)
+    assert not process.alive()
+    assert process.uptime_s() is None
+
+
+def test_one_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
+    process = started(STUBBORN, tmp_path)
+    assert process.terminate(timeout_s=0.1) is False
+    assert not process.alive()
+
+
+def test_one_that_was_not_waited_for_counts_as_ended(tmp_path: Path) -> None:
+    process = started(SLEEP, tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    while process.alive():
+        pass
+    assert ProcessRef.of(process.pid) is None

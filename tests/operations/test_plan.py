@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import get_args
+
+import pytest
+
+from orchestration.operations.plan import Plan, Table, join, new_id
+from orchestration.operations.stages import (
+    Align,
+    AppendSwitch,
+    CreateTopic,
+    DeleteTopic,
+    Launch,
+    RecordRelease,
+    SetState,
+    Stage,
+    StoreCode,
+    Want,
+    describe,
+    from_journal,
+    to_journal,
+)
+from pipelines.errors import SwitchyardError
+from pipelines.model.registry import GenerationStarted, Opened, Staged, StateSet
+from tests.operations.builders import POSITION, spec
+
+STAGES: tuple[Stage, ...] = (
+    Want(release="a.v1", wanted="running"),
+    Launch(release="a.v1", force=True),
+    SetState(release="a.v1", state="retired"),
+    Align(release="a.v2", other="a.v1", switch=2, timeout_s=60),
+    AppendSwitch(alias="a", number=2, old="a.v1", new="a.v2", evidence="diff-1"),
+    DeleteTopic(name="a.v1.g1"),
+)
+
+
+def plan(**changes: object) -> Plan:
+    return Plan(
+        **{"id": "promote-1", "operation": "promote", "releases": ("a.v2", "a.v1"), "stages": STAGES, **changes}
+    )  # type: ignore[arg-type]
+
+
+def test_each_stage_is_one_step_in_words() -> None:
+    steps = plan().steps()
+    assert len(steps) == len(STAGES)
+    assert steps[0] == "want a.v1 running"
+    assert "by force" in steps[1]
+    assert all("\n" not in step and "{" not in step for step in steps)
+
+
+def test_the_journal_gives_back_the_plan_that_was_begun() -> None:
+    begun = plan(alias="a", facts={"from": "a.v1"}, undo="roll back", reason="because")
+    kept = json.loads(json.dumps(begun.for_journal()))
+    opened = Opened(
+        id=begun.id, name="promote", releases=begun.releases, alias="a", deadline_ms=1, plan=kept, reason="because"
+    )
+    again = Plan.from_journal(opened)
+    assert again.stages == begun.stages
+    assert (again.id, again.operation, again.releases, again.alias) == ("promote-1", "promote", begun.releases, "a")
+    assert (again.facts, again.undo, again.reason) == (begun.facts, begun.undo, "because")
+
+
+def test_a_stage_of_another_version_is_named_with_the_way_out() -> None:
+    with pytest.raises(SwitchyardError, match="Teleport") as error:
+        from_journal({"stage": "Teleport", "release": "a.v1"})
+    assert "abandon" in error.value.fix
+
+
+def test_every_kind_of_stage_can_be_told_apart_in_the_journal() -> None:
+    names = [kind.__name__ for kind in get_args(Stage)]
+    assert len(names) == len(set(names))
+    assert to_journal(STAGES[0])["stage"] in names
+
+
+def test_markdown_shows_facts_tables_steps_and_the_way_back() -> None:
+    table = Table(title="inputs", columns=("topic", "end"), rows=(("a|b", "5"),))
+    shown = plan(
+        facts={"from": "a.v1", "to": "a.v2"}, tables=(table,), warnings=("careful",), undo="rollback"
+    ).markdown()
+    assert shown.startswith("### promote a.v2, a.v1 (`promote-1`)")
+    assert "| from | a.v1 |" in shown
+    assert "| a\\|b | 5 |" in shown
+    assert "1. want a.v1 running" in shown
+    assert "> careful" in shown
+    assert "To go back: rollback" in shown
+
+
+def test_a_plan_without_stages_says_so() -> None:
+    assert "nothing is left to do" in plan(stages=()).markdown()
+
+
+def test_json_has_the_steps_and_can_be_written() -> None:
+    data = json.loads(json.dumps(plan(alias="a").as_json()))
+    assert data["stages"] == plan().steps()
+    assert data["releases"] == ["a.v2", "a.v1"]
+    assert data["alias"] == "a"
+
+
+def test_the_frozen_code_is_neither_shown_nor_printed() -> None:
+    stage = StoreCode(digest="abc" * 20, data=b"secret")
+    assert "secret" not in describe(stage) and "secret" not in repr(stage)
+    assert "6 bytes" in describe(stage)
+
+
+def test_stages_of_a_new_release_say_what_is_created() -> None:
+    entries = (Staged(spec=spec()), GenerationStarted(release="stock-stats.v1", generation=1, start=POSITION))
+    assert describe(RecordRelease(release="stock-stats.v1", entries=entries)) == "enter stock-stats.v1 in the registry"
+    assert "compact" in describe(CreateTopic(name="t", partitions=4, config={"cleanup.policy": "compact"}))
+    assert StateSet(release="a", state="live").kind == "state"
+
+
+def test_an_id_sorts_by_time_and_can_be_read_aloud() -> None:
+    one = new_id("promote", now=datetime(2026, 11, 21, 11, 5, 32, tzinfo=UTC))
+    assert re.fullmatch(r"promote-20261121-110532-[0-9a-f]{4}", one)
+    assert new_id("promote", now=datetime(2026, 11, 21, 11, 5, 33, tzinfo=UTC)) > one
+
+
+def test_join_says_none_for_nothing() -> None:
+    assert join([]) == "none"
+    assert join(["a", "b"]) == "a, b"

@@ -1,0 +1,195 @@
+"""What staging decides without a broker: what changed, against which release, and what a refused promotion lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestration.operations.context import find_release, refuse_blocked, version_of
+from orchestration.operations.overview import _subjects
+from orchestration.operations.release import _change, _predecessor, _schema_warnings
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _not_checked, _not_compared, evidence_for
+from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import (
+    Closed,
+    Opened,
+    Promoted,
+    RegistryState,
+    Staged,
+    StateSet,
+    Switch,
+    VerdictRecorded,
+    fold,
+)
+from tests.operations.builders import evidence, release, spec
+
+FACTS: dict[str, Any] = {
+    "schema_ddl": "`ticker` string, `trades` bigint",
+    "key": ["ticker"],
+    "settings": {"window_s": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "digest", "expected"),
+    [
+        ({}, "0" * 64, "none"),
+        ({"settings": {"window_s": 6}}, "0" * 64, "settings"),
+        ({}, "1" * 64, "code"),
+        ({"settings": {"window_s": 6}}, "1" * 64, "code"),
+        ({"schema_ddl": "`ticker` string"}, "0" * 64, "schema"),
+        ({"key": ["ticker", "side"]}, "1" * 64, "schema"),
+    ],
+)
+def test_a_change_is_classified_by_what_weighs_most(facts: dict[str, Any], digest: str, expected: str) -> None:
+    assert _change(release(), {**FACTS, **facts}, digest) == expected
+
+
+def test_the_first_release_changes_nothing() -> None:
+    assert _change(None, FACTS, "0" * 64) == "first"
+
+
+def test_only_a_change_of_the_schema_warns_consumers() -> None:
+    wider = spec("stock-stats.v2", schema_ddl="`ticker` string", change="schema")
+    assert "must read both" in _schema_warnings(release(), wider)[0]
+    assert _schema_warnings(release(), spec("stock-stats.v2", change="code")) == ()
+    assert _schema_warnings(None, wider) == ()
+
+
+def state(*names: str, live: str | None = None, **states: str) -> RegistryState:
+    entries: list[Any] = [Staged(spec=spec(name), at_ms=1) for name in names]
+    entries += [StateSet(release=n.replace("_", ".v"), state=s) for n, s in states.items()]  # type: ignore[arg-type]
+    if live is not None:
+        start = ResultPosition(topics={})
+        switch = Switch(
+            number=1, old=None, old_generation=None, old_end=None, new=live, new_generation=1, new_start=start
+        )
+        entries.append(Promoted(alias=live.rpartition(".v")[0], switch=switch))
+    return fold(RegistryState(), entries)
+
+
+def test_a_change_is_against_the_live_release_else_the_newest_that_is_in_use() -> None:
+    known = state("a.v1", "a.v2", "a.v3", live="a.v1", a_3="retired")
+    found = _predecessor(known, known.of_app("a"), "a")
+    assert found is not None and found.name == "a.v1"
+    known = state("a.v1", "a.v2", "a.v3", a_3="retired")
+    found = _predecessor(known, known.of_app("a"), "a")
+    assert found is not None and found.name == "a.v2"
+    assert _predecessor(RegistryState(), [], "a") is None
+
+
+def test_an_app_s_name_means_its_only_release_in_use() -> None:
+    known = state("a.v1", "a.v2", "ab.v1", a_1="retired")
+    assert find_release(known, "a").name == "a.v2"
+    assert find_release(known, "ab.v1").name == "ab.v1"
+
+
+@pytest.mark.parametrize("name", ["b", "a.v9", "a", "A.v1", ""])
+def test_a_name_that_means_none_or_several_is_bad_usage_and_says_what_there_is(name: str) -> None:
+    with pytest.raises(BadUsage) as error:
+        find_release(state("a.v1", "a.v2"), name)
+    assert "a" in error.value.fix
+
+
+def test_without_a_version_the_newest_that_waits_is_meant() -> None:
+    known = state("a.v1", "a.v2", "a.v3", a_1="live", a_2="ready", a_3="retired")
+    assert version_of(known, "a", None).name == "a.v2"
+    assert version_of(known, "a", 1).name == "a.v1"
+    with pytest.raises(BadUsage, match="waits to be live"):
+        version_of(state("a.v1", a_1="live"), "a", None)
+
+
+def test_an_operation_under_way_blocks_its_releases_and_tells_whose_it_is() -> None:
+    opened = Opened(id="promote-1", name="promote", releases=("a.v1",), deadline_ms=1, actor="ada")
+    known = fold(state("a.v1", "a.v2"), [opened])
+    with pytest.raises(Refused) as error:
+        refuse_blocked(known, "a.v1")
+    assert "promote-1" in error.value.what and "ada" in error.value.what
+    assert "switchyard resume promote-1" in error.value.fix
+    refuse_blocked(known, "a.v2")
+    refuse_blocked(known, "a.v1", but="promote-1")
+    refuse_blocked(fold(known, [Closed(id="promote-1", outcome="done")]), "a.v1")
+
+
+# -- what a promotion needs
+
+
+def verdict(**changes: Any) -> VerdictRecorded:
+    values = {
+        "release": "a.v2",
+        "generation": 1,
+        "evidence": "diff-1",
+        "upto": ResultPosition(topics={}),
+        "passed": 3,
+        "failed": 0,
+        "errored": 0,
+    }
+    return VerdictRecorded(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "isn't checked"),
+        (verdict(generation=2), "isn't checked"),
+        (verdict(failed=1, failures=("volume",)), "checks failed: volume"),
+        (verdict(errored=1, failures=("volume",)), "checks failed: volume"),
+        (verdict(evidence="diff-0"), "before the last diff"),
+    ],
+)
+def test_a_verdict_opens_the_gate_only_for_what_it_looked_at(given: VerdictRecorded | None, said: str) -> None:
+    new = release("a.v2", verdict=given)
+    found = _not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"))
+    assert len(found) == 1 and said in found[0]
+
+
+def test_a_verdict_on_the_evidence_is_enough_and_no_suite_needs_none() -> None:
+    there = evidence("a.v1", "a.v2")
+    assert _not_checked(release("a.v2", verdict=verdict()), there, release("a.v1")) == []
+    assert _not_checked(release("a.v2", suite=None), there, release("a.v1")) == []
+
+
+def test_evidence_must_be_there_young_and_within_the_limit() -> None:
+    new, live = release("a.v2"), release("a.v1")
+    young = evidence("a.v1", "a.v2", at_ms=now_ms())
+    assert _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None) == []
+    assert "isn't compared" in _not_compared(new, live, None, MAX_EVIDENCE_AGE_S, None)[0]
+    old = evidence("a.v1", "a.v2", at_ms=now_ms() - 700_000)
+    assert "--max-evidence-age 600" in _not_compared(new, live, old, MAX_EVIDENCE_AGE_S, None)[0]
+    # 6 of 10 keys differ
+    assert "60.00% of the keys differ" in _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.5)[0]
+    assert _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.6) == []
+    assert _not_compared(release("a.v2", comparable="no"), live, None, MAX_EVIDENCE_AGE_S, None) == []
+
+
+def test_evidence_is_of_both_generations_whichever_was_live() -> None:
+    known = replace(RegistryState(), evidence=(evidence("a.v1", "a.v2"), evidence("a.v2", "a.v1", id="diff-2")))
+    one, other = release("a.v1"), release("a.v2")
+    found = evidence_for(known, one, other)
+    assert found is not None and found.id == "diff-2"
+    assert evidence_for(known, other, one) == found
+    assert evidence_for(known, one, replace(other, generation=2)) is None
+
+
+# -- the audit
+
+
+def test_an_entry_is_about_its_release_its_app_and_its_operation() -> None:
+    assert {"a.v1", "a"} <= _subjects(Staged(spec=spec("a.v1")))
+    assert "stock-stats" in _subjects(StateSet(release="stock-stats.v10", state="live"))
+    assert "stock-stats.v1" not in _subjects(StateSet(release="stock-stats.v10", state="live"))
+    opened = _subjects(Opened(id="promote-1", name="promote", releases=("a.v2", "a.v1"), alias="a", deadline_ms=1))
+    assert {"promote-1", "a.v1", "a.v2", "a"} <= opened
+    assert "promote-1" in _subjects(StateSet(release="a.v1", state="live", op="promote-1"))
+
+
+def test_a_switch_is_about_both_of_its_releases() -> None:
+    switch = Switch(
+        number=2, old="a.v1", old_generation=1, old_end=ResultPosition(topics={}), new="a.v2", new_generation=1,
+        new_start=ResultPosition(topics={}),
+    )  # fmt: skip
+    assert {"a.v1", "a.v2", "a"} <= _subjects(Promoted(alias="a", switch=switch))

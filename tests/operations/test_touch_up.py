@@ -1,0 +1,118 @@
+"""An evidence brought up to date: by the keys touched since, from the fold for those that only one side touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestration.operations.delta import TouchUp, _differing, touch_up
+from orchestration.operations.evidence import Comparison
+from pipelines.errors import SwitchyardError
+
+Fold = Mapping[str, str]
+Changes = Mapping[str, str | None]
+
+
+def written(folder: Path, live: Fold, new: Fold) -> Path:
+    path = folder / "fold.parquet"
+    keys = sorted({*live, *new})
+    columns = {"key": keys, "live_value": [live.get(k) for k in keys], "new_value": [new.get(k) for k in keys]}
+    path.mkdir(exist_ok=True)
+    pq.write_table(pa.table({n: pa.array(c, pa.string()) for n, c in columns.items()}), path / "part-0.parquet")
+    return path
+
+
+@pytest.fixture
+def fold(tmp_path: Path) -> Path:
+    """same: equal; moved: differs; gone: only the live result has it; come: only the new one."""
+    return written(tmp_path, {"same": "1", "moved": "1", "gone": "1"}, {"same": "1", "moved": "2", "come": "2"})
+
+
+def test_a_key_that_both_touched_needs_no_fold(tmp_path: Path) -> None:
+    found = touch_up({"k": "1"}, {"k": "2"}, tmp_path / "none", reverse=False)
+    assert found.values == {"k": ("1", "2")}
+    assert dict(found.changes()) == {"k": "2"}
+
+
+def test_a_key_that_one_side_touched_has_the_other_side_s_value_of_the_cut(fold: Path) -> None:
+    found = touch_up({"moved": "9", "same": "8"}, {"come": "7"}, fold, reverse=False)
+    assert found.values == {"moved": ("9", "2"), "same": ("8", "1"), "come": (None, "7")}
+
+
+def test_a_key_that_the_new_result_does_not_have_is_told_as_gone(fold: Path) -> None:
+    found = touch_up({"gone": "5", "fresh": "5"}, {}, fold, reverse=False)
+    assert dict(found.changes()) == {"gone": None, "fresh": None}
+
+
+def test_a_deletion_since_the_cut_is_not_undone_by_the_fold(fold: Path) -> None:
+    assert touch_up({"same": None}, {"moved": None}, fold, reverse=False).values == {
+        "same": (None, "1"),
+        "moved": ("1", None),
+    }
+
+
+def test_backwards_the_sides_of_the_fold_change_places(fold: Path) -> None:
+    found = touch_up({"moved": "9"}, {"gone": "8"}, fold, reverse=True)
+    assert found.values == {"moved": ("9", "1"), "gone": (None, "8")}
+
+
+def test_the_ratio_is_the_share_of_touched_keys_that_differ() -> None:
+    assert TouchUp(values={}).ratio == 0
+    assert TouchUp(values={"a": ("1", "1"), "b": ("1", None), "c": (None, None), "d": ("1", "2")}).ratio == 0.5
+
+
+def test_evidence_that_is_gone_is_said_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(SwitchyardError, match="is gone") as error:
+        touch_up({"k": "1"}, {}, tmp_path / "gone.parquet", reverse=False)
+    assert "switchyard diff" in error.value.fix
+
+
+values = st.sampled_from(["1", "2", "3"])
+folds = st.dictionaries(st.sampled_from("abcdef"), values, max_size=6)
+updates = st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.none(), values), max_size=6)
+
+
+def applied(fold: Fold, changes: Changes) -> dict[str, str]:
+    return {k: v for k, v in {**fold, **changes}.items() if v is not None}
+
+
+# a file is written per example: how long that takes is the machine's affair
+@settings(deadline=None, max_examples=50)
+@given(live=folds, new=folds, live_since=updates, new_since=updates, reverse=st.booleans())
+def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(
+    tmp_path_factory: pytest.TempPathFactory,
+    live: Fold,
+    new: Fold,
+    live_since: Changes,
+    new_since: Changes,
+    reverse: bool,
+) -> None:
+    path = written(tmp_path_factory.mktemp("evidence"), live, new)
+    (old, old_since), (to, to_since) = (live, live_since), (new, new_since)
+    if reverse:
+        (old, old_since), (to, to_since) = (to, to_since), (old, old_since)
+    base = {k: (v_live if reverse else v_new) for k, v_live, v_new in _differing(path)}
+    touched = dict(touch_up(old_since, to_since, path, reverse=reverse).changes())
+    # the touch-ups first; a key that they held is left out of what the evidence says
+    seen = applied(applied(old, old_since), {**base, **touched})
+    assert seen == applied(to, to_since)
+
+
+def test_a_comparison_survives_the_registry() -> None:
+    found = Comparison(
+        only_live=1, only_new=2, changed=3, identical=4, columns={"trades": 3},
+        samples=({"key": {"ticker": "IBM"}, "live": None, "new": {"trades": 1}},), live_late_dropped=5, new_watermark_ms=6,
+    )  # fmt: skip
+    assert found.total == 10
+    assert found.ratio == 0.6
+    assert Comparison.from_json({**found.as_json(), "of a later version": 1}) == found
+
+
+def test_nothing_to_compare_differs_in_nothing() -> None:
+    assert Comparison(only_live=0, only_new=0, changed=0, identical=0).ratio == 0

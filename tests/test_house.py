@@ -1,0 +1,55 @@
+"""What holds for the repository as a whole."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# may import Dagster
+DAGSTER = {"defs", "definitions"}
+
+
+def locked(name: str) -> dict[str, str]:
+    """Package -> version of a lock file; every one must carry a hash."""
+    text = (ROOT / name).read_text()
+    found = {}
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        match = re.match(r"([a-z0-9-]+)==(\S+)", entry)
+        assert match is not None, f"not pinned: {entry[:80]}"
+        assert "--hash=sha256:" in entry, f"no hash: {match[1]}"
+        found[match[1]] = match[2]
+    return found
+
+
+def test_every_direct_dependency_is_locked_at_its_version() -> None:
+    lock = locked("requirements.lock")
+    for requirement in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]:
+        match = re.match(r"([a-z0-9-]+)(?:\[[^]]*\])?(==|>=)([^,]+)", requirement)
+        assert match is not None, f"no version: {requirement}"
+        name, relation, version = match.groups()
+        assert name in lock
+        assert relation == ">=" or lock[name] == version
+
+
+def test_the_installer_is_locked_at_one_version() -> None:
+    assert locked("requirements-uv.lock") == {"uv": locked("requirements.lock")["uv"]}
+
+
+def test_no_lock_file_names_a_host() -> None:
+    for name in ("requirements.lock", "requirements-uv.lock", "orchestration/local/jars.toml"):
+        assert "://" not in (ROOT / name).read_text()
+
+
+def test_every_part_of_orchestration_is_kept_from_dagster() -> None:
+    """A new package must be added to the contract of import-linter, or be one of the two that know Dagster."""
+    [contract] = [
+        c
+        for c in PROJECT["tool"]["importlinter"]["contracts"]
+        if "dagster" in c.get("forbidden_modules", []) and "orchestration.cli" in c["source_modules"]
+    ]
+    parts = {path.stem for path in (ROOT / "orchestration").iterdir() if path.suffix == ".py" or path.is_dir()}
+    parts -= {"__init__", "__pycache__"} | DAGSTER
+    assert {f"orchestration.{part}" for part in parts} <= set(contract["source_modules"])
