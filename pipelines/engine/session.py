@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipelines.engine.jars import spark_jars
+from pipelines.engine.jars import class_archive, spark_jars
 from pipelines.settings import Settings
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -19,19 +19,26 @@ _STATE = "spark.sql.streaming.stateStore"
 
 def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = False) -> dict[str, str]:
     """Spark properties by name. RocksDB's memory comes on top of the heap, at most a quarter of it."""
-    ui = settings.spark_ui_port
+    ui, master, jars = settings.spark_ui_port, settings.spark_master or f"local[{cores}]", spark_jars()
     # a trial of some seconds never earns back what the optimising compiler costs
     compiler = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" if brief else "-XX:+UseParallelGC"
     work = settings.state_dir / "spark"
     return {
-        "spark.master": settings.spark_master or f"local[{cores}]",
+        "spark.master": master,
         "spark.driver.memory": f"{heap_mb}m",
-        "spark.jars": ",".join(str(path) for path in spark_jars()),
+        # on the class path: only from there are classes mapped from the archive; executors elsewhere must be sent them
+        **(
+            {"spark.driver.extraClassPath": ":".join(map(str, jars))}
+            if master.startswith("local")
+            else {"spark.jars": ",".join(map(str, jars))}
+        ),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} {compiler} -Dlog4j2.configurationFile={_LOGGING}",
+        # two properties, so that a setting can replace one and keep the other
+        "spark.driver.defaultJavaOptions": compiler,
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING} {_archived()}",
         "spark.ui.enabled": str(ui > 0).lower(),
         **({"spark.ui.port": str(ui), "spark.ui.prometheus.enabled": "true"} if ui else {}),
         "spark.ui.showConsoleProgress": "false",
@@ -56,6 +63,12 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         **settings.spark,
     }
+
+
+def _archived() -> str:
+    """Options that map Spark's classes. Where the archive is of another Java or other jars, Java does without, unheard."""
+    path = class_archive()
+    return f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if path.is_file() else ""
 
 
 def build_session(

@@ -38,8 +38,10 @@ def _list(
             _look_again(settings, client, {partition.topic for partition in wanted})
 
 
-# what this client knows of the leaders is of before the broker's restart; by itself it would ask that way for ever
+# what this client knows of the leaders is of before the broker's restart; by itself it would ask that way for ever.
+# No entry is what librdkafka says where it knows no leader yet, of a topic that was made just now
 _STALE = (
+    KafkaError._NOENT,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.NOT_LEADER_FOR_PARTITION,

@@ -65,10 +65,7 @@ class Cluster:
             heartbeat_s=0.5,
             switch_timeout_s=45,
             # a driver here lives for a minute: what the second compiler saves later, it never earns back
-            spark={
-                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder / 'state' / 'spark'} "
-                "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"
-            },
+            spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"},
         )
         self.folder = folder
         self.broker = EmbeddedBroker(self.settings)

@@ -50,7 +50,6 @@ def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float =
 @contextmanager
 def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
     """The settings of a broker of this module's own, with drivers as small and as quick to start as can be."""
-    work = folder / "spark"
     settings = Settings(
         **{
             "state_dir": folder,
@@ -63,8 +62,7 @@ def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
             "boot_timeout_s": BOOT_TIMEOUT_S,
             # a driver here lives for seconds: what the second compiler saves later, it never earns back
             "spark": {
-                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
-                "-Dlog4j2.level=warn"
+                "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"
             },
             **changes,
         }

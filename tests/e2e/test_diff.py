@@ -93,6 +93,7 @@ def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(stock: C
     both = ("stock-stats.v1", "stock-stats.v2")
     before = stock.position("stock-stats.v1")["trades"]
     with stock.producing("stock-stats", 400, per_second=200):
+        stock.until("v1 has read nothing new", lambda: stock.position("stock-stats.v1")["trades"] != before)
         found = diff(stock.context(), "stock-stats.v2")
         assert_nothing_differs(found, at_least=500)
         cut = evidence(stock).cut.sources["trades"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipelines.engine.session import spark_kafka_options
+from pipelines.engine.session import session_conf, spark_kafka_options
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings
 
@@ -135,3 +135,34 @@ def test_pem_files_are_read_into_the_options(tmp_path: Path) -> None:
 
 def test_nothing_of_this_machine_leaks_into_the_settings() -> None:
     assert not [name for name in os.environ if name.startswith("SWITCHYARD_KAFKA")]
+
+
+@pytest.fixture
+def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "kafka.jar").touch()
+    return tmp_path
+
+
+def java_options(settings: Settings) -> str:
+    conf = session_conf(settings, heap_mb=512, cores=1)
+    return conf["spark.driver.defaultJavaOptions"] + " " + conf["spark.driver.extraJavaOptions"]
+
+
+def test_classes_are_mapped_from_the_archive_where_there_is_one(jars: Path) -> None:
+    assert "SharedArchiveFile" not in java_options(Settings())
+    (jars / "spark-classes.jsa").touch()
+    mine = Settings(spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"})
+    assert f"-XX:SharedArchiveFile={jars / 'spark-classes.jsa'}" in java_options(mine)
+    # what a setting replaces is replaced: two collectors would end the JVM
+    assert "UseParallelGC" not in java_options(mine)
+
+
+def test_jars_are_on_the_class_path_here_and_sent_to_executors_elsewhere(jars: Path) -> None:
+    jar = str(jars / "spark" / "kafka.jar")
+    here, there = (
+        session_conf(Settings(spark_master=master), heap_mb=512, cores=1) for master in (None, "spark://host:7077")
+    )
+    assert (here["spark.driver.extraClassPath"], here.get("spark.jars")) == (jar, None)
+    assert (there.get("spark.driver.extraClassPath"), there["spark.jars"]) == (None, jar)
