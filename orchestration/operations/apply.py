@@ -107,7 +107,7 @@ class Applier:
         _context, settings = self._context, self._context.settings
         match stage:
             case StoreCode():
-                store(settings, FrozenCode(digest=stage.digest, modules=(), data=stage.data))
+                store(settings, FrozenCode(digest=stage.digest, data=stage.data))
             case CreateTopic():
                 ensure_topic(settings, stage.name, stage.partitions, stage.config)
             case RecordRelease():
