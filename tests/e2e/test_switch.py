@@ -25,6 +25,7 @@ from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin
+from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Operation, SwitchAborted
 from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, Said, finish
@@ -182,6 +183,12 @@ def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story:
     story.away.stop()
     story.switch(*PROMOTE)
     assert story.live == OTHER
+    # the one that was live flagged the barrier in passing: it neither paused for the other nor ran a batch to meet it
+    known = progress_history(story.cluster.settings, GOOD)
+    marks = {name: {m.op for p in known if (m := getattr(p, name))} for name in ("barrier", "paused", "aligned")}
+    operation = next(o for o in story.cluster.state.operations.values() if o.promoted and o.promoted.switch.number == 2)
+    assert operation.opened.id in marks["barrier"]
+    assert operation.opened.id not in marks["paused"] | marks["aligned"]
     story.behind.start()
     story.switch("rollback", APP)
     assert story.live == GOOD
