@@ -360,7 +360,11 @@ def plan_retire(
             SetState(release=release.name, state="retired"),
             *(DeleteTopic(name=topic) for topic in topics),
             DeleteGroup(group=release.name),
-            DeleteFiles(release=release.name, code_digest=None if shared else release.spec.code_digest),
+            DeleteFiles(
+                release=release.name,
+                code_digest=None if shared else release.spec.code_digest,
+                evidence=tuple(e.id for e in state.evidence if release.name in (e.live, e.new)),
+            ),
         ),
         reason=reason,
         facts={"state": release.state, "topics": join(topics)},

@@ -19,6 +19,7 @@ from orchestration.operations import journal
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.context import live_release
+from orchestration.operations.evidence import evidence_path
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
 from pipelines.engine.checkpoint import release_folder
@@ -322,6 +323,8 @@ def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
     settings = cluster.settings
     digest = cluster.state.releases[OTHER].spec.code_digest
     deltas = {e.forward.topic for e in cluster.state.evidence if e.forward and OTHER in (e.live, e.new)}
+    folds = [evidence_path(settings, e.id) for e in cluster.state.evidence if OTHER in (e.live, e.new)]
+    assert folds and all(fold.exists() for fold in folds)
     mine = {"stock-stats.v3.g1", "stock-stats.v3.progress", "stock-stats.v3.dead-letters"} | deltas
     namesakes = {"stock-stats.v30.g1", "stock-stats.v30.progress", "stock-stats.v30.dead-letters"}
     assert deltas and mine | namesakes <= topic_names(settings)
@@ -333,6 +336,7 @@ def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
     client = admin(settings)
     groups = {g.group_id: g.state for g in client.list_consumer_groups().result().valid}
     assert OTHER not in groups and groups[BAD] == ConsumerGroupState.EMPTY
+    assert not any(fold.parent.exists() for fold in folds)
     assert not release_folder(settings, OTHER).exists() and release_folder(settings, BAD).exists()
     assert not code_path(settings, digest).exists()
     assert code_path(settings, cluster.state.releases[BAD].spec.code_digest).exists()
