@@ -116,10 +116,10 @@ lock: $(STAMPS)/uv ## resolve pyproject.toml anew into the lock files
 	  --no-emit-index-url --no-annotate -q -o requirements.lock
 	@awk '/^[a-z]/ {mine = /^uv==/} mine' requirements.lock > requirements-uv.lock
 
-clean: ## caches, and all that the embedded broker holds (stopped first); keeps .venv and the jars
-	@if [ -x $(BIN)/switchyard ]; then $(BIN)/switchyard down; fi
+clean: ## caches, and all state of the embedded broker, its releases and the demo (stopped first); keeps .venv and the jars
+	@if [ -x $(BIN)/switchyard ]; then $(BIN)/python -m demo.down && $(BIN)/switchyard down; fi
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
-	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster evidence logs demo-report.json || true
+	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster data-docs demo demo-report.json evidence logs run spark || true
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean ## also .venv and the jars: the next make setup downloads again

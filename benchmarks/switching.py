@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from orchestration.operations.context import Context, open_context
 from orchestration.operations.reprocess import diff
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
+from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
 
@@ -90,7 +93,11 @@ class Consumer(threading.Thread):
 
 
 def measure(settings: Settings, keys: int) -> dict[str, Any]:
-    """Seconds from the start of `promote` and of `rollback` to the consumer's first record of the other version."""
+    """Seconds from the start of `promote` and of `rollback` to the consumer's first record of the other version.
+
+    `live_gap_s`: the longest time between two commits of the live release while it was switched away from, promote and
+    rollback; `live_batch_s`: the median of that time before.
+    """
     ensure_topic(settings, TOPIC, 4, INPUT)
     source = Input(settings, keys)
     source.load()
@@ -112,17 +119,27 @@ def measure(settings: Settings, keys: int) -> dict[str, Any]:
         found = diff(context, NEW)
         diff_s = time.monotonic() - began
         report = {"keys": found.total, "changed": found.changed, "diff_s": round(diff_s, 2)}
+        usual = _gaps_s(settings, OLD, time.time() - 30, time.time())
         report["promote_s"] = _switch(context, settings, consumer, 2, "promote", NEW)
+        gaps = _gaps_s(settings, OLD, time.time() - report["promote_s"] - 1, time.time())
         began = time.monotonic()
         context.until("the consumer has not applied the delta", lambda: consumer.settled == 2, timeout_s=300)
         report["delta_applied_s"] = round(time.monotonic() - began, 2)
         report["rollback_s"] = _switch(context, settings, consumer, 3, "rollback", APP)
+        gaps += _gaps_s(settings, NEW, time.time() - report["rollback_s"] - 1, time.time())
+        report |= {"live_gap_s": round(max(gaps), 2), "live_batch_s": round(statistics.median(usual), 2)}
     finally:
         consumer.stop()
         source.stop()
         for name in (NEW, OLD):
             rel.execute(context, rel.plan_stop(context, name))
     return report
+
+
+def _gaps_s(settings: Settings, release: str, since_s: float, until_s: float) -> list[float]:
+    """Seconds between the commits of a release's batches in a time of the epoch."""
+    at = [p.at_ms / 1000 for p in progress_history(settings, release) if p.batch.rows_in]
+    return [later - earlier for earlier, later in pairwise(at) if since_s <= later <= until_s]
 
 
 def _switch(context: Context, settings: Settings, consumer: Consumer, number: int, *command: str) -> float:

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from demo.ledger.check import check_log
 from orchestration.commands.show import show_comparison, show_plan, show_verdict
 from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.preflight import check_port
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
@@ -76,6 +77,8 @@ class Demo:
             raise SwitchyardError("the demo brings its own broker", fix="unset SWITCHYARD_BOOTSTRAP_SERVERS")
         with self._step("bring up the broker"):
             self._wipe()
+            if self._ui:
+                self._require_ui_port()
             EmbeddedBroker(self._settings).start(60)
         with self._step(f"load {HISTORY:,} trades of history"):
             self._command("produce", APP, "--history", str(HISTORY))
@@ -139,7 +142,7 @@ class Demo:
         )
         if ledger.samples:
             self._console.print_json(data=ledger.samples)
-        self._finish(producer)
+        self._finish()
         return 0 if ledger.clean and verdict.ok else 1
 
     def _hydrate(self, name: str) -> dict[str, Any]:
@@ -265,8 +268,16 @@ class Demo:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _finish(self, producer: subprocess.Popen[bytes]) -> None:
+    def _require_ui_port(self) -> None:
+        """Before anything long is done: it is wanted at the end."""
+        problem = check_port(self._ui_port, "UI_PORT")
+        if problem is not None:
+            raise SwitchyardError(problem.what, fix=f"{problem.fix}; or go without: make demo UI=0")
+
+    def _finish(self) -> None:
         if not self._ui:
+            self._end_all()
+            shutil.rmtree(self._settings.state_dir, ignore_errors=True)
             return
         self._spawn("produce", APP, "--rate", str(RATE))
         home = self._settings.state_dir / "dagster"

@@ -7,6 +7,7 @@ import pytest
 
 from orchestration import cli
 from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.settings import Settings
 
 HEAVY = ("pyspark", "dagster", "great_expectations", "pandas", "confluent_kafka")
 
@@ -31,6 +32,16 @@ def last_line(*arguments: str) -> str:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["up", "--help"], ["status", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert last_line(*arguments) == "exit 0 imported []"
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["log"], ["operations"]])
+def test_what_is_asked_at_night_imports_neither_spark_nor_dagster(
+    arguments: list[str], broker: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in broker.environment().items():
+        monkeypatch.setenv(name, value)
+    assert last_line(*arguments) == "exit 0 imported ['confluent_kafka']"
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:

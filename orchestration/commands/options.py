@@ -20,6 +20,10 @@ From = Annotated[
     Path | None,
     typer.Option("--from", metavar="CODE_DIR", help="Folder of the app's modules; default: the repository's apps."),
 ]
+SameAs = Annotated[
+    str | None,
+    typer.Option(metavar="RELEASE", help="Take this release's frozen code and settings, instead of a folder's code."),
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the app; repeatable.")]
 Correction = Annotated[str | None, typer.Option(help="Why unchanged code runs again.")]
 

@@ -105,14 +105,19 @@ def resume(
 
 
 def abandon(
-    operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")], reason: Reason = None
+    operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")],
+    reason: Reason = None,
+    as_json: Json = False,
 ) -> None:
     """End an operation whose operator is gone: consumers stay where they are."""
     from orchestration.operations import journal
     from orchestration.operations.context import open_context
 
     journal.abandon(open_context(load_settings(), say=say), operation, reason=reason)
-    print(f"{operation} is abandoned")
+    if as_json:
+        print_json({"id": operation, "abandoned": True})
+    else:
+        print(f"{operation} is abandoned")
 
 
 def forget_follower(

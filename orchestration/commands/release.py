@@ -15,6 +15,7 @@ from orchestration.commands.options import (
     Json,
     Name,
     Reason,
+    SameAs,
     Set,
     Version,
     seconds,
@@ -49,6 +50,7 @@ def stage(
     app: App,
     version: Version = None,
     code: From = None,
+    same_as: SameAs = None,
     set_: Set = None,
     correction: Correction = None,
     execute: Execute = False,
@@ -58,13 +60,22 @@ def stage(
     from orchestration.operations.release import plan_stage
 
     context = _context()
-    plan = plan_stage(context, app, version=version, code_dir=code, settings=settings_of(set_), correction=correction)
+    plan = plan_stage(
+        context,
+        app,
+        version=version,
+        code_dir=code,
+        same_as=same_as,
+        settings=settings_of(set_),
+        correction=correction,
+    )
     run_plan(plan, context, apply=execute, as_json=as_json)
 
 
 def start(
     name: Name,
     force: Annotated[bool, typer.Option(help="Take over from a driver that still lives.")] = False,
+    reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
@@ -72,15 +83,18 @@ def start(
     from orchestration.operations.release import plan_start
 
     context = _context()
-    run_plan(plan_start(context, name, force=force), context, apply=execute, as_json=as_json)
+    run_plan(plan_start(context, name, force=force, reason=reason), context, apply=execute, as_json=as_json)
 
 
-def stop(name: Name, timeout: Timeout = "120s", execute: Execute = False, as_json: Json = False) -> None:
+def stop(
+    name: Name, timeout: Timeout = "120s", reason: Reason = None, execute: Execute = False, as_json: Json = False
+) -> None:
     """Stop a release's driver at a boundary."""
     from orchestration.operations.release import plan_stop
 
     context = _context()
-    run_plan(plan_stop(context, name, timeout_s=seconds(timeout)), context, apply=execute, as_json=as_json)
+    plan = plan_stop(context, name, timeout_s=seconds(timeout), reason=reason)
+    run_plan(plan, context, apply=execute, as_json=as_json)
 
 
 def wait(name: Name, lag: Lag = 0, for_: For = "10s", timeout: Timeout = "1h", as_json: Json = False) -> None:
@@ -117,6 +131,7 @@ def reprocess(
     app: App,
     version: Version = None,
     code: From = None,
+    same_as: SameAs = None,
     set_: Set = None,
     correction: Correction = None,
     lag: Lag = 0,
@@ -135,7 +150,8 @@ def reprocess(
 
     context = _context()
     options: dict[str, Any] = {
-        "version": version, "code_dir": code, "settings": settings_of(set_), "correction": correction,
+        "version": version, "code_dir": code, "same_as": same_as, "settings": settings_of(set_),
+        "correction": correction,
     }  # fmt: skip
     if not execute:
         plan = plan_stage(context, app, **options)

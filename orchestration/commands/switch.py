@@ -83,7 +83,8 @@ def promote(
         from orchestration.operations.watch import watch as keep_watch
 
         outcome = keep_watch(context, plan.releases[0], for_s=watch_s)
-        print(outcome.message)
+        # with --json, standard output is for the program that reads it
+        (say if as_json else print)(outcome.message)
         if outcome.rolled_back:
             raise typer.Exit(1)
 
@@ -120,10 +121,10 @@ def rollback(
     run_plan(plan_rollback(context, app, allowed=allow, reason=reason), context, apply=execute, as_json=as_json)
 
 
-def abort(app: App, execute: Execute = False, as_json: Json = False) -> None:
+def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:
     """End the switch that is under way: consumers stay where they are."""
     from orchestration.operations.context import open_context
     from orchestration.operations.switch import plan_abort
 
     context = open_context(load_settings(), say=say)
-    run_plan(plan_abort(context, app), context, apply=execute, as_json=as_json)
+    run_plan(plan_abort(context, app, reason=reason), context, apply=execute, as_json=as_json)

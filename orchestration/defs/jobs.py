@@ -65,12 +65,14 @@ class RollbackConfig(Config):
 class StartConfig(Config):
     release: str = Field(description="As in stock-stats.v2.")
     force: bool = Field(default=False, description="Take over from a driver that still lives.")
+    reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
 class StopConfig(Config):
     release: str = Field(description="As in stock-stats.v2.")
     timeout_s: float = Field(default=120.0, gt=0, description="Longest to wait for its batch to end, seconds.")
+    reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
@@ -102,6 +104,7 @@ def reprocess_op(
             config.app,
             version=config.version,
             code_dir=config.folder(),
+            same_as=config.same_as,
             settings=config.settings,
             correction=config.correction,
             lag_records=config.lag_records,
@@ -124,6 +127,7 @@ def _first_step(operations: Context, config: ReprocessConfig) -> Plan:
         config.app,
         version=config.version,
         code_dir=config.folder(),
+        same_as=config.same_as,
         settings=config.settings,
         correction=config.correction,
     )
@@ -211,7 +215,7 @@ def start_op(context: OpExecutionContext, config: StartConfig, platform: Platfor
     """Starts a release's driver, or adopts the one that runs."""
 
     def make(operations: Context) -> Plan:
-        return rel.plan_start(operations, config.release, force=config.force)
+        return rel.plan_start(operations, config.release, force=config.force, reason=config.reason)
 
     _planned(context, platform, make, execute=config.execute)
 
@@ -221,7 +225,7 @@ def stop_op(context: OpExecutionContext, config: StopConfig, platform: Platform)
     """Stops a release's driver at a boundary."""
 
     def make(operations: Context) -> Plan:
-        return rel.plan_stop(operations, config.release, timeout_s=config.timeout_s)
+        return rel.plan_stop(operations, config.release, timeout_s=config.timeout_s, reason=config.reason)
 
     _planned(context, platform, make, execute=config.execute)
 

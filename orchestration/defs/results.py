@@ -31,6 +31,9 @@ class Staging(Config):
     code_dir: str | None = Field(
         default=None, description="Folder of the app's modules; default: the repository's apps."
     )
+    same_as: str | None = Field(
+        default=None, description="A release whose frozen code and settings are taken, instead of a folder's code."
+    )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Settings of the app that differ from its defaults."
     )
@@ -94,8 +97,8 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
         plan = carry_out(
             context,
             operations,
-            lambda: plan_stage(operations, app, version=parts[1], code_dir=config.folder(), settings=config.settings,
-                               correction=config.correction),
+            lambda: plan_stage(operations, app, version=parts[1], code_dir=config.folder(), same_as=config.same_as,
+                               settings=config.settings, correction=config.correction),
             execute=True,
         )  # fmt: skip
         metadata["plan"] = MetadataValue.md(plan.markdown())

@@ -54,18 +54,20 @@ def _reprocessing(app: str) -> ScheduleDefinition:
         cron_schedule=_REPROCESS_CRON,
         execution_timezone="UTC",
         default_status=DefaultScheduleStatus.STOPPED,
-        description=f"Corrects {app} for what came late: the next version reads all of history, is compared and "
+        description=f"Corrects {app} for what came late: the live release's code, as the next version, reads all of history, is compared and "
         "checked, and waits for approval. Skipped while a version waits or an operation is under way.",
     )
     def reprocessing(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
         try:
             with platform.open(context.log.info) as operations:
-                reason = why_not(operations.registry.state(), app)
+                state = operations.registry.state()
+                reason, live = why_not(state, app), live_release(state, app)
         except SwitchyardError as error:
             return SkipReason(str(error))
-        if reason is not None:
-            return SkipReason(reason)
-        config = {"app": app, "correction": "scheduled", "execute": True}
+        if reason is not None or live is None:
+            return SkipReason(reason or "")
+        # a correction of what is live, not of what happens to lie in the code's folder
+        config = {"app": app, "same_as": live.name, "correction": "scheduled", "execute": True}
         return RunRequest(run_config={"ops": {"reprocess": {"config": config}}}, tags={APP_TAG: app})
 
     return reprocessing

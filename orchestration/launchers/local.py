@@ -31,13 +31,19 @@ class LocalLauncher:
         self._settings = settings
 
     def launch(self, release: str, *, force: bool = False) -> str:
+        process = self.spawn(release, force=force)
+        _started[:] = [each for each in [*_started, process] if each.poll() is None]
+        return f"process {process.pid}, log {self.log_path(release)}"
+
+    def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
+        """Starts the driver, the leader of a process group of its own, for the caller to take leave of."""
         folder = self._settings.state_dir / "run" / release
         folder.mkdir(parents=True, exist_ok=True)
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pipelines.engine.driver", release, *(["--force"] if force else [])]
         with path.open("ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 cwd=folder,
                 env=self._settings.child_environment(),
@@ -46,8 +52,6 @@ class LocalLauncher:
                 stderr=log,
                 start_new_session=True,
             )
-        _started[:] = [each for each in [*_started, process] if each.poll() is None]
-        return f"process {process.pid}, log {path}"
 
     def log_path(self, release: str) -> Path:
         return self._settings.state_dir / "logs" / f"{release}.log"

@@ -107,7 +107,7 @@ class Applier:
         _context, settings = self._context, self._context.settings
         match stage:
             case StoreCode():
-                store(settings, FrozenCode(digest=stage.digest, modules=(), data=stage.data))
+                store(settings, FrozenCode(digest=stage.digest, data=stage.data))
             case CreateTopic():
                 ensure_topic(settings, stage.name, stage.partitions, stage.config)
             case RecordRelease():
@@ -151,6 +151,8 @@ class Applier:
             case DeleteFiles():
                 shutil.rmtree(release_folder(settings, stage.release), ignore_errors=True)
                 shutil.rmtree(settings.state_dir / "run" / stage.release, ignore_errors=True)
+                for evidence in stage.evidence:
+                    shutil.rmtree(ev.evidence_path(settings, evidence).parent, ignore_errors=True)
                 if stage.code_digest is not None:
                     code_path(settings, stage.code_digest).unlink(missing_ok=True)
             case _:

@@ -29,7 +29,7 @@ from orchestration.operations.stages import (
     Want,
 )
 from pipelines.engine.checkpoint import release_folder
-from pipelines.engine.code import freeze, store
+from pipelines.engine.code import freeze, frozen, store
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.follow import committed_number
@@ -78,13 +78,15 @@ def plan_stage(
     *,
     version: int | None = None,
     code_dir: Path | None = None,
+    same_as: str | None = None,
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
 ) -> Plan:
     """A new release of `app`: its code frozen, its function tried on empty frames, its topics its own.
 
-    `version`: None for the next free one. `correction`: why unchanged code runs again. Raises BadUsage for an unknown
-    app, topic or setting and for what the author must mend; Refused for a version staged already or without a change.
+    `version`: None for the next free one. `same_as`: a release whose frozen code and settings it takes, instead of a
+    folder's; `settings` are on top. `correction`: why unchanged code runs again. Raises BadUsage for an unknown app,
+    topic or setting and for what the author must mend; Refused for a version staged already or without a change.
     """
     state = journal.expire(context.registry)
     known = state.of_app(app)
@@ -97,10 +99,16 @@ def plan_stage(
             f"{name} is staged already ({state.releases[name].state})",
             fix="stage another version; a release never changes",
         )
-    code = freeze(code_dir or default_code_dir())
+    given = dict(settings or {})
+    if same_as is not None:
+        model = _model_for(state, app, same_as, code_dir)
+        code, given = frozen(context.settings, model.spec.code_digest), {**model.spec.settings, **given}
+        origin = model.name
+    else:
+        code, origin = freeze(code_dir or default_code_dir()), str(code_dir or "pipelines/apps")
     # the probe reads it; the same bytes under the same name are no change to anyone
     path = store(context.settings, code)
-    facts = _probe(context, path, code.digest, app, settings or {})
+    facts = _probe(context, path, code.digest, app, given)
     inputs = {}
     for source, topic in facts["inputs"].items():
         partitions = partition_count(context.settings, topic)
@@ -157,7 +165,7 @@ def plan_stage(
         reason=correction,
         facts={
             "app": app,
-            "code": f"{code.digest[:12]} from {code_dir or 'pipelines/apps'}",
+            "code": f"{code.digest[:12]} from {origin}",
             "change": spec.change + (f" against {before.name}" if before else ""),
             "settings": json.dumps(spec.settings),
             "result": f"{'table' if spec.table else 'stream'} by {', '.join(spec.key)}: {spec.schema_ddl}",
@@ -167,6 +175,15 @@ def plan_stage(
         warnings=_schema_warnings(before, spec),
         undo=f"switchyard retire {name} --execute",
     )
+
+
+def _model_for(state: RegistryState, app: str, same_as: str, code_dir: Path | None) -> Release:
+    if code_dir is not None:
+        raise BadUsage(f"code of the folder {code_dir} and the same as {same_as} can't both be", fix="leave one out")
+    model = find_release(state, same_as)
+    if model.spec.app != app:
+        raise BadUsage(f"{model.name} is a release of {model.spec.app}, not of {app}", fix=f"name one of {app}")
+    return model
 
 
 def _predecessor(state: RegistryState, known: list[Release], app: str) -> Release | None:
@@ -238,7 +255,7 @@ def _probe(context: Context, path: Path, digest: str, app: str, settings: Mappin
     return facts
 
 
-def plan_start(context: Context, name: str, *, force: bool = False) -> Plan:
+def plan_start(context: Context, name: str, *, force: bool = False, reason: str | None = None) -> Plan:
     """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives."""
     state = journal.expire(context.registry)
     release = find_release(state, name)
@@ -260,6 +277,7 @@ def plan_start(context: Context, name: str, *, force: bool = False) -> Plan:
         operation="start",
         releases=(release.name,),
         stages=stages,
+        reason=reason,
         facts={"state": release.state, "generation": str(generation)},
         undo=f"switchyard stop {release.name} --execute",
     )
@@ -278,7 +296,7 @@ def _fresh(context: Context, release: Release, generation: int) -> tuple[Stage, 
     )
 
 
-def plan_stop(context: Context, name: str, *, timeout_s: float = 120.0) -> Plan:
+def plan_stop(context: Context, name: str, *, timeout_s: float = 120.0, reason: str | None = None) -> Plan:
     """Stops a release's driver at a boundary."""
     state = journal.expire(context.registry)
     release = find_release(state, name)
@@ -289,6 +307,7 @@ def plan_stop(context: Context, name: str, *, timeout_s: float = 120.0) -> Plan:
         operation="stop",
         releases=(release.name,),
         stages=(Want(release=release.name, wanted="stopped"), AwaitStopped(release=release.name, timeout_s=timeout_s)),
+        reason=reason,
         facts={"state": release.state},
         warnings=(f"{release.name} is live: {release.spec.app} gets no new results until it is started",)
         if live is release
@@ -341,7 +360,11 @@ def plan_retire(
             SetState(release=release.name, state="retired"),
             *(DeleteTopic(name=topic) for topic in topics),
             DeleteGroup(group=release.name),
-            DeleteFiles(release=release.name, code_digest=None if shared else release.spec.code_digest),
+            DeleteFiles(
+                release=release.name,
+                code_digest=None if shared else release.spec.code_digest,
+                evidence=tuple(e.id for e in state.evidence if release.name in (e.live, e.new)),
+            ),
         ),
         reason=reason,
         facts={"state": release.state, "topics": join(topics)},

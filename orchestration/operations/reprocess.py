@@ -39,6 +39,7 @@ def reprocess(
     *,
     version: int | None = None,
     code_dir: Path | None = None,
+    same_as: str | None = None,
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
     lag_records: int = 0,
@@ -56,7 +57,7 @@ def reprocess(
     existing = state.releases.get(release_name(app, version)) if version is not None else None
     if existing is None:
         plan = rel.plan_stage(
-            context, app, version=version, code_dir=code_dir, settings=settings, correction=correction
+            context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction
         )
         name = plan.releases[0]
         rel.execute(context, plan)

@@ -185,10 +185,11 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFiles:
-    """Deletes checkpoints, run folder and, if no other release has the same, the frozen code."""
+    """Deletes checkpoints, run folder, what its comparisons found and, if no other release has the same, the frozen code."""
 
     release: str
     code_digest: str | None
+    evidence: tuple[str, ...] = ()
 
 
 Stage = (
@@ -243,7 +244,9 @@ def describe(stage: Stage) -> str:
         case DeleteGroup():
             return f"delete consumer group {stage.group}"
         case DeleteFiles():
-            return f"delete checkpoints of {stage.release}" + (" and its frozen code" if stage.code_digest else "")
+            parts = [f"delete checkpoints of {stage.release}"]
+            parts += [f"what {len(stage.evidence)} of its comparisons found"] if stage.evidence else []
+            return " and ".join([*parts, *(["its frozen code"] if stage.code_digest else [])])
         case _:
             assert_never(stage)
 

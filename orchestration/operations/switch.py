@@ -52,6 +52,7 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
     for release in (new, live):
         refuse_blocked(state, release.name)
         _require_running(context, release, beats)
+    _require_near(context, new, beats)
     return Plan(
         id=new_id("diff"),
         operation="diff",
@@ -99,6 +100,21 @@ def _require_running(context: Context, release: Release, beats: Mapping[str, Hea
             f"{release.name} isn't running",
             fix=f"`switchyard start {release.name} --execute`, then wait until it has caught up",
         )
+
+
+def _far_behind(context: Context, release: Release, beats: Mapping[str, Heartbeat]) -> str | None:
+    """That a release would have to meet the other in a batch larger than any batch may be; None: it would not."""
+    beat = beats.get(release.name)
+    lag, limit = (beat.lag_records or 0 if beat else 0), context.settings.max_records_per_batch
+    if lag <= limit:
+        return None
+    return f"{release.name} is {lag:,} records behind its input, over the {limit:,} of one batch"
+
+
+def _require_near(context: Context, release: Release, beats: Mapping[str, Heartbeat]) -> None:
+    far = _far_behind(context, release, beats)
+    if far is not None:
+        raise Refused(far, fix=f"`switchyard wait {release.name}`, then try again")
 
 
 def evidence_for(state: RegistryState, one: Release, other: Release) -> EvidenceRecorded | None:
@@ -189,6 +205,8 @@ def _not_ready(context: Context, new: Release, beats: Mapping[str, Heartbeat]) -
         lacking.append(f"its state is {new.state}")
     if held_by(new, beats.get(new.name), context.settings, at_ms=now_ms()) is None:
         lacking.append("it isn't running")
+    elif (far := _far_behind(context, new, beats)) is not None:
+        lacking.append(f"{far} (`switchyard wait {new.name}`)")
     return lacking
 
 
@@ -266,6 +284,7 @@ def plan_rollback(
         stages: tuple[Stage, ...] = (Fence(release=live.name), choose)
         warnings = _without_meeting(context, live, standby, allowed)
     else:
+        _require_near(context, standby, beats)
         stages = _meeting(context, standby, live, switch=number, alias=app)
     if standby.spec.table and evidence is not None:
         stages += (WriteDelta(evidence=evidence.id, old=live.name, new=standby.name, max_changed=None),)
@@ -321,7 +340,7 @@ def _without_meeting(
     return (f"{live.name} is dead or stuck and is fenced: {what}",)
 
 
-def plan_abort(context: Context, app: str) -> Plan:
+def plan_abort(context: Context, app: str, *, reason: str | None = None) -> Plan:
     """Ends the switch of `app` that is under way; followers that wait at its barrier go on with the old result."""
     state = journal.expire(context.registry)
     under_way = [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
@@ -337,5 +356,6 @@ def plan_abort(context: Context, app: str) -> Plan:
         releases=operation.opened.releases,
         alias=app,
         stages=(AbortSwitch(alias=app, operation=operation.id),),
+        reason=reason,
         facts={"switch": operation.id, "begun by": operation.opened.actor},
     )

@@ -32,10 +32,9 @@ def code_path(settings: Settings, digest: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenCode:
-    """`modules`: import names within the package. `data`: the zip's bytes."""
+    """`digest`: SHA-256 of names and contents, hexadecimal. `data`: the zip's bytes."""
 
     digest: str
-    modules: tuple[str, ...]
     data: bytes
 
 
@@ -64,8 +63,7 @@ def freeze(folder: Path) -> FrozenCode:
         for name, source in {"__init__.py": b"", **contents}.items():
             # zip's epoch: a date of its own would change the bytes
             archive.writestr(zipfile.ZipInfo(f"{package}/{name}", (1980, 1, 1, 0, 0, 0)), source)
-    modules = [n.removesuffix(".py").replace("/", ".") for n in contents if not n.endswith("__init__.py")]
-    return FrozenCode(digest=digest.hexdigest(), modules=tuple(modules), data=buffer.getvalue())
+    return FrozenCode(digest=digest.hexdigest(), data=buffer.getvalue())
 
 
 def _check(path: Path, source: bytes) -> None:
@@ -87,6 +85,16 @@ def _check(path: Path, source: bytes) -> None:
             if name.split(".")[0] in _CLOCKS:
                 raise Refused(f"{path}, line {node.lineno}: imports {name}; a replay would not give the same result",
                               fix="take times from event_time and identities from the input's columns")  # fmt: skip
+
+
+def frozen(settings: Settings, digest: str) -> FrozenCode:
+    """Code that was frozen before, from its zip. Raises SwitchyardError if it is gone."""
+    path = code_path(settings, digest)
+    if not path.exists():
+        raise SwitchyardError(
+            f"the frozen code {path} is gone", fix="bring it back from a backup, or give --from a folder"
+        )
+    return FrozenCode(digest=digest, data=path.read_bytes())
 
 
 def store(settings: Settings, code: FrozenCode) -> Path:

@@ -16,12 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class Heart:
-    """Sends `snapshot()` each `heartbeat_s`. A snapshot that fails is logged, and the next one tried."""
+    """Sends `snapshot()` each `heartbeat_s`. Trouble is logged once, until it is over; the next one is tried."""
 
     def __init__(self, settings: Settings, snapshot: Callable[[], Heartbeat]) -> None:
         self._interval_s = settings.heartbeat_s
         self._snapshot = snapshot
         self._producer = producer(settings, linger_ms=0)
+        self._failing = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
         self._thread.start()
@@ -32,8 +33,14 @@ class Heart:
             beat = self._snapshot()
             self._producer.produce(HEARTBEATS_TOPIC, beat.model_dump_json(exclude_none=True), beat.release, partition=0)
             self._producer.poll(0)
-        except Exception:
-            log.exception("no heartbeat could be sent")
+        except Exception as error:
+            if not self._failing:
+                log.warning("no heartbeat can be sent: %s: %s", type(error).__name__, error)
+            self._failing = True
+        else:
+            if self._failing:
+                log.info("heartbeats are sent again")
+            self._failing = False
 
     def close(self) -> None:
         """Stops, after a last one."""

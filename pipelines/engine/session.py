@@ -91,30 +91,49 @@ def build_session(
 def spark_kafka_options(settings: Settings) -> dict[str, str]:
     """Options for Spark's Kafka source, which speaks by the names of Kafka's Java client.
 
-    A login by user and password and PEM files are translated; a `sasl.jaas.config` given is taken as it is.
+    PEM files and texts, a login by user and password and one by OIDC are translated; what is given by Java's names, as
+    `sasl.jaas.config`, is taken as it is.
     """
-    given = settings.kafka
+    given = {**settings.kafka}
     options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed"}
-    mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms"))
-    for name, value in given.items():
-        if name in ("sasl.mechanisms", "sasl.username", "sasl.password"):
-            continue
-        if name == "ssl.ca.location":
-            options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": Path(value).read_text()}
-        elif name == "ssl.certificate.location":
-            options |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": Path(value).read_text()}
-        elif name == "ssl.key.location":
-            options |= {"ssl.keystore.type": "PEM", "ssl.keystore.key": Path(value).read_text()}
-        else:
-            options[name] = value
+    mechanism = given.pop("sasl.mechanisms", None) or given.get("sasl.mechanism")
     if mechanism:
-        options["sasl.mechanism"] = mechanism
-    if "sasl.username" in given and "sasl.jaas.config" not in given:
+        given["sasl.mechanism"] = mechanism
+    for name, (java, kind) in _PEM.items():
+        text = given.pop(f"{name}.pem", None)
+        path = given.pop(f"{name}.location", None)
+        if path is not None:
+            text = Path(path).read_text()
+        if text is not None:
+            options |= {f"ssl.{kind}.type": "PEM", f"ssl.{kind}.{java}": text}
+    login: dict[str, str] = {name: given.pop(name, "") for name in ("sasl.username", "sasl.password") if name in given}
+    if given.get("sasl.oauthbearer.method") == "oidc":
+        login = {name: given.pop(name) for name in (*_OIDC, "sasl.oauthbearer.method") if name in given}
+        options["sasl.login.callback.handler.class"] = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
+        module, words = "oauthbearer.OAuthBearerLoginModule", {_OIDC[n]: v for n, v in login.items() if n in _OIDC}
+    else:
         module = "scram.ScramLoginModule" if (mechanism or "").startswith("SCRAM") else "plain.PlainLoginModule"
-        user, password = (
-            given.get(n, "").replace("\\", "\\\\").replace('"', '\\"') for n in ("sasl.username", "sasl.password")
-        )
-        options["sasl.jaas.config"] = (
-            f'org.apache.kafka.common.security.{module} required username="{user}" password="{password}";'
-        )
-    return {f"kafka.{name}": value for name, value in options.items()}
+        words = {name.removeprefix("sasl."): value for name, value in login.items()}
+    if login and "sasl.jaas.config" not in given:
+        options["sasl.jaas.config"] = f"{_SECURITY}.{module} required {' '.join(map(_quoted, words.items()))};"
+    return {f"kafka.{name}": value for name, value in {**options, **given}.items()}
+
+
+_SECURITY = "org.apache.kafka.common.security"
+# librdkafka's name without its ending -> the end of Java's name, and which store it is in
+_PEM = {
+    "ssl.ca": ("certificates", "truststore"),
+    "ssl.certificate": ("certificate.chain", "keystore"),
+    "ssl.key": ("key", "keystore"),
+}
+_OIDC = {
+    "sasl.oauthbearer.client.id": "clientId",
+    "sasl.oauthbearer.client.secret": "clientSecret",
+    "sasl.oauthbearer.scope": "scope",
+}
+
+
+def _quoted(word: tuple[str, str]) -> str:
+    """A word of a JAAS line, in which a backslash makes the next character literal."""
+    value = word[1].replace("\\", "\\\\").replace('"', '\\"')
+    return f'{word[0]}="{value}"'

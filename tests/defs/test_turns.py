@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -229,6 +230,30 @@ def test_scheduled_reprocessing_waits_for_what_is_under_way() -> None:
     assert "sums.v2 is hydrating" in (why_not(world(live, staged("sums.v2", "hydrating"))[0], "sums") or "")
     diff = Opened(id="diff-1", name="diff", releases=("sums.v1",), deadline_ms=NOW)
     assert "diff-1 is under way" in (why_not(world(live, [diff])[0], "sums") or "")
+
+
+class Standing(Platform):
+    """A registry that holds what it is given."""
+
+    @contextmanager
+    def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+        yield SimpleNamespace(registry=SimpleNamespace(state=lambda: LIVE_AND_STANDBY))  # type: ignore[misc]
+
+
+LIVE_AND_STANDBY = world(
+    staged("sums.v1", "standby"),
+    staged("sums.v2", "live"),
+    promoted(1, None, "sums.v1", NOW),
+    promoted(2, "sums.v1", "sums.v2", NOW),
+)[0]
+
+
+def test_scheduled_reprocessing_runs_the_code_of_the_live_release_again() -> None:
+    [schedule] = schedules.reprocessing_schedules([SimpleNamespace(name="sums")])  # type: ignore[list-item]
+    with DagsterInstance.ephemeral() as instance:
+        answer: Any = schedule(build_schedule_context(instance, resources={"platform": Standing()}))
+    config = answer.run_config["ops"]["reprocess"]["config"]
+    assert config == {"app": "sums", "same_as": "sums.v2", "correction": "scheduled", "execute": True}
 
 
 # -- without a broker, and refused

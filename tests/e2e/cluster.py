@@ -130,9 +130,10 @@ class Cluster:
         for name in names:
             self.run(rel.plan_stop(self.context(), name))
 
-    def make_live(self, app: str, version: int) -> None:
-        """The first release of an app that has none live yet."""
-        if live_release(self.state, app) is None:
+    def make_live(self, app: str, version: int, *, instead: str | None = None) -> None:
+        """A release that was compared, where live is `instead`: None for an app that has none live yet."""
+        live = live_release(self.state, app)
+        if (live.name if live else None) == instead:
             if self.state.releases[f"{app}.v{version}"].spec.suite is not None:
                 check(self.context(), f"{app}.v{version}")
             self.run(sw.plan_promote(self.context(), app, version=version))

@@ -20,6 +20,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 import pipelines.apps
+from orchestration.launchers.local import LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
@@ -75,38 +76,17 @@ def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
         broker.stop()
 
 
-class Drivers:
-    """Starts drivers as the local launcher does, and keeps hold of the processes: a `Launcher`."""
+class Drivers(LocalLauncher):
+    """Starts drivers as the local launcher does, and keeps hold of the processes."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._all: list[tuple[str, subprocess.Popen[bytes]]] = []
 
-    def launch(self, release: str, *, force: bool = False) -> str:
-        process = self.spawn(release, force=force)
-        return f"process {process.pid}, log {self.log_path(release)}"
-
     def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
-        folder = self._settings.state_dir / "run" / release
-        folder.mkdir(parents=True, exist_ok=True)
-        path = self.log_path(release)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pipelines.engine.driver", release, *(["--force"] if force else [])]
-        with path.open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=self._settings.child_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        process = super().spawn(release, force=force)
         self._all.append((release, process))
         return process
-
-    def log_path(self, release: str) -> Path:
-        return self._settings.state_dir / "logs" / f"{release}.log"
 
     def log(self, release: str) -> str:
         return self.log_path(release).read_text(errors="replace")

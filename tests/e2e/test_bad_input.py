@@ -330,10 +330,14 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(bare_clu
 
     refused(bare_cluster.cli(*stage, "--version", 1, "--execute"), 3, "odd.v1 is staged already")
     refused(bare_cluster.cli(*stage, "--execute"), 3, "same code, same settings", "--correction")
-    said = bare_cluster.cli(*stage, "--correction", "late data", "--json")
-    assert said.code == 0
+    # the same again is what was frozen, whatever lies in the folder now
+    digest = bare_cluster.state.releases["odd.v1"].spec.code_digest
+    write_app(code, 'return trades.where("price > 1").select("ticker", "price")')
+    said = bare_cluster.cli("stage", "odd", "--same-as", "odd.v1", "--correction", "late data", "--json")
+    assert said.code == 0, said.text
     plan = json.loads(said.out)
     assert plan["executed"] is False and plan["releases"] == ["odd.v2"]
+    assert plan["facts"]["code"] == f"{digest[:12]} from odd.v1" and plan["facts"]["change"] == "none against odd.v1"
     for command in ("start odd", "stop odd", "retire odd --after 0s", "reprocess odd --version 1"):
         said = bare_cluster.cli(*command.split(), *(["--from", code] if "reprocess" in command else []))
         assert "Traceback" not in said.text

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from demo.ledger.check import check_log
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.reprocess import diff
 from pipelines.kafka.progress import progress_history
 from pipelines.model.names import result_topic
 from pipelines.model.registry import EvidenceRecorded
-from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, folded
+from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, folded
 
 pytestmark = pytest.mark.e2e
 
@@ -66,7 +70,7 @@ def finals(trades: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     trades.stop("finals.v1", "finals.v2")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def orders(cluster: Cluster) -> Iterator[Cluster]:
     """A stream without state, its records known by where they came from."""
     cluster.load("large-orders", 8_000, per_second=200)
@@ -148,3 +152,30 @@ def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(fina
 def test_an_unchanged_stream_differs_in_nothing_while_input_comes(orders: Cluster) -> None:
     with orders.producing("large-orders", 400, per_second=200):
         assert_nothing_differs(diff(orders.context(), "large-orders.v2"), at_least=200)
+
+
+def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(orders: Cluster) -> None:
+    one, other = "large-orders.v1", "large-orders.v2"
+    orders.make_live("large-orders", 2, instead=one)
+    with Follower(orders, "large-orders", "orders") as follower, orders.producing("large-orders", 400, per_second=200):
+        before = orders.position(other)
+        orders.until(f"{other} reads nothing", lambda: orders.position(other) != before)
+        lease = orders.state.releases[other].lease
+        assert lease is not None
+        os.kill(lease.holder.pid, signal.SIGKILL)
+        orders.until("its death goes unnoticed", lambda: orders.cli("rollback", "large-orders").code == 3)
+        said = orders.cli("rollback", "large-orders", "--execute")
+        assert said.code == 3 and "share no boundary" in said.err and "--allow duplicates or --allow gap" in said.err
+        planned = orders.cli("rollback", "large-orders", "--allow", "duplicates")
+        [twice] = re.findall(r"results of ([\d,]+) input records will come twice", " ".join(planned.out.split()))
+        said = orders.cli("rollback", "large-orders", "--allow", "duplicates", "--execute")
+        assert said.code == 0, said.text
+        orders.until(f"{one} is not live", lambda: orders.state.chains["large-orders"][-1].new == one)
+        follower.await_switch(len(orders.state.chains["large-orders"]))
+    orders.settle(one, "orders")
+    with follower:
+        follower.await_end(one)
+    ledger = check_log("large-orders", orders.settings.bootstrap, follower.log)
+    assert (ledger.missing, ledger.wrong, ledger.steps_back) == (0, 0, 0), ledger.as_json()
+    # each of those input records makes one result at most
+    assert ledger.duplicates <= int(twice.replace(",", ""))

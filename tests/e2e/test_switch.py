@@ -5,7 +5,9 @@ The tests are one story on one pair of releases, told in order: v1 is right, v3 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,12 +21,14 @@ from orchestration.operations import journal
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.context import live_release
+from orchestration.operations.evidence import evidence_path
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused
-from pipelines.kafka.client import admin
+from pipelines.kafka.client import admin, producer
+from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Operation, SwitchAborted
 from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, Said, finish
@@ -182,6 +186,12 @@ def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story:
     story.away.stop()
     story.switch(*PROMOTE)
     assert story.live == OTHER
+    # the one that was live flagged the barrier in passing: it neither paused for the other nor ran a batch to meet it
+    known = progress_history(story.cluster.settings, GOOD)
+    marks = {name: {m.op for p in known if (m := getattr(p, name))} for name in ("barrier", "paused", "aligned")}
+    operation = next(o for o in story.cluster.state.operations.values() if o.promoted and o.promoted.switch.number == 2)
+    assert operation.opened.id in marks["barrier"]
+    assert operation.opened.id not in marks["paused"] | marks["aligned"]
     story.behind.start()
     story.switch("rollback", APP)
     assert story.live == GOOD
@@ -235,6 +245,21 @@ def test_consumers_go_on_when_an_operation_is_abandoned(story: Story) -> None:
     assert "no operation is under way" in story.cli("operations").out
 
 
+def test_consumers_go_on_when_a_switch_is_aborted(story: Story) -> None:
+    number = story.switches
+    operation = story.killed_at_the_mark(*PROMOTE)
+    barrier = story.flagged(operation)
+    planned = story.cli("abort", APP)
+    assert planned.code == 0 and operation.id in planned.out and "nothing is changed" in planned.out
+    assert not story.cluster.state.operations[operation.id].resolved
+    said = story.cli("abort", APP, "--reason", "not tonight", "--execute")
+    assert said.code == 0, said.text
+    story.goes_on_past(barrier, operation)
+    assert story.live == GOOD and story.switches == number
+    again = story.cli("abort", APP, "--execute")
+    assert again.code == 3 and "no switch of stock-stats is under way" in again.err
+
+
 def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story) -> None:
     number = story.switches
     operation = story.killed_at_the_mark(*PROMOTE, SWITCHYARD_SWITCH_TIMEOUT_S="5")
@@ -257,7 +282,15 @@ def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story)
 
 def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) -> None:
     cluster = story.cluster
-    story.switch(*PROMOTE)
+    # by approval of what a reprocess proposed
+    said = story.cli("reprocess", APP, "--version", 3, "--lag", 1_000, "--for", "200ms", "--execute")
+    assert said.code == 0, said.text
+    assert story.live == GOOD
+    [plan] = set(re.findall(r"switchyard approve (promote-\S+) --execute", said.out))
+    story.switch("approve", plan)
+    assert story.live == OTHER and cluster.state.operations[plan].promoted
+    again = story.cli("approve", plan, "--execute")
+    assert again.code == 3 and "was approved already" in again.err
     lease = cluster.state.releases[OTHER].lease
     assert lease is not None
     os.kill(lease.holder.pid, signal.SIGKILL)
@@ -275,6 +308,22 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     assert cluster.state.releases[OTHER].wanted == "stopped"
     cluster.start(OTHER, batch=LARGE)
     cluster.until("it has not gone on", lambda: cluster.position(OTHER) != fenced)
+
+
+def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story) -> None:
+    cluster, number = story.cluster, story.switches
+    progress = cluster.context().progress(GOOD)
+    assert progress is not None and progress.boundary.watermark_ms is not None
+    # in time, and below any price: what the suite of the live one finds once consumers are there
+    client = producer(cluster.settings)
+    value = json.dumps({"side": "ask", "price": -1.0})
+    client.produce("trades", value, "AAPL", timestamp=progress.boundary.watermark_ms + 30_000)
+    assert client.flush(10) == 0
+    said = story.cli(*PROMOTE, "--watch", "60s", "--execute")
+    assert said.code == 1, said.text
+    assert "stock-stats.v3 failed and was rolled back: " in said.out and "lowest_ask" in said.out
+    assert story.live == GOOD and story.switches == number + 2
+    story.tail.await_switch(number + 2)
 
 
 def test_a_release_is_not_retired_while_someone_needs_it(story: Story) -> None:
@@ -315,6 +364,8 @@ def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
     settings = cluster.settings
     digest = cluster.state.releases[OTHER].spec.code_digest
     deltas = {e.forward.topic for e in cluster.state.evidence if e.forward and OTHER in (e.live, e.new)}
+    folds = [evidence_path(settings, e.id) for e in cluster.state.evidence if OTHER in (e.live, e.new)]
+    assert folds and all(fold.exists() for fold in folds)
     mine = {"stock-stats.v3.g1", "stock-stats.v3.progress", "stock-stats.v3.dead-letters"} | deltas
     namesakes = {"stock-stats.v30.g1", "stock-stats.v30.progress", "stock-stats.v30.dead-letters"}
     assert deltas and mine | namesakes <= topic_names(settings)
@@ -326,6 +377,7 @@ def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
     client = admin(settings)
     groups = {g.group_id: g.state for g in client.list_consumer_groups().result().valid}
     assert OTHER not in groups and groups[BAD] == ConsumerGroupState.EMPTY
+    assert not any(fold.parent.exists() for fold in folds)
     assert not release_folder(settings, OTHER).exists() and release_folder(settings, BAD).exists()
     assert not code_path(settings, digest).exists()
     assert code_path(settings, cluster.state.releases[BAD].spec.code_digest).exists()

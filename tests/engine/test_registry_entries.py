@@ -137,7 +137,7 @@ STAGES: list[Stage] = [
     ChooseStart(release=NAME, other="sums.v0", allowed="duplicates"),
     DeleteTopic(name="sums.v1.g1"),
     DeleteGroup(group=NAME),
-    DeleteFiles(release=NAME, code_digest=None),
+    DeleteFiles(release=NAME, code_digest=None, evidence=("diff-1",)),
 ]
 
 

@@ -133,6 +133,32 @@ def test_pem_files_are_read_into_the_options(tmp_path: Path) -> None:
     assert not any(name.endswith(".location") for name in found)
 
 
+def test_pem_texts_are_options_too() -> None:
+    found = options(security_protocol="SSL", ssl_ca_pem="-----BEGIN ca-----")
+    assert found["kafka.ssl.truststore.type"] == "PEM"
+    assert found["kafka.ssl.truststore.certificates"] == "-----BEGIN ca-----"
+    assert "kafka.ssl.ca.pem" not in found
+
+
+def test_a_login_by_oidc_is_translated() -> None:
+    found = options(
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_method="oidc",
+        sasl_oauthbearer_client_id="me",
+        sasl_oauthbearer_client_secret='se"cret',
+        sasl_oauthbearer_token_endpoint_url="https://idp/token",
+    )
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    assert found["kafka.sasl.login.callback.handler.class"] == handler
+    assert found["kafka.sasl.oauthbearer.token.endpoint.url"] == "https://idp/token"
+    assert found["kafka.sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'clientId="me" clientSecret="se\\"cret";'
+    )
+    left = {"kafka.sasl.oauthbearer.method", "kafka.sasl.oauthbearer.client.id", "kafka.sasl.oauthbearer.client.secret"}
+    assert not left & found.keys()
+
+
 def test_nothing_of_this_machine_leaks_into_the_settings() -> None:
     assert not [name for name in os.environ if name.startswith("SWITCHYARD_KAFKA")]
 

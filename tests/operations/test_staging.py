@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from orchestration.operations.context import find_release, refuse_blocked, version_of
+from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
 from orchestration.operations.overview import _subjects
-from orchestration.operations.release import _change, _predecessor, _schema_warnings
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _not_checked, _not_compared, evidence_for
+from orchestration.operations.release import _change, _model_for, _predecessor, _schema_warnings
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _far_behind, _not_checked, _not_compared, evidence_for
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
     Closed,
     Opened,
@@ -25,6 +28,7 @@ from pipelines.model.registry import (
     VerdictRecorded,
     fold,
 )
+from pipelines.settings import Settings
 from tests.operations.builders import evidence, release, spec
 
 FACTS: dict[str, Any] = {
@@ -80,6 +84,28 @@ def test_a_change_is_against_the_live_release_else_the_newest_that_is_in_use() -
     found = _predecessor(known, known.of_app("a"), "a")
     assert found is not None and found.name == "a.v2"
     assert _predecessor(RegistryState(), [], "a") is None
+
+
+def test_code_is_taken_of_a_folder_or_of_a_release_of_the_same_app() -> None:
+    known = state("a.v1", "b.v1")
+    assert _model_for(known, "a", "a.v1", None).name == "a.v1"
+    with pytest.raises(BadUsage, match=r"the folder src and the same as a\.v1 can't both be"):
+        _model_for(known, "a", "a.v1", Path("src"))
+    with pytest.raises(BadUsage, match=r"b\.v1 is a release of b, not of a"):
+        _model_for(known, "a", "b.v1", None)
+    with pytest.raises(BadUsage, match=r"a\.v9"):
+        _model_for(known, "a", "a.v9", None)
+
+
+@pytest.mark.parametrize(("lag", "far"), [(None, False), (0, False), (400_000, False), (400_001, True)])
+def test_a_release_meets_another_in_one_batch_of_the_usual_size_or_not_at_all(lag: int | None, far: bool) -> None:
+    context = cast(Context, SimpleNamespace(settings=Settings(max_records_per_batch=400_000)))
+    beat = Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running", lag_records=lag)
+    said = _far_behind(context, release("a.v1"), {"a.v1": beat})
+    assert (said is not None) is far
+    if said is not None:
+        assert "a.v1 is 400,001 records behind its input, over the 400,000 of one batch" in said
+    assert _far_behind(context, release("a.v1"), {}) is None
 
 
 def test_an_app_s_name_means_its_only_release_in_use() -> None:

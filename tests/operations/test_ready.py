@@ -1,4 +1,4 @@
-"""A release whose input no longer begins where the live one's did."""
+"""What keeps a release from being ready: an input that begins later than the live one's did, more late rows dropped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 
 from orchestration.operations.context import Context
-from orchestration.operations.release import _same_start
-from pipelines.errors import Refused
+from orchestration.operations.release import _late_drops, _same_start
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Counts
 from pipelines.model.registry import RegistryState, Release, Switch
 from tests.operations.builders import release
 
@@ -45,3 +46,21 @@ def test_a_history_that_retention_has_cut_is_refused_with_the_way_out() -> None:
 def test_a_correction_accepts_it_and_says_so() -> None:
     [said] = said_of(release("a.v2", start=at(7), correction="only this year counts"))
     assert "begins at 7" in said and "only this year counts" in said
+
+
+def dropped(mine: int, lives: int) -> None:
+    first = Switch(
+        number=1, old=None, old_generation=None, old_end=None, new="a.v1", new_generation=1, new_start=NOWHERE
+    )
+    live, candidate = release("a.v1", state="live"), release("a.v2")
+    state = RegistryState(releases={"a.v1": live, "a.v2": candidate}, chains={"a": (first,)})
+    known = {name: SimpleNamespace(total=Counts(late_dropped=n)) for name, n in (("a.v1", lives), ("a.v2", mine))}
+    _late_drops(cast(Context, SimpleNamespace(progress=known.get)), state, candidate)
+
+
+def test_a_release_that_dropped_more_than_the_live_one_is_not_ready() -> None:
+    dropped(mine=0, lives=0)
+    dropped(mine=3, lives=3)
+    with pytest.raises(SwitchyardError, match=r"a\.v2 dropped 4 late rows, a\.v1 dropped 3") as error:
+        dropped(mine=4, lives=3)
+    assert "SWITCHYARD_MAX_RECORDS_PER_BATCH" in error.value.fix
