@@ -34,9 +34,9 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## end what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests but those with a browser and the longest: the fast ones first
+test: setup ## all tests but those with a browser: the fast ones first
 	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
-	@$(BIN)/pytest -m "(broker or spark or e2e) and not ui and not soak" $(PYTEST)
+	@$(BIN)/pytest -m "(broker or spark or e2e) and not ui" $(PYTEST)
 
 ui: setup ## Dagster's UI on port UI_PORT (3000)
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
@@ -86,7 +86,7 @@ $(JARS)/.archived: $(JARS)/.verified $(STAMPS)/packages
 	@touch $@
 
 ##@ To work on it
-.PHONY: lint typecheck test-fast test-soak test-ui bench lock clean distclean
+.PHONY: lint typecheck test-fast test-ui bench lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -97,9 +97,6 @@ typecheck: setup ## mypy, strict
 
 test-fast: setup ## the tests that need neither broker nor Spark
 	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
-
-test-soak: setup ## the longest: a stream under kills
-	@$(BIN)/pytest -m soak $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \
