@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     # extra Spark properties, as they are
     spark: dict[str, str] = Field(default_factory=dict)
     trigger_s: float = Field(0.5, ge=0)
+    # least time between the batches of a release that is ready or standby: nobody reads it yet, and the live one, on the
+    # same cores, is read; it is interrupted where the release is to meet another
+    standby_trigger_s: float = Field(2.0, ge=0)
     max_records_per_batch: int = Field(400_000, ge=1)
     heartbeat_s: float = Field(1.0, gt=0)
     # a driver that has not been heard of for this long may be taken over

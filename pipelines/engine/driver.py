@@ -147,6 +147,8 @@ class Driver:
             self._registry.poll(_TAIL_S)
             state = self._check()
             query.sink.flag_for(state.standing_mark(self._name))
+            waits = state.releases[self._name].state in ("ready", "standby")
+            query.sink.pace(self._settings.standby_trigger_s if waits else 0.0)
             order = state.standing_align(self._name)
             if order is not None and not self._met(order):
                 self._meet(query, order)

@@ -95,7 +95,7 @@ def spark_kafka_options(settings: Settings) -> dict[str, str]:
     `sasl.jaas.config`, is taken as it is.
     """
     given = {**settings.kafka}
-    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed"}
+    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH}
     mechanism = given.pop("sasl.mechanisms", None) or given.get("sasl.mechanism")
     if mechanism:
         given["sasl.mechanism"] = mechanism
@@ -119,6 +119,10 @@ def spark_kafka_options(settings: Settings) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in {**options, **given}.items()}
 
 
+# Spark asks the broker for both ends of a partition after each fetch, behind the next fetch, which is on its way: with
+# Kafka's 500 ms a task waits as long for records that are not its own, and with 500 records of a poll it waits often.
+# What a poll holds is bounded by max.partition.fetch.bytes, 1 MiB
+_FETCH = {"fetch.max.wait.ms": "5", "max.poll.records": "50000"}
 _SECURITY = "org.apache.kafka.common.security"
 # librdkafka's name without its ending -> the end of Java's name, and which store it is in
 _PEM = {

@@ -71,6 +71,8 @@ class Sink:
         self._clock = clock
         self._lock = threading.RLock()
         self._budget: int | None = 0
+        self._every_s = 0.0
+        self._hurry = threading.Event()
         self._order: MarkOrdered | None = None
         self.last: Progress | None = None
         self.in_batch: int | None = None
@@ -101,14 +103,27 @@ class Sink:
         """Lets batches run: that many, or (None) all that come."""
         with self._lock:
             self._budget = batches
+            self.pace(self._every_s)
             self.refused_at_boundary = False
             self.failure = None
 
     def shut(self) -> None:
         """Lets no further batch begin; returns when one that runs is at its end."""
+        self._hurry.set()
         # under the lock: else a batch could have looked at the budget and not yet said that it runs
         with self._lock:
             self._budget = 0
+
+    def pace(self, every_s: float) -> None:
+        """Makes a batch end `every_s` after its begin at the earliest, so that the next begins no sooner; 0: at once.
+
+        Where the query is shut, or told to hurry by another pace, it ends then.
+        """
+        if every_s != self._every_s:
+            self._hurry.set()
+        self._every_s = every_s
+        if every_s > 0 and self._budget is None:
+            self._hurry.clear()
 
     def flag_for(self, order: MarkOrdered | None) -> None:
         """Flags the boundary that `order` asks for; None: no order stands."""
@@ -146,6 +161,13 @@ class Sink:
 
     def process_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call for batch `batch_id`. A batch that progress holds already is executed and written nowhere."""
+        began = self._clock()
+        self._run(rows, batch_id)
+        # committed, and not under the lock: whoever wants the boundary gets it
+        if self._budget is None and self._every_s > 0:
+            self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
+
+    def _run(self, rows: DataFrame, batch_id: int) -> None:
         with self._lock:
             done = self.last.boundary.batch_id if self.last else -1
             # a batch that is committed already may always be run again: Spark's own log has to catch up

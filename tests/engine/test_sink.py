@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -222,6 +224,34 @@ def test_a_batch_that_is_run_again_must_be_the_one_that_was_committed(world: Wor
     with pytest.raises(ProgressGap, match=f"batch {again} is planned to end at .* committed is batch 1"):
         sink.process_batch(rows, again)  # type: ignore[arg-type]
     assert rows.executed == []
+
+
+@pytest.mark.parametrize("hurry", [lambda sink: sink.shut(), lambda sink: sink.pace(0)], ids=["shut", "live"])
+def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
+    world: World, hurry: Callable[[Sink], None]
+) -> None:
+    world.sink.pace(3600)
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(world.run, 0, ("a", "1"))
+        try:
+            deadline = time.monotonic() + 10
+            while not world.writer.progress:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            # as the driver does at each of its turns
+            world.sink.pace(3600)
+            with pytest.raises(TimeoutError):
+                batch.result(0.1)
+        finally:
+            hurry(world.sink)
+        batch.result(10)
+
+
+def test_a_batch_to_meet_another_release_is_not_paced(world: World) -> None:
+    world.sink.pace(3600)
+    world.sink.open(1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(world.run, 0, ("a", "1")).result(10)
 
 
 def test_a_shut_sink_lets_nothing_begin_and_a_budget_runs_out(world: World) -> None:
