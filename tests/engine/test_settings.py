@@ -77,8 +77,13 @@ def options(**kafka: str) -> dict[str, str]:
     return spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=given))
 
 
-def test_without_security_only_the_servers_and_what_may_be_read() -> None:
-    assert options() == {"kafka.bootstrap.servers": "k:1", "kafka.isolation.level": "read_committed"}
+def test_without_security_only_the_servers_and_how_to_read() -> None:
+    assert options() == {
+        "kafka.bootstrap.servers": "k:1",
+        "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.wait.ms": "5",
+        "kafka.max.poll.records": "50000",
+    }
 
 
 @pytest.mark.parametrize("spelling", ["sasl_mechanism", "sasl_mechanisms"])
