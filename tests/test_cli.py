@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -90,11 +92,19 @@ def test_with_an_existing_cluster_there_is_nothing_to_stop(
     assert "nothing to stop" in capsys.readouterr().out
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where nobody listens, nor can: its port is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
 def test_an_existing_cluster_that_does_not_answer_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SWITCHYARD_BOOTSTRAP_SERVERS", "localhost:1")
+    monkeypatch.setenv("SWITCHYARD_BOOTSTRAP_SERVERS", silent)
     monkeypatch.setenv("SWITCHYARD_REQUEST_TIMEOUT_S", "0.5")
     for command in ("up", "status"):
         assert run([command], monkeypatch) == 1
-        assert "no Kafka broker answers at localhost:1" in capsys.readouterr().err
+        assert f"no Kafka broker answers at {silent}" in capsys.readouterr().err
