@@ -146,7 +146,7 @@ def plan_stage(
     start = SourcePosition(sources={source: first[i.topic] for source, i in inputs.items()})
     replay = SourcePosition(sources={source: end[i.topic] for source, i in inputs.items()}).records_since(start)
     result_config = RESULT_TABLE if spec.table else RESULT_STREAM
-    rate = _measured_rate(context, before)
+    rate = _measured_rate(before)
     stages: tuple[Stage, ...] = (
         StoreCode(digest=code.digest, data=code.data),
         CreateTopic(name=result_topic(name, 1), partitions=spec.partitions, config=dict(result_config)),
@@ -210,9 +210,10 @@ def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ..
     )
 
 
-def _measured_rate(context: Context, release: Release | None) -> float | None:
-    beat = latest_heartbeats(context.settings).get(release.name) if release else None
-    return beat.processed_records_per_s if beat and beat.processed_records_per_s > 0 else None
+def _measured_rate(release: Release | None) -> float | None:
+    """Records per second that a release reached while it hydrated; None: it was not watched. Now it reads what comes."""
+    rate = release.ready.facts.get("records_per_s") if release and release.ready else None
+    return float(rate) if rate else None
 
 
 def _platform() -> str:
@@ -437,6 +438,8 @@ def wait_ready(
     release = find_release(state, name)
     _same_start(context, state, release)
     began, caught_up_at = context.monotonic(), None
+    again = release.ready is not None and release.ready.generation == release.generation
+    fastest = (_measured_rate(release) or 0.0) if again else 0.0
     while True:
         now = context.monotonic()
         if now - began > timeout_s:
@@ -461,6 +464,7 @@ def wait_ready(
             context.sleep(0.25)
             continue
         found = _hydration(current, beat)
+        fastest = max(fastest, found.records_per_s)
         on_progress(found)
         # while a batch is tried again, the figures are of the last good one
         ready = (
@@ -478,6 +482,7 @@ def wait_ready(
         "behind_records": found.behind_records,
         "late_dropped": beat.total.late_dropped,
         "rows_in": beat.total.rows_in,
+        "records_per_s": round(fastest),
     }
 
     def decide(s: RegistryState) -> list[Entry]:

@@ -95,6 +95,10 @@ def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
 
 def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(stock: Cluster) -> None:
     both = ("stock-stats.v1", "stock-stats.v2")
+    for name in both:
+        # what the plan of the next version says of its time
+        ready = stock.state.releases[name].ready
+        assert ready is not None and ready.facts["records_per_s"] > 0
     before = stock.position("stock-stats.v1")["trades"]
     with stock.producing("stock-stats", 400, per_second=200):
         stock.until("v1 has read nothing new", lambda: stock.position("stock-stats.v1")["trades"] != before)

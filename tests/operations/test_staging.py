@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
 from orchestration.operations.overview import _subjects
-from orchestration.operations.release import _change, _model_for, _predecessor, _schema_warnings
+from orchestration.operations.release import _change, _measured_rate, _model_for, _predecessor, _schema_warnings
 from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _far_behind, _not_checked, _not_compared, evidence_for
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import now_ms
@@ -21,6 +21,7 @@ from pipelines.model.registry import (
     Closed,
     Opened,
     Promoted,
+    ReadyRecorded,
     RegistryState,
     Staged,
     StateSet,
@@ -95,6 +96,13 @@ def test_code_is_taken_of_a_folder_or_of_a_release_of_the_same_app() -> None:
         _model_for(known, "a", "b.v1", None)
     with pytest.raises(BadUsage, match=r"a\.v9"):
         _model_for(known, "a", "a.v9", None)
+
+
+def test_the_time_of_a_replay_is_by_the_rate_of_the_last_one() -> None:
+    ready = ReadyRecorded(release="a.v1", generation=1, facts={"records_per_s": 40_000})
+    assert _measured_rate(release("a.v1", ready=ready)) == 40_000
+    assert _measured_rate(release("a.v1")) is None and _measured_rate(None) is None
+    assert _measured_rate(release("a.v1", ready=ReadyRecorded(release="a.v1", generation=1))) is None
 
 
 @pytest.mark.parametrize(("lag", "far"), [(None, False), (0, False), (400_000, False), (400_001, True)])
