@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from pipelines.settings import Settings
 
+# more rows than the live release's by this ratio, or fewer, are a fault, unless the operator expects them
+VOLUME_TOLERANCE = 0.1
+
 Outcome = Literal["passed", "failed", "errored", "skipped"]
 
 
@@ -34,7 +37,7 @@ class GateRequest:
     table: bool
     live_rows: int | None
     late_dropped: int = 0
-    volume_tolerance: float = 0.1
+    volume_tolerance: float = VOLUME_TOLERANCE
     app_settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     docs_dir: Path
     settings: Settings

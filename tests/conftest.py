@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import types
@@ -99,6 +100,14 @@ def fresh_topic(broker: Settings, request: pytest.FixtureRequest) -> Iterator[Fr
     if made:
         for future in client.delete_topics(made).values():
             future.result(timeout=10)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where nobody listens, nor can: its port is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -90,14 +88,6 @@ def test_with_an_existing_cluster_there_is_nothing_to_stop(
     monkeypatch.setenv("SWITCHYARD_BOOTSTRAP_SERVERS", "localhost:1")
     assert run(["down"], monkeypatch) == 0
     assert "nothing to stop" in capsys.readouterr().out
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """An address where nobody listens, nor can: its port is taken."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 def test_an_existing_cluster_that_does_not_answer_is_an_error(

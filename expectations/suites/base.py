@@ -11,6 +11,7 @@ import great_expectations.expectations as gxe
 from great_expectations.expectations.expectation import Expectation
 
 from expectations.rows import ExpectNoRows, ExpectRows, ExpectSchema
+from expectations.verdict import VOLUME_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class SuiteInputs:
 
     live_rows: int | None = None
     late_dropped: int = 0
-    volume_tolerance: float = 0.1
+    volume_tolerance: float = VOLUME_TOLERANCE
     app_settings: Mapping[str, Any]
 
 

@@ -25,6 +25,9 @@ SameAs = Annotated[
     typer.Option(metavar="RELEASE", help="Take this release's frozen code and settings, instead of a folder's code."),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the app; repeatable.")]
+VolumeTolerance = Annotated[
+    float, typer.Option(min=0, help="Ratio by which the rows may differ from the live release's.", show_default=True)
+]
 Correction = Annotated[str | None, typer.Option(help="Why unchanged code runs again.")]
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "ms": 0.001}

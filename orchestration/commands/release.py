@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.commands.context import load_settings, print_json
 from orchestration.commands.options import (
     App,
@@ -18,6 +19,7 @@ from orchestration.commands.options import (
     SameAs,
     Set,
     Version,
+    VolumeTolerance,
     seconds,
     settings_of,
 )
@@ -140,6 +142,7 @@ def reprocess(
     max_changed: Annotated[
         float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of keys differs.")
     ] = None,
+    volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE,
     auto_promote: Annotated[bool, typer.Option(help="Do not stop for approval before consumers move.")] = False,
     execute: Execute = False,
     as_json: Json = False,
@@ -165,7 +168,7 @@ def reprocess(
     with _bar(as_json) as on_progress:
         found = operation.reprocess(
             context, app, **options, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
-            max_changed=max_changed, auto_promote=auto_promote, on_progress=on_progress,
+            max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json({"release": found.release, "promoted": found.promoted, "plan": found.plan.as_json(),

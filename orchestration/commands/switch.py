@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.commands.context import load_settings, print_json
-from orchestration.commands.options import App, Execute, Json, Name, Reason, seconds
+from orchestration.commands.options import App, Execute, Json, Name, Reason, VolumeTolerance, seconds
 from orchestration.commands.show import run_plan, say, show_comparison, show_verdict
 
 
@@ -34,12 +35,12 @@ def diff(
         show_comparison(found)
 
 
-def check(name: Name, as_json: Json = False) -> None:
+def check(name: Name, volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE, as_json: Json = False) -> None:
     """Run a release's suite of expectations up to the evidence cut. Exit code 1 if one fails."""
     from orchestration.operations.check import check as run
     from orchestration.operations.context import open_context
 
-    verdict = run(open_context(load_settings(), say=say), name)
+    verdict = run(open_context(load_settings(), say=say), name, volume_tolerance=volume_tolerance)
     if as_json:
         print_json({"release": verdict.release, "ok": verdict.ok, "passed": verdict.passed, "failed": verdict.failed,
                     "errored": verdict.errored, "failures": verdict.failures, "docs": verdict.docs})  # fmt: skip
@@ -109,6 +110,9 @@ def rollback(
         Literal["gap", "duplicates"] | None,
         typer.Option(help="With the live release dead: what consumers of a stream may see."),
     ] = None,
+    fence: Annotated[
+        bool, typer.Option("--fence", help="Take the live release for stuck though it gives signs of life.")
+    ] = False,
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -118,7 +122,9 @@ def rollback(
     from orchestration.operations.switch import plan_rollback
 
     context = open_context(load_settings(), say=say)
-    run_plan(plan_rollback(context, app, allowed=allow, reason=reason), context, apply=execute, as_json=as_json)
+    run_plan(
+        plan_rollback(context, app, allowed=allow, fence=fence, reason=reason), context, apply=execute, as_json=as_json
+    )
 
 
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:

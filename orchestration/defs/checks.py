@@ -15,23 +15,27 @@ from dagster import (
 )
 from pydantic import Field
 
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.names import releases_of, results_key
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.check import check
 from orchestration.operations.context import Context, find_release, live_release
 from orchestration.operations.reprocess import diff
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, evidence_for
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, are_compared, evidence_for
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App
 
 
 class Checking(Config):
-    """How old the comparison with the live release may be that the check goes by."""
+    """How old the comparison with the live release may be that the check goes by, and how much the rows may differ."""
 
     max_evidence_age_s: float = Field(
         default=MAX_EVIDENCE_AGE_S, ge=0, description="Compare again if the last diff is older, seconds."
+    )
+    volume_tolerance: float = Field(
+        default=VOLUME_TOLERANCE, ge=0, description="Ratio by which the rows may differ from the live release's."
     )
 
 
@@ -68,7 +72,7 @@ def _check(
     try:
         with platform.open(context.log.info, pyspark) as operations:
             metadata |= _compare(operations, name, config.max_evidence_age_s)
-            verdict = check(operations, name)
+            verdict = check(operations, name, volume_tolerance=config.volume_tolerance)
     except Unavailable as error:
         raise report.failure(error) from error
     except SwitchyardError as error:
@@ -90,7 +94,7 @@ def _compare(operations: Context, name: str, max_age_s: float) -> report.Metadat
     state = operations.registry.state()
     release = find_release(state, name)
     live = live_release(state, release.spec.app)
-    if live is None or live is release or "no" in (release.spec.comparable, live.spec.comparable):
+    if live is None or live is release or not are_compared(release, live):
         return {}
     evidence = evidence_for(state, release, live)
     if evidence is not None and (now_ms() - evidence.at_ms) / 1000 <= max_age_s:

@@ -8,6 +8,7 @@ from enum import Enum
 from dagster import AssetMaterialization, Config, MetadataValue, OpExecutionContext, job, op
 from pydantic import Field
 
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.live import Promotion
 from orchestration.defs.names import live_key, results_key
@@ -44,6 +45,9 @@ class ReprocessConfig(Hydrating):
         default=None, description="Version; default: the next free one. Staged already: gone on with."
     )
     max_changed: float | None = Field(default=None, ge=0, le=1, description="Refuse if a larger share of keys differs.")
+    volume_tolerance: float = Field(
+        default=VOLUME_TOLERANCE, ge=0, description="Ratio by which the rows may differ from the live release's."
+    )
     auto_promote: bool = Field(default=False, description="Do not stop for approval before consumers move.")
     execute: bool = Field(default=False, description=_EXECUTE)
 
@@ -58,6 +62,7 @@ class RollbackConfig(Config):
     allow: Allowed | None = Field(
         default=None, description="With the live release dead: what consumers of a stream may see, a gap or duplicates."
     )
+    fence: bool = Field(default=False, description="Take the live release for stuck, and fence its driver.")
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
@@ -111,6 +116,7 @@ def reprocess_op(
             for_s=config.for_s,
             timeout_s=config.timeout_s,
             max_changed=config.max_changed,
+            volume_tolerance=config.volume_tolerance,
             auto_promote=config.auto_promote,
             on_progress=teller(context),
         )
@@ -204,7 +210,11 @@ def rollback_op(context: OpExecutionContext, config: RollbackConfig, platform: P
 
     def make(operations: Context) -> Plan:
         return sw.plan_rollback(
-            operations, config.app, allowed=config.allow.value if config.allow else None, reason=config.reason
+            operations,
+            config.app,
+            allowed=config.allow.value if config.allow else None,
+            fence=config.fence,
+            reason=config.reason,
         )
 
     _planned(context, platform, make, execute=config.execute, live=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, live_release
-from orchestration.operations.switch import comparison, evidence_for
+from orchestration.operations.switch import are_compared, comparison, evidence_for
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.names import result_topic
 from pipelines.model.positions import ResultPosition
@@ -22,10 +23,11 @@ def docs_dir(context: Context) -> Path:
     return context.settings.state_dir / "data-docs"
 
 
-def check(context: Context, name: str) -> Verdict:
+def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLERANCE) -> Verdict:
     """Runs a release's suite over its result up to the evidence cut, and records the verdict.
 
-    Without a live release to compare with: up to the newest committed result. Raises BadUsage if the app has no suite,
+    `volume_tolerance`: the ratio by which its rows may differ from the live release's. Without a live release to compare
+    with: up to the newest committed result. Raises BadUsage if the app has no suite,
     Refused if there is nothing to check or, with a live release, no evidence yet.
     """
     from expectations.gate import run_gate
@@ -61,6 +63,7 @@ def check(context: Context, name: str) -> Verdict:
             table=spec.table,
             live_rows=_rows_of_the_other(release, evidence),
             late_dropped=progress.total.late_dropped,
+            volume_tolerance=volume_tolerance,
             app_settings=spec.settings,
             docs_dir=docs_dir(context),
             settings=context.settings,
@@ -76,13 +79,14 @@ def check(context: Context, name: str) -> Verdict:
         errored=verdict.errored,
         failures=tuple(r.name for r in verdict.results if r.outcome in ("failed", "errored")),
         docs=str(verdict.docs) if verdict.docs else None,
+        volume_tolerance=volume_tolerance,
     )
     context.registry.step(lambda _: [record])
     return verdict
 
 
 def _evidence(context: Context, release: Release, live: Release | None) -> EvidenceRecorded | None:
-    if live is None or live is release or release.spec.comparable == "no":
+    if live is None or live is release or not are_compared(release, live):
         return None
     found = evidence_for(context.registry.known, release, live)
     if found is None:

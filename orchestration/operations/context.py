@@ -108,9 +108,9 @@ def version_of(state: RegistryState, app: str, version: int | None) -> Release:
         return find_release(state, release_name(app, version))
     free = [r for r in state.of_app(app) if r.state in ("staged", "hydrating", "ready", "failed")]
     if not free:
-        raise BadUsage(
-            f"{app} has no release that waits to be live", fix=f"`switchyard stage {app}` one, or give --version"
-        )
+        standby = [r.name for r in state.of_app(app) if r.state == "standby"]
+        fix = f"`switchyard stage {app}` one" + (f", or name the standby: {standby[-1]}" if standby else "")
+        raise BadUsage(f"{app} has no release that waits to be live", fix=fix)
     return free[-1]
 
 

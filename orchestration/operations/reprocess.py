@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
@@ -46,6 +47,7 @@ def reprocess(
     for_s: float = 10.0,
     timeout_s: float = 3600.0,
     max_changed: float | None = None,
+    volume_tolerance: float = VOLUME_TOLERANCE,
     auto_promote: bool = False,
     on_progress: Callable[[rel.Hydration], None] = lambda _: None,
 ) -> Reprocessed:
@@ -69,9 +71,11 @@ def reprocess(
     state = context.registry.state()
     found: Comparison | None = None
     live = live_release(state, app)
-    if live is not None and live.name != name and state.releases[name].spec.comparable != "no":
+    if live is not None and live.name != name and sw.are_compared(state.releases[name], live):
         found = diff(context, name)
-    verdict = check(context, name) if state.releases[name].spec.suite is not None else None
+    verdict = (
+        check(context, name, volume_tolerance=volume_tolerance) if state.releases[name].spec.suite is not None else None
+    )
     if verdict is not None and not verdict.ok:
         raise Refused(f"{name} failed its checks: {', '.join(r.name for r in verdict.results if r.outcome in ('failed', 'errored'))}",
                       fix=f"see {verdict.docs}; mend the app and stage the next version")  # fmt: skip

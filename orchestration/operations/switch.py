@@ -42,7 +42,7 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
     state = journal.expire(context.registry)
     new = find_release(state, name)
     live = _other(state, new)
-    if new.spec.comparable == "no" or live.spec.comparable == "no":
+    if not are_compared(new, live):
         raise Refused(
             f"{new.spec.app} states that two runs can't be compared", fix="check it instead: `switchyard check`"
         )
@@ -64,6 +64,11 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
         facts={"live": live.name, "new": new.name},
         deadline_s=1800.0,
     )
+
+
+def are_compared(one: Release, other: Release) -> bool:
+    """Whether consumers move between two releases only after a diff: of tables always, since their delta comes of it."""
+    return one.spec.table or "no" not in (one.spec.comparable, other.spec.comparable)
 
 
 def _meeting(
@@ -152,7 +157,7 @@ def plan_promote(
     number = len(state.chains.get(alias, ())) + 1
     evidence = evidence_for(state, new, live) if live else None
     beats = latest_heartbeats(context.settings)
-    lacking = _not_ready(context, new, beats) + _not_checked(new, evidence, live)
+    lacking = _not_ready(context, new, beats) + _not_checked(new, evidence, live, max_evidence_age_s)
     if live is not None:
         refuse_blocked(state, live.name)
         lacking += _not_compared(new, live, evidence, max_evidence_age_s, max_changed)
@@ -210,7 +215,7 @@ def _not_ready(context: Context, new: Release, beats: Mapping[str, Heartbeat]) -
     return lacking
 
 
-def _not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release | None) -> list[str]:
+def _not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release | None, max_age_s: float) -> list[str]:
     verdict: VerdictRecorded | None = new.verdict
     if new.spec.suite is None:
         return []
@@ -218,15 +223,21 @@ def _not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release 
         return [f"its result isn't checked (`switchyard check {new.name}`)"]
     if verdict.failed or verdict.errored:
         return [f"the checks failed: {', '.join(verdict.failures)}"]
-    if live is not None and (evidence is None or verdict.evidence != evidence.id):
-        return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
+    if live is not None and are_compared(new, live):
+        if evidence is None or verdict.evidence != evidence.id:
+            return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
+    elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
+        # without a diff, whose age is looked at, it is the verdict's that says what is known of the newest data
+        return [
+            f"its check is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard check {new.name}`)"
+        ]
     return []
 
 
 def _not_compared(
     new: Release, live: Release, evidence: EvidenceRecorded | None, max_age_s: float, max_changed: float | None
 ) -> list[str]:
-    if new.spec.comparable == "no":
+    if not are_compared(new, live):
         return []
     if evidence is None:
         return [f"it isn't compared with {live.name} (`switchyard diff {new.name}`)"]
@@ -243,12 +254,18 @@ def _not_compared(
 
 
 def plan_rollback(
-    context: Context, app: str, *, allowed: Literal["gap", "duplicates"] | None = None, reason: str | None = None
+    context: Context,
+    app: str,
+    *,
+    allowed: Literal["gap", "duplicates"] | None = None,
+    fence: bool = False,
+    reason: str | None = None,
 ) -> Plan:
     """Moves the consumers of `app` back to the release that was live before, which ran on as standby.
 
     With the live release dead or stuck there is no common boundary: tables are exact all the same, by the delta; for
-    streams `allowed` says what consumers may see. A stuck one is stopped first.
+    streams `allowed` says what consumers may see. `fence`: take a live release for stuck that still gives signs of life,
+    as one whose batch doesn't end; its driver is fenced.
     """
     state = journal.expire(context.registry)
     chain = state.chains.get(app, ())
@@ -279,7 +296,7 @@ def plan_rollback(
         raise Refused(f"{standby.name} and {live.name} were never compared", fix=f"`switchyard diff {live.name}` first")
     number = len(chain) + 1
     warnings: tuple[str, ...] = ()
-    if _is_dead(context, live, beats.get(live.name)):
+    if fence or _is_dead(context, live, beats.get(live.name)):
         choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
         stages: tuple[Stage, ...] = (Fence(release=live.name), choose)
         warnings = _without_meeting(context, live, standby, allowed)

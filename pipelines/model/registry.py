@@ -240,6 +240,7 @@ class VerdictRecorded(Entry):
     errored: int
     failures: tuple[str, ...] = ()
     docs: str | None = None
+    volume_tolerance: float | None = None
 
 
 class ReadyRecorded(Entry):

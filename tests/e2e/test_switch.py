@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 
 from demo.ledger.check import check_log
+from orchestration.local.process import ProcessRef
 from orchestration.operations import journal
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
@@ -276,8 +277,21 @@ def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story)
     assert said.code == 3 and "aborted" in said.err
     # which ended it: the next one is not in its way
     story.switch(*PROMOTE)
-    story.switch("rollback", APP)
+
+
+def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_same(story: Story) -> None:
+    cluster = story.cluster
+    lease = cluster.state.releases[OTHER].lease
+    assert lease is not None
+    driver = ProcessRef.of(lease.holder.pid)
+    assert driver is not None
+    planned = story.cli("rollback", APP, "--fence")
+    assert planned.code == 0 and "is dead or stuck and is fenced" in " ".join(planned.out.split()), planned.text
+    story.switch("rollback", APP, "--fence")
     assert story.live == GOOD
+    # it has seen that it is not wanted, and that its lease is another's
+    cluster.until("the fenced driver runs on", lambda: not driver.alive())
+    cluster.start(OTHER, batch=LARGE)
 
 
 def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) -> None:
@@ -317,7 +331,7 @@ def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story
     # in time, and below any price: what the suite of the live one finds once consumers are there
     client = producer(cluster.settings)
     value = json.dumps({"side": "ask", "price": -1.0})
-    client.produce("trades", value, "AAPL", timestamp=progress.boundary.watermark_ms + 30_000)
+    client.produce("trades", value, "AAPL", timestamp=progress.boundary.watermark_ms + 8_000)
     assert client.flush(10) == 0
     said = story.cli(*PROMOTE, "--watch", "60s", "--execute")
     assert said.code == 1, said.text

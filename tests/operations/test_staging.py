@@ -12,7 +12,14 @@ import pytest
 from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
 from orchestration.operations.overview import _subjects
 from orchestration.operations.release import _change, _measured_rate, _model_for, _predecessor, _schema_warnings
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _far_behind, _not_checked, _not_compared, evidence_for
+from orchestration.operations.switch import (
+    MAX_EVIDENCE_AGE_S,
+    _far_behind,
+    _not_checked,
+    _not_compared,
+    are_compared,
+    evidence_for,
+)
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import ResultPosition
@@ -23,6 +30,7 @@ from pipelines.model.registry import (
     Promoted,
     ReadyRecorded,
     RegistryState,
+    Release,
     Staged,
     StateSet,
     Switch,
@@ -177,14 +185,31 @@ def verdict(**changes: Any) -> VerdictRecorded:
 )
 def test_a_verdict_opens_the_gate_only_for_what_it_looked_at(given: VerdictRecorded | None, said: str) -> None:
     new = release("a.v2", verdict=given)
-    found = _not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"))
+    found = _not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"), MAX_EVIDENCE_AGE_S)
     assert len(found) == 1 and said in found[0]
 
 
 def test_a_verdict_on_the_evidence_is_enough_and_no_suite_needs_none() -> None:
     there = evidence("a.v1", "a.v2")
-    assert _not_checked(release("a.v2", verdict=verdict()), there, release("a.v1")) == []
-    assert _not_checked(release("a.v2", suite=None), there, release("a.v1")) == []
+    assert _not_checked(release("a.v2", verdict=verdict()), there, release("a.v1"), 600) == []
+    assert _not_checked(release("a.v2", suite=None), there, release("a.v1"), 600) == []
+
+
+@pytest.mark.parametrize("live", [None, release("a.v1", table=False)])
+def test_where_nothing_is_compared_the_verdict_must_be_young(live: Release | None) -> None:
+    new = release("a.v2", table=False, comparable="no")
+    young, old = verdict(evidence=None, at_ms=now_ms()), verdict(evidence=None, at_ms=now_ms() - 700_000)
+    assert _not_checked(replace(new, verdict=young), None, live, MAX_EVIDENCE_AGE_S) == []
+    found = _not_checked(replace(new, verdict=old), None, live, MAX_EVIDENCE_AGE_S)
+    assert len(found) == 1 and "its check is 700 s old, over --max-evidence-age 600" in found[0]
+
+
+def test_tables_are_compared_always_as_the_delta_comes_of_it() -> None:
+    stream, table = release("a.v2", table=False, comparable="no"), release("a.v2", comparable="no")
+    assert not are_compared(stream, release("a.v1", table=False))
+    assert not are_compared(release("a.v1", table=False), stream)
+    assert are_compared(table, release("a.v1", comparable="no"))
+    assert are_compared(release("a.v2", table=False), release("a.v1", table=False))
 
 
 def test_evidence_must_be_there_young_and_within_the_limit() -> None:
@@ -197,7 +222,8 @@ def test_evidence_must_be_there_young_and_within_the_limit() -> None:
     # 6 of 10 keys differ
     assert "60.00% of the keys differ" in _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.5)[0]
     assert _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.6) == []
-    assert _not_compared(release("a.v2", comparable="no"), live, None, MAX_EVIDENCE_AGE_S, None) == []
+    stream = release("a.v2", table=False, comparable="no")
+    assert _not_compared(stream, release("a.v1", table=False), None, MAX_EVIDENCE_AGE_S, None) == []
 
 
 def test_evidence_is_of_both_generations_whichever_was_live() -> None:
