@@ -9,6 +9,7 @@ from typing import assert_never
 from orchestration.operations import evidence as ev
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.delta import Delta, write_delta
+from orchestration.operations.journal import aborting
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import (
     AbortSwitch,
@@ -64,7 +65,7 @@ from pipelines.model.registry import (
     Switch,
     WantedSet,
 )
-from pipelines.model.switch import abortion, choose_start, promotion
+from pipelines.model.switch import choose_start, promotion
 
 _POLL_S = 0.05
 
@@ -143,7 +144,7 @@ class Applier:
             case AppendSwitch():
                 self._step(lambda state: self._switch(state, stage))
             case AbortSwitch():
-                self._step(lambda state: abortion(state, stage.operation))
+                self._step(lambda state: aborting(state, stage.operation, self._plan.reason))
             case DeleteTopic():
                 delete_topics(settings, [stage.name])
             case DeleteGroup():

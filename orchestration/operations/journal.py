@@ -21,6 +21,18 @@ def ending(state: RegistryState, operation: Operation, outcome: str, detail: str
     return entries
 
 
+def aborting(state: RegistryState, operation_id: str, reason: str | None) -> list[Entry]:
+    """The entries that end a switch under way, so that followers and the next operation go on; none if it is over.
+
+    Raises Refused if it was carried out.
+    """
+    operation = state.operations[operation_id]
+    if operation.promoted is not None:
+        app = operation.promoted.alias
+        raise Refused(f"{operation_id} is carried out already", fix=f"`switchyard rollback {app}` goes back")
+    return [] if operation.closed else ending(state, operation, "abandoned", reason or "aborted by order")
+
+
 def expire(registry: Registry) -> RegistryState:
     """Ends operations whose deadline has passed; writes nothing if there are none."""
     state = registry.state()

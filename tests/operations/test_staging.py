@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
+from orchestration.operations.journal import aborting
 from orchestration.operations.overview import _subjects
 from orchestration.operations.release import _change, _measured_rate, _model_for, _predecessor, _schema_warnings
 from orchestration.operations.switch import (
@@ -25,6 +26,7 @@ from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
+    AlignOrdered,
     Closed,
     Opened,
     Promoted,
@@ -155,6 +157,24 @@ def test_an_operation_under_way_blocks_its_releases_and_tells_whose_it_is() -> N
     refuse_blocked(known, "a.v2")
     refuse_blocked(known, "a.v1", but="promote-1")
     refuse_blocked(fold(known, [Closed(id="promote-1", outcome="done")]), "a.v1")
+
+
+def test_an_abort_ends_the_operation_too_and_comes_too_late_for_a_promotion() -> None:
+    align = AlignOrdered(id="promote-1", release="a.v2", other="a.v1", switch=2)
+    opened = Opened(id="promote-1", name="promote", releases=("a.v1", "a.v2"), alias="a", deadline_ms=1, actor="ada")
+    known = fold(state("a.v1", "a.v2", live="a.v1"), [opened, align])
+    aborted = fold(known, aborting(known, "promote-1", "not tonight"))
+    assert aborted.operations["promote-1"].aborted
+    for name in ("a.v1", "a.v2"):
+        refuse_blocked(aborted, name)
+    assert aborting(aborted, "promote-1", None) == []
+    start = ResultPosition(topics={})
+    switch = Switch(
+        number=2, old="a.v1", old_generation=1, old_end=start, new="a.v2", new_generation=1, new_start=start
+    )
+    with pytest.raises(Refused, match="carried out already") as error:
+        aborting(fold(known, [Promoted(alias="a", switch=switch, op="promote-1")]), "promote-1", None)
+    assert "switchyard rollback a" in error.value.fix
 
 
 # -- what a promotion needs
