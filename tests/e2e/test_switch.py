@@ -190,9 +190,12 @@ def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story:
     # the one that was live flagged the barrier in passing: it neither paused for the other nor ran a batch to meet it
     known = progress_history(story.cluster.settings, GOOD)
     marks = {name: {m.op for p in known if (m := getattr(p, name))} for name in ("barrier", "paused", "aligned")}
-    operation = next(o for o in story.cluster.state.operations.values() if o.promoted and o.promoted.switch.number == 2)
-    assert operation.opened.id in marks["barrier"]
-    assert operation.opened.id not in marks["paused"] | marks["aligned"]
+    [operation] = [
+        o.id for o in story.cluster.state.operations.values()
+        if o.promoted and (o.promoted.alias, o.promoted.switch.number) == (APP, 2)
+    ]  # fmt: skip
+    assert operation in marks["barrier"]
+    assert operation not in marks["paused"] | marks["aligned"]
     story.behind.start()
     story.switch("rollback", APP)
     assert story.live == GOOD
