@@ -504,7 +504,8 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         position_records=done,
         total_records=done + lag,
         records_per_s=rate,
-        behind_records=beat.behind_records,
+        # where the batch doesn't tell, the distance to the end: more than it left behind, never less
+        behind_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
         eta_s=lag / rate if rate > 0 else None,
         done=lag == 0,
     )

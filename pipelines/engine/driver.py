@@ -357,9 +357,7 @@ class Driver:
         last = query.sink.last if query else None
         report = query.last_progress() if query else {}
         used, limit = self._heap() if self._state != "failed" else (0, 0)
-        behind = None
-        if report:
-            behind = sum(_behind(source) for source in report.get("sources", []))
+        left = [_behind(source) for source in report.get("sources", [])]
         return Heartbeat(
             release=self._name,
             generation=query.sink.target.generation if query else 0,
@@ -369,7 +367,7 @@ class Driver:
             at_ms=now_ms(),
             state=self._state,
             batch_id=last.boundary.batch_id if last else -1,
-            behind_records=behind,
+            behind_records=sum(each or 0 for each in left) if left and None not in left else None,
             lag_records=self._lag(),
             input_records_per_s=_rate(report, "inputRowsPerSecond"),
             processed_records_per_s=_rate(report, "processedRowsPerSecond"),
@@ -397,11 +395,14 @@ def _rate(report: dict[str, object], name: str) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
 
 
-def _behind(source: dict[str, object]) -> int:
-    """Records that were there when the batch was planned, less those that it took."""
+def _behind(source: dict[str, object]) -> int | None:
+    """Records that were there when the batch was planned, less those that it took.
+
+    None: Spark does not say, as of a batch that was planned before a restart, which asks for no latest offset.
+    """
     latest, end = source.get("latestOffset"), source.get("endOffset")
     if not isinstance(latest, dict) or not isinstance(end, dict):
-        return 0
+        return None
     return sum(
         max(0, int(offset) - int(end.get(topic, {}).get(partition, 0)))
         for topic, offsets in latest.items()

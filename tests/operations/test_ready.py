@@ -8,10 +8,11 @@ from typing import cast
 import pytest
 
 from orchestration.operations.context import Context
-from orchestration.operations.release import _late_drops, _same_start
+from orchestration.operations.release import _hydration, _late_drops, _same_start
+from pipelines.engine.driver import _behind
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Counts
+from pipelines.model.progress import Counts, Heartbeat
 from pipelines.model.registry import RegistryState, Release, Switch
 from tests.operations.builders import release
 
@@ -64,3 +65,16 @@ def test_a_release_that_dropped_more_than_the_live_one_is_not_ready() -> None:
     with pytest.raises(SwitchyardError, match=r"a\.v2 dropped 4 late rows, a\.v1 dropped 3") as error:
         dropped(mine=4, lives=3)
     assert "SWITCHYARD_MAX_RECORDS_PER_BATCH" in error.value.fix
+
+
+def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_end() -> None:
+    source = {"latestOffset": {"trades": {"0": 90, "1": 40}}, "endOffset": {"trades": {"0": 50, "1": 40}}}
+    assert _behind(source) == 40
+    assert _behind({**source, "latestOffset": None}) is None
+
+    def beat(behind: int | None) -> Heartbeat:
+        return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running",
+                         batch_id=3, lag_records=66_000, behind_records=behind)  # fmt: skip
+
+    assert _hydration(release("a.v1"), beat(0)).behind_records == 0
+    assert _hydration(release("a.v1"), beat(None)).behind_records == 66_000
