@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 
 
 def opening(name: str, release: str) -> Opened:
-    return Opened(id=f"{name}-{release}", name=name, releases=(release,), deadline_ms=2**60)
+    return Opened(id=f"{name}-{release}", name=name, releases=(release,), deadline_ms=4_000_000_000_000)
 
 
 def test_the_second_of_two_steps_sees_the_first_and_can_refuse(broker: Settings) -> None:

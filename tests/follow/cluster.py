@@ -29,6 +29,8 @@ from pipelines.model.switch import promotion
 from pipelines.settings import Settings
 
 Row = tuple[int, str, str | None]
+# a deadline that is a date: others who share this registry list its operations
+FAR_MS = 4_000_000_000_000
 
 
 class Release:
@@ -119,14 +121,14 @@ class Cluster:
 
     def open(self, *releases: str) -> str:
         op = f"op-{uuid.uuid4().hex[:8]}"
-        self.write(Opened(id=op, name="promote", releases=releases, alias=self.alias, deadline_ms=2**62))
+        self.write(Opened(id=op, name="promote", releases=releases, alias=self.alias, deadline_ms=FAR_MS))
         return op
 
     def order(self, op: str, live: Release) -> None:
         """The intent of a switch."""
         past = SourcePosition(sources={"in": {0: 0}})
         number = len(self.state.chains[self.alias]) + 1
-        self.write(MarkOrdered(id=op, release=live.name, past=past, switch=number, alias=self.alias, deadline_ms=2**62))
+        self.write(MarkOrdered(id=op, release=live.name, past=past, switch=number, alias=self.alias, deadline_ms=FAR_MS))
 
     def intend(self, live: Release, new: Release, rows: Iterable[Row] = ()) -> str:
         """A switch up to its barrier, flagged at the end of a batch of `rows`."""
