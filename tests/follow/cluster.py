@@ -128,7 +128,9 @@ class Cluster:
         """The intent of a switch."""
         past = SourcePosition(sources={"in": {0: 0}})
         number = len(self.state.chains[self.alias]) + 1
-        self.write(MarkOrdered(id=op, release=live.name, past=past, switch=number, alias=self.alias, deadline_ms=FAR_MS))
+        self.write(
+            MarkOrdered(id=op, release=live.name, past=past, switch=number, alias=self.alias, deadline_ms=FAR_MS)
+        )
 
     def intend(self, live: Release, new: Release, rows: Iterable[Row] = ()) -> str:
         """A switch up to its barrier, flagged at the end of a batch of `rows`."""
