@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.cluster import ROOT
 
-BROKER_PORT = 19215
+BROKER_PORT = 19225
 HISTORY = 50_000
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
