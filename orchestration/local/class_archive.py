@@ -7,7 +7,9 @@ broker of its own, so that what is in it is what drivers need. A driver without 
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +22,6 @@ from orchestration.sources import Options, produce, source_for
 from pipelines.engine.jars import class_archive
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
@@ -31,6 +32,46 @@ _DUMP_TIMEOUT_S = 120.0
 _QUICK = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
+class _Dumping(LocalLauncher):
+    """Starts the driver whose JVM writes the archive at its end, and keeps hold of both."""
+
+    def __init__(self, settings: Settings, dumped: Path) -> None:
+        conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
+        options = conf["spark.driver.extraJavaOptions"] + f" -XX:ArchiveClassesAtExit={dumped} -Xlog:cds=off"
+        more = {**settings.spark, "spark.driver.extraJavaOptions": options}
+        super().__init__(settings.model_copy(update={"spark": more}))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
+        self._process = super().spawn(release, force=force)
+        return self._process
+
+    def await_end(self) -> None:
+        """Waits until the JVM has ended, too, which outlives the driver while it writes."""
+        deadline = time.monotonic() + _DUMP_TIMEOUT_S
+        while self._runs():
+            if time.monotonic() > deadline:
+                raise SwitchyardError(f"Java did not write the class archive in {_DUMP_TIMEOUT_S:g} s")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Ends what still runs: a driver would wait for its broker for ever."""
+        if self._process is not None and self._runs():
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(10)
+
+    def _runs(self) -> bool:
+        if self._process is None:
+            return False
+        # the group's leader is a child of this process: not taken leave of, it would stay in the group
+        self._process.poll()
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
 def build(path: Path) -> None:
     """Writes the archive to `path`, whole or not at all. Raises SwitchyardError where it could not be made."""
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=path.parent) as work:
@@ -39,26 +80,24 @@ def build(path: Path) -> None:
             bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
             state_dir=Path(work) / "state", broker_port=_free_port(), broker_heap_mb=512, driver_heap_mb=512,
         )  # fmt: skip
-        broker = EmbeddedBroker(settings)
-        broker.start(_BOOT_TIMEOUT_S)
+        broker, launcher = EmbeddedBroker(settings), _Dumping(settings, dumped)
         try:
-            process_group = _work(settings, dumped)
-            _await_end(process_group)
+            broker.start(_BOOT_TIMEOUT_S)
+            _work(settings, launcher)
+            launcher.await_end()
         finally:
+            launcher.kill()
             broker.stop()
         if not dumped.is_file():
-            raise SwitchyardError(f"Java wrote no class archive; see {settings.state_dir / 'logs'}")
+            raise SwitchyardError("Java wrote no class archive")
         os.replace(dumped, path)
 
 
-def _work(settings: Settings, dumped: Path) -> int:
-    """Runs a driver over some records. Returns its process group, in which its JVM is still dumping."""
+def _work(settings: Settings, launcher: LocalLauncher) -> None:
+    """Has a driver read some records and stop."""
     produce(settings, source_for(APP, Options(per_second=200)), history=RECORDS)
-    options = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
-    dumping = options["spark.driver.extraJavaOptions"] + f" -XX:ArchiveClassesAtExit={dumped} -Xlog:cds=off"
-    of_driver = settings.model_copy(update={"spark": {**_QUICK, "spark.driver.extraJavaOptions": dumping}})
     with Registry(settings, actor="set-up") as registry:
-        context = Context(settings=settings, registry=registry, launcher=LocalLauncher(of_driver))
+        context = Context(settings=settings, registry=registry, launcher=launcher)
         rel.execute(context, rel.plan_stage(context, APP, version=1))
         rel.execute(context, rel.plan_start(context, RELEASE))
         context.until(
@@ -66,22 +105,7 @@ def _work(settings: Settings, dumped: Path) -> int:
             lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= RECORDS,
             timeout_s=_BOOT_TIMEOUT_S,
         )
-        pid = latest_heartbeats(settings)[RELEASE].pid
         rel.execute(context, rel.plan_stop(context, RELEASE))
-    return pid
-
-
-def _await_end(process_group: int) -> None:
-    # its leader is a child of this process: taken leave of, or it would stay in the group
-    os.waitpid(process_group, 0)
-    deadline = time.monotonic() + _DUMP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(process_group, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    raise SwitchyardError(f"Java did not write the class archive in {_DUMP_TIMEOUT_S:g} s")
 
 
 def _free_port() -> int:
@@ -96,7 +120,7 @@ def main() -> None:
     path.unlink(missing_ok=True)
     try:
         build(path)
-    except SwitchyardError as error:
+    except (SwitchyardError, OSError) as error:
         print(f"no class archive, drivers will start slower: {error}")
     else:
         print(f"class archive written, {path.stat().st_size >> 20} MiB: {path}")
