@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -357,7 +358,6 @@ class Driver:
         last = query.sink.last if query else None
         report = query.last_progress() if query else {}
         used, limit = self._heap() if self._state != "failed" else (0, 0)
-        left = [_behind(source) for source in report.get("sources", [])]
         return Heartbeat(
             release=self._name,
             generation=query.sink.target.generation if query else 0,
@@ -367,7 +367,7 @@ class Driver:
             at_ms=now_ms(),
             state=self._state,
             batch_id=last.boundary.batch_id if last else -1,
-            behind_records=sum(each or 0 for each in left) if left and None not in left else None,
+            behind_records=_behind(report),
             lag_records=self._lag(),
             input_records_per_s=_rate(report, "inputRowsPerSecond"),
             processed_records_per_s=_rate(report, "processedRowsPerSecond"),
@@ -395,16 +395,17 @@ def _rate(report: dict[str, object], name: str) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
 
 
-def _behind(source: dict[str, object]) -> int | None:
-    """Records that were there when the batch was planned, less those that it took.
+def _behind(report: dict[str, Any]) -> int | None:
+    """Records that were there when the reported batch was planned, less those that it took.
 
     None: Spark does not say, as of a batch that was planned before a restart, which asks for no latest offset.
     """
-    latest, end = source.get("latestOffset"), source.get("endOffset")
-    if not isinstance(latest, dict) or not isinstance(end, dict):
+    ends = [(source.get("latestOffset"), source.get("endOffset")) for source in report.get("sources", [])]
+    if not ends or not all(isinstance(latest, dict) and isinstance(end, dict) for latest, end in ends):
         return None
     return sum(
         max(0, int(offset) - int(end.get(topic, {}).get(partition, 0)))
+        for latest, end in ends
         for topic, offsets in latest.items()
         for partition, offset in offsets.items()
     )

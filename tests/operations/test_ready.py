@@ -69,8 +69,9 @@ def test_a_release_that_dropped_more_than_the_live_one_is_not_ready() -> None:
 
 def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_end() -> None:
     source = {"latestOffset": {"trades": {"0": 90, "1": 40}}, "endOffset": {"trades": {"0": 50, "1": 40}}}
-    assert _behind(source) == 40
-    assert _behind({**source, "latestOffset": None}) is None
+    assert _behind({"sources": [source]}) == 40
+    assert _behind({"sources": [source, {**source, "latestOffset": None}]}) is None
+    assert _behind({}) is None
 
     def beat(behind: int | None) -> Heartbeat:
         return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running",
