@@ -31,6 +31,7 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.names import REGISTRY_TOPIC, result_topic
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
+from tests.e2e.harness import at_rest
 
 PORT = 19211
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,14 +149,8 @@ class Cluster:
 
     def settle(self, name: str, topic: str) -> None:
         """Waits until a release has read `topic` to its end and has nothing left to do."""
-        source = next(s for s, i in self.state.releases[name].spec.inputs.items() if i.topic == topic)
-
-        def settled() -> bool:
-            progress = self.context().progress(name)
-            end = end_offsets(self.settings, [topic])[topic]
-            return progress is not None and progress.boundary.settled and self.position(name)[source] == end
-
-        self.until(f"{name} has not read {topic} to its end", settled)
+        inputs = {source: of.topic for source, of in self.state.releases[name].spec.inputs.items() if of.topic == topic}
+        self.until(f"{name} has not read {topic} to its end", lambda: at_rest(self.settings, name, inputs))
 
     # -- input
 

@@ -24,6 +24,7 @@ from orchestration.launchers.local import LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
+from pipelines.engine.checkpoint import Checkpoint, release_folder
 from pipelines.kafka.client import admin
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.progress import newest_progress
@@ -181,9 +182,19 @@ def lag_records(settings: Settings, release: str, inputs: Mapping[str, str]) -> 
 
 
 def at_rest(settings: Settings, release: str, inputs: Mapping[str, str]) -> bool:
-    """Whether a release has read all of its input, and a batch more would change nothing."""
+    """Whether a release has read all of its input, and a batch more would change nothing.
+
+    A batch that moved no watermark is the last one, too, which its progress could not know: its checkpoint tells.
+    """
     progress = newest_progress(settings, release)
-    return progress is not None and progress.boundary.settled and lag_records(settings, release, inputs) == 0
+    if progress is None or lag_records(settings, release, inputs) > 0:
+        return False
+    if progress.boundary.settled:
+        return True
+    folders = release_folder(settings, release).glob(f"g{progress.generation}.t*")
+    checkpoint = Checkpoint(max(folders, key=lambda folder: int(folder.name.rpartition(".t")[2])), inputs)
+    batch_id = progress.boundary.batch_id
+    return checkpoint.committed(batch_id) and checkpoint.settled(batch_id)
 
 
 class Follower:
