@@ -368,6 +368,13 @@ class Story:
             forward = live == keepers[0].release
             if context.registry.state().releases[keepers[1].release].ready is None:
                 raise AssertionError("the second release is not ready any more")
+            # one that was killed has fallen behind; a meeting farther off than a batch is refused
+            inputs, other = {self.source: self.topic}, keepers[1 if forward else 0].release
+            until(
+                f"{other} is far behind",
+                lambda name=other, inputs=inputs: lag_records(settings, name, inputs) < BATCH_RECORDS // 2,
+                120,
+            )
             plan = sw.plan_promote(context, keepers[1].release) if forward else sw.plan_rollback(context, self.app)
             say(f"{plan.operation}, {kills - killer.count('switching')} kills to go")
             done = in_background(lambda plan=plan: self._execute(settings, drivers, plan))
