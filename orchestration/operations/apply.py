@@ -78,7 +78,7 @@ class Applier:
         self._plan = plan
         self._tails: dict[str, ProgressTail] = {}
         self._delta: Delta | None = None
-        self._touch_ups: DeltaSegment | None = None
+        self._segments: tuple[DeltaSegment, ...] = ()
         # where the two sides of a switch stand, if they did not meet at a boundary
         self._ends: dict[str, Mark] = {}
 
@@ -369,7 +369,7 @@ class Applier:
         self._context.say(
             f"{len(touched.values):,} keys were touched since the evidence cut; {touched.ratio:.1%} of them differ"
         )
-        self._touch_ups = self._delta.write(touched)
+        self._segments = self._delta.write(touched)
 
     def _switch(self, state: RegistryState, stage: AppendSwitch) -> Sequence[Entry]:
         operation = self._operation(state)
@@ -383,9 +383,6 @@ class Applier:
                             new_generation=new.generation, new_start=start)  # fmt: skip
             return [*promotion(state, stage.alias, self._plan.id, switch), StateSet(release=stage.new, state="live")]
         barrier, aligned = self._end(stage.old, "barrier"), self._end(stage.new, "aligned")
-        segments: list[DeltaSegment] = []
-        if self._delta is not None and self._touch_ups is not None:
-            segments = [s for s in (self._touch_ups, self._delta.base) if s.end > s.start]
         switch = Switch(
             number=stage.number,
             old=stage.old,
@@ -394,7 +391,7 @@ class Applier:
             new=stage.new,
             new_generation=new.generation,
             new_start=aligned.result,
-            delta=tuple(segments),
+            delta=self._segments,
             cut=barrier.boundary.position,
             allowed=stage.allowed,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -21,14 +21,13 @@ from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import DeltaSegment, EvidenceRecorded
+from pipelines.model.switch import holds_ahead, touch_ups
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
-
-Changes = Iterator[tuple[str, str | None]]
 
 
 class DeltaTopic:
@@ -143,9 +142,11 @@ class TouchUp:
         """Share of touched keys in which the results differ."""
         return sum(old != new for old, new in self.values.values()) / len(self.values) if self.values else 0.0
 
-    def changes(self) -> Changes:
-        """What a consumer is told: each touched key's new value; None where the new result doesn't have it."""
-        return ((key, new) for key, (_, new) in self.values.items())
+    def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:
+        """What a consumer is told of `keys`: each one's new value; None where the new result doesn't have it. Of what a
+        segment told `ahead`, only what is otherwise now.
+        """
+        return touch_ups(keys, {key: self.values[key][1] for key in keys}, ahead)
 
 
 def touch_up(old: Mapping[str, str | None], new: Mapping[str, str | None], fold: Path, *, reverse: bool) -> TouchUp:
@@ -154,20 +155,42 @@ def touch_up(old: Mapping[str, str | None], new: Mapping[str, str | None], fold:
     A key that only one side touched still has, on the other, the value of the evidence cut: it is looked up in the
     fold. `reverse`: the evidence's new release is the old one of this switch.
     """
-    at_cut = _lookup(fold, (set(old) | set(new)) - (set(old) & set(new)))
-    values: dict[str, tuple[str | None, str | None]] = {}
-    for key in {**old, **new}:
+    values = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
+    one_sided = old.keys() ^ new.keys()
+    at_cut = _lookup(fold, one_sided)
+    for key in one_sided:
         live, candidate = at_cut.get(key, (None, None))
         before, after = (candidate, live) if reverse else (live, candidate)
         values[key] = (old.get(key, before), new.get(key, after))
     return TouchUp(values=values)
 
 
+class _Since:
+    """What a result has changed since the evidence: key -> last value, read on and on."""
+
+    def __init__(self, since: ResultPosition) -> None:
+        self.position = since
+        self.changes: dict[str, str | None] = {}
+
+    def read(self, client: Consumer, end: ResultPosition, timeout_s: float) -> Set[str]:
+        """Reads on to `end`; returns the keys that came."""
+        keys: set[str] = set()
+        for topic, offsets in end.topics.items():
+            found = read_changes(client, topic, self.position.of(topic), offsets, timeout_s)
+            self.changes.update(found)
+            keys |= found.keys()
+        self.position = end
+        return keys
+
+    def only(self, keys: Set[str]) -> dict[str, str | None]:
+        return {key: self.changes[key] for key in keys if key in self.changes}
+
+
 class Delta:
     """The delta of one switch, to the release `to`: begun while the drivers meet, as consumers wait at its end.
 
-    In advance it connects, reads what the results have so far and loads what a lookup needs; what fails in advance is
-    done again when it is needed. Raises SwitchyardError if the evidence has no delta.
+    In advance it reads what the results have so far, writes what the new one has of it as a segment of its own, and
+    compares it; what fails in advance is done when it is needed. Raises SwitchyardError if the evidence has no delta.
     """
 
     def __init__(self, settings: Settings, evidence: EvidenceRecorded, *, to: str) -> None:
@@ -175,60 +198,74 @@ class Delta:
         base = evidence.backward if self._reverse else evidence.forward
         if base is None:
             raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")
-        self.base = base
+        self._base = base
         self._settings = settings
         self._fold = evidence_path(settings, evidence.id)
         self._admin = admin(settings)
-        self._topic = DeltaTopic(settings, base.topic)
         self._consumer = consumer(
             settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20
         )
         since = evidence.live_result, evidence.new_result
-        # result topic -> where reading goes on, and what was read up to there
-        self._read: dict[str, tuple[dict[int, int], dict[str, str | None]]] = {}
-        self._old_since, self._new_since = reversed(since) if self._reverse else since
-        self._ahead = threading.Thread(target=self._prepare, name="delta", daemon=True)
-        self._ahead.start()
+        self._evidence = tuple(reversed(since)) if self._reverse else since
+        # the keys that came after the segment was written, if one was, that was written in advance
+        self._late: Set[str] = frozenset()
+        self._forget()
+        self._preparing = threading.Thread(target=self._prepare, name="delta", daemon=True)
+        self._preparing.start()
+
+    def prepared(self) -> None:
+        """Waits until what could be done in advance is done."""
+        self._preparing.join()
 
     def touched(self, old_end: ResultPosition, new_end: ResultPosition) -> TouchUp:
         """What the keys are that either result touched between the evidence cut and its end."""
-        self._ahead.join()
-        old, new = self._changes(self._old_since, old_end), self._changes(self._new_since, new_end)
-        return touch_up(old, new, self._fold, reverse=self._reverse)
+        self.prepared()
+        if not (holds_ahead(self._old.position, old_end) and holds_ahead(self._new.position, new_end)):
+            # an operation that was left and is resumed: the results have gone on behind the cut
+            self._forget()
+        self._late = self._read(self._old, old_end) | self._read(self._new, new_end)
+        late = touch_up(self._old.only(self._late), self._new.only(self._late), self._fold, reverse=self._reverse)
+        return TouchUp(values={**self._compared, **late.values})
 
-    def write(self, touched: TouchUp) -> DeltaSegment:
-        """Writes the touched keys; consumers get them before `base`, which they then take without those keys."""
-        return self._topic.append(touched.changes())
+    def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:
+        """Writes the touched keys. Returns the delta's segments: a key is taken from the first one that has it."""
+        segment, ahead = self._ahead or (None, {})
+        changes = touched.changes(self._late | (touched.values.keys() - ahead.keys()), ahead)
+        last = self._topic.append(changes.items()) if changes else None
+        return tuple(s for s in (last, segment, self._base) if s is not None and s.end > s.start)
+
+    def _forget(self) -> None:
+        self._old, self._new = map(_Since, self._evidence)
+        # the segment that was written in advance, and what it tells; whatever was begun with a topic is aborted by the next
+        self._topic = DeltaTopic(self._settings, self._base.topic)
+        self._ahead: tuple[DeltaSegment, dict[str, str | None]] | None = None
+        # what was compared in advance
+        self._compared: dict[str, tuple[str | None, str | None]] = {}
 
     def _prepare(self) -> None:
         try:
             self._topic.connect()
-            for since in (self._old_since, self._new_since):
-                for topic, start in since.topics.items():
-                    self._up_to(topic, start, end_of(self._settings, topic, len(start), client=self._admin))
-            if len({frozenset(changes) for _, changes in self._read.values()}) > 1:
-                # a key that one side alone touched is looked up in the fold
-                import pyarrow.parquet  # noqa: F401
+            self._read(self._new, self._now(self._new))
+            if self._new.changes:
+                self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
+            self._read(self._old, self._now(self._old))
+            found = touch_up(self._old.changes, self._new.changes, self._fold, reverse=self._reverse)
+            self._compared = found.values
         except (KafkaException, SwitchyardError) as error:
             log.debug("the delta could not be begun in advance: %s", error)
+            self._forget()
 
-    def _changes(self, since: ResultPosition, end: ResultPosition) -> dict[str, str | None]:
-        found: dict[str, str | None] = {}
-        for topic, offsets in end.topics.items():
-            found |= self._up_to(topic, since.of(topic), offsets)
-        return found
+    def _read(self, result: _Since, end: ResultPosition) -> Set[str]:
+        return result.read(self._consumer, end, self._settings.request_timeout_s)
 
-    def _up_to(self, topic: str, since: Mapping[int, int], end: Mapping[int, int]) -> dict[str, str | None]:
-        start, found = self._read.get(topic, (dict(since), {}))
-        if any(offset > end.get(p, 0) for p, offset in start.items()):
-            # an operation that was left and is resumed: the results have gone on behind the barrier
-            start, found = dict(since), {}
-        found = found | read_changes(self._consumer, topic, start, end, self._settings.request_timeout_s)
-        self._read[topic] = {**start, **end}, found
-        return found
+    def _now(self, result: _Since) -> ResultPosition:
+        position = result.position.topics
+        return ResultPosition(
+            topics={t: end_of(self._settings, t, len(start), client=self._admin) for t, start in position.items()}
+        )
 
 
-def _lookup(fold: Path, keys: set[str]) -> dict[str, tuple[str | None, str | None]]:
+def _lookup(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:
     if not keys:
         return {}
     if not fold.exists():

@@ -437,7 +437,10 @@ def main(arguments: list[str] | None = None) -> int:
     # it tells of every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        code = Driver(get_settings(), options.release, force=options.force).run()
+        settings = get_settings()
+        # before it has threads and a JVM, which inherit it
+        os.nice(settings.driver_nice)
+        code = Driver(settings, options.release, force=options.force).run()
     except SwitchyardError as error:
         print(error, file=sys.stderr, flush=True)
         code = error.exit_code

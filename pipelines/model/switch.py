@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Mark, Progress
 from pipelines.model.registry import (
     AlignOrdered,
@@ -27,6 +28,9 @@ from pipelines.model.registry import (
     Switch,
     SwitchAborted,
 )
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class PastTheMark(Refused):
@@ -169,12 +173,21 @@ def changes(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> dict[byte
     return {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
-def touch_ups(touched: Iterable[bytes], new: Mapping[bytes, bytes]) -> dict[bytes, bytes | None]:
+def touch_ups(touched: Iterable[K], new: Mapping[K, V], ahead: Mapping[K, V]) -> dict[K, V | None]:
     """The delta's first segment: every key touched since the evidence, in either result, as `new` has it at the cut.
 
-    Also those that are equal now: followers leave a touched key out of the evidence's older segment.
+    Also those that are equal now: followers leave a touched key out of the evidence's older segment. `ahead`: what a
+    segment behind this one tells, written while the drivers met (None: gone); a key that it has as it is now is left out.
     """
-    return {key: new.get(key) for key in touched}
+    return {key: new.get(key) for key in touched if key not in ahead or ahead[key] != new.get(key)}
+
+
+def holds_ahead(read: ResultPosition, cut: ResultPosition) -> bool:
+    """Whether what was read of a result in advance, up to `read`, may be part of a delta as of `cut`.
+
+    Not so where an operation was left and is resumed, and the result has gone on behind the cut.
+    """
+    return cut.dominates(read)
 
 
 def promotion(state: RegistryState, alias: str, op: str, switch: Switch) -> list[Entry]:

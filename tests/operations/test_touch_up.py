@@ -37,7 +37,7 @@ def fold(tmp_path: Path) -> Path:
 def test_a_key_that_both_touched_needs_no_fold(tmp_path: Path) -> None:
     found = touch_up({"k": "1"}, {"k": "2"}, tmp_path / "none", reverse=False)
     assert found.values == {"k": ("1", "2")}
-    assert dict(found.changes()) == {"k": "2"}
+    assert dict(found.changes(found.values.keys(), {})) == {"k": "2"}
 
 
 def test_a_key_that_one_side_touched_has_the_other_side_s_value_of_the_cut(fold: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_key_that_one_side_touched_has_the_other_side_s_value_of_the_cut(fold:
 
 def test_a_key_that_the_new_result_does_not_have_is_told_as_gone(fold: Path) -> None:
     found = touch_up({"gone": "5", "fresh": "5"}, {}, fold, reverse=False)
-    assert dict(found.changes()) == {"gone": None, "fresh": None}
+    assert dict(found.changes(found.values.keys(), {})) == {"gone": None, "fresh": None}
 
 
 def test_a_deletion_since_the_cut_is_not_undone_by_the_fold(fold: Path) -> None:
@@ -98,7 +98,8 @@ def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(
     if reverse:
         (old, old_since), (to, to_since) = (to, to_since), (old, old_since)
     base = {k: (v_live if reverse else v_new) for k, v_live, v_new in _differing(path)}
-    touched = dict(touch_up(old_since, to_since, path, reverse=reverse).changes())
+    found = touch_up(old_since, to_since, path, reverse=reverse)
+    touched = found.changes(found.values.keys(), {})
     # the touch-ups first; a key that they held is left out of what the evidence says
     seen = applied(applied(old, old_since), {**base, **touched})
     assert seen == applied(to, to_since)

@@ -30,6 +30,7 @@ from pipelines.model.switch import (
     changes,
     expired,
     flags,
+    holds_ahead,
     promotion,
     steps_to,
     touch_ups,
@@ -164,7 +165,23 @@ def test_changes_have_a_tombstone_for_what_is_gone() -> None:
 
 
 def test_touch_ups_have_every_touched_key() -> None:
-    assert touch_ups([b"a", b"b"], {b"a": b"1"}) == {b"a": b"1", b"b": None}
+    assert touch_ups([b"a", b"b"], {b"a": b"1"}, {}) == {b"a": b"1", b"b": None}
+
+
+def test_touch_ups_leave_out_what_was_written_ahead_and_is_so_still() -> None:
+    ahead = {b"same": b"1", b"changed": b"1", b"gone": b"1", b"back": None, b"deleted": None}
+    touched = [*ahead, b"fresh"]
+    new = {b"same": b"1", b"changed": b"2", b"back": b"3", b"fresh": b"4"}
+    assert touch_ups(touched, new, ahead) == {b"changed": b"2", b"gone": None, b"back": b"3", b"fresh": b"4"}
+
+
+def test_what_was_read_ahead_holds_up_to_the_cut() -> None:
+    def at(*offsets: int) -> ResultPosition:
+        return ResultPosition(topics={"r": dict(enumerate(offsets))})
+
+    assert holds_ahead(at(3, 4), at(3, 4))
+    assert holds_ahead(at(3, 4), at(5, 4))
+    assert not holds_ahead(at(3, 4), at(5, 3))
 
 
 # -- resolution

@@ -65,18 +65,35 @@ def machine(kind: Kind, rules_: Rules) -> type[RuleBasedStateMachine]:
             reuse=st.booleans(),
             slow_ms=st.sampled_from([0, 3]),
             tail=st.sampled_from(["no", "yes", "sees no registry"]),
+            every=st.sampled_from([1, 1, 4]),
+            ahead=st.integers(0, 9),
             input_=records,
         )
         def part_of_a_switch(
-            self, turn: int, who: int, steps: int, reuse: bool, slow_ms: int, tail: str, input_: list[tuple[int, int]]
+            self,
+            turn: int,
+            who: int,
+            steps: int,
+            reuse: bool,
+            slow_ms: int,
+            tail: str,
+            every: int,
+            ahead: int,
+            input_: list[tuple[int, int]],
         ) -> None:
-            """An operator and the drivers go on for some steps, under load or idle; with `tail`, a follower, too."""
+            """An operator and the drivers go on for some steps, under load or idle; with `tail`, a follower, too.
+
+            The operator acts in each `every`th step, and from step `ahead` on writes of the delta what there is.
+            """
             world = self.world
             for step in range(steps):
                 world.now_ms += slow_ms
                 if step < len(input_):
                     world.source.append(step % 2, *input_[step])
-                world.operate(world.operators[who], world.candidate(turn), reuse)
+                if step % every == 0:
+                    world.operate(world.operators[who], world.candidate(turn), reuse)
+                if step >= ahead:
+                    world.write_ahead(world.operators[who])
                 for driver in world.drivers.values():
                     driver.look()
                     driver.turn({0: 2, 1: 2}, None)
@@ -97,7 +114,7 @@ def machine(kind: Kind, rules_: Rules) -> type[RuleBasedStateMachine]:
 
         @rule(who=st.integers(0, 1))
         def operator_gone(self, who: int) -> None:
-            self.world.operators[who].op = self.world.operators[who].prepared = None
+            self.world.operators[who].leave()
 
         @precondition(lambda self: len(self.world.followers) < 4)
         @rule(count=st.integers(1, 2), earliest=st.booleans())
@@ -217,9 +234,12 @@ DEFECTS: list[tuple[Kind, str, dict[str, Callable[..., Any] | int]]] = [
     ("stream", "a barrier unknown to the registry as read is passed", {"next_move": takes_unknown_for_resolved}),
     ("table", "a member enters the new result alone", {"next_move": does_not_wait_for_members}),
     ("table", "a delta without tombstones", {"changes": without_tombstones}),
-    ("table", "no touch-ups", {"touch_ups": lambda touched, new: {}}),
+    ("table", "no touch-ups", {"touch_ups": lambda touched, new, ahead: {}}),
     ("table", "touch-ups only of keys that the new result has",
-     {"touch_ups": lambda touched, new: {k: new[k] for k in touched if k in new}}),
+     {"touch_ups": lambda touched, new, ahead: {k: new[k] for k in touched if k in new and ahead.get(k) != new[k]}}),
+    ("table", "what was written ahead is not corrected",
+     {"touch_ups": lambda touched, new, ahead: {k: new.get(k) for k in touched if k not in ahead}}),
+    ("table", "what was read behind the cut counts as written ahead", {"holds_ahead": lambda read, cut: True}),
     ("table", "a touched key delivered again from the evidence", {"earlier_segments": lambda *a: []}),
     ("stream", "aborted, then promoted", {"promotion": promotes_what_was_aborted}),
     ("stream", "promoted twice", {"promotion": promotes_over_another}),

@@ -61,6 +61,7 @@ class Rules:
     candidate_move: Callable[..., rules.CandidateMove] = rules.candidate_move
     changes: Callable[..., Any] = rules.changes
     touch_ups: Callable[..., Any] = rules.touch_ups
+    holds_ahead: Callable[..., bool] = rules.holds_ahead
     promotion: Callable[..., list[Entry]] = rules.promotion
     abortion: Callable[..., list[Entry]] = rules.abortion
     next_move: Callable[..., Move] = moves.next_move
@@ -251,10 +252,15 @@ class Evidence:
 
 @dataclass
 class Operator:
-    """Someone at a terminal. In memory: the switch that it is about to write."""
+    """Someone at a terminal. In memory: what it wrote of the delta in advance, and the switch that it is about to write."""
 
     op: str | None = None
+    ahead: tuple[DeltaSegment, dict[Any, Any], ResultPosition] | None = None
     prepared: Switch | None = None
+
+    def leave(self) -> None:
+        """It is done with its operation, or gone."""
+        self.op = self.ahead = self.prepared = None
 
 
 @dataclass
@@ -456,12 +462,12 @@ class World:
             try:
                 self._write(self.rules.promotion(self.state, ALIAS, operator.op, switch))
             except Refused:
-                operator.op = None
+                operator.leave()
             return True
         if operation.resolved:
             if operation.closed is None:
                 self._write([Closed(id=operator.op, outcome="done" if operation.promoted else "failed")])
-            operator.op = None
+            operator.leave()
             return True
         assert operation.align is not None
         live, new = self.drivers[operation.align.other], self.drivers[operation.align.release]
@@ -513,12 +519,42 @@ class World:
         self._write([order])
         return True
 
+    def write_ahead(self, operator: Operator) -> None:
+        """Writes what the candidate's result says by now of the keys that it has touched: once for an operation."""
+        operation = self.state.operations.get(operator.op or "")
+        if self.kind != "table" or operation is None or operation.resolved or operator.ahead or operator.prepared:
+            return
+        assert operation.align is not None
+        new = self.drivers[operation.align.release]
+        assert new.newest is not None
+        values = dict(self._since(operation.id, new, new.newest.result))
+        if values:
+            log = self.deltas.setdefault(operation.id, {0: []})[0]
+            first = len(log)
+            log += values.items()
+            segment = DeltaSegment(topic=operation.id, start=first, end=len(log))
+            operator.ahead = segment, values, new.newest.result
+
+    def _since(self, op: str, driver: Driver, end: ResultPosition) -> list[tuple[Any, Any]]:
+        """The records of a result from the evidence to `end`."""
+        since = self.evidence[op].results[driver.name].of(driver.topic)
+        return [
+            slot
+            for p, offset in end.of(driver.topic).items()
+            for slot in driver.log[p][since[p] : offset]
+            if slot is not None
+        ]
+
     def _prepare(self, operator: Operator, operation: Operation, live: Driver, new: Driver) -> bool:
         assert live.newest and new.newest
         barrier, aligned = live.newest.barrier, new.newest.aligned
         if barrier is None or aligned is None or {barrier.op, aligned.op} != {operation.id}:
             return False
-        delta = self._delta(operation.id, live, barrier.result, new, aligned.result) if self.kind == "table" else ()
+        delta = (
+            self._delta(operator, operation.id, live, barrier.result, new, aligned.result)
+            if self.kind == "table"
+            else ()
+        )
         operator.prepared = Switch(
             number=len(self.chain) + 1,
             old=live.name,
@@ -533,21 +569,18 @@ class World:
         return True
 
     def _delta(
-        self, op: str, live: Driver, old: ResultPosition, new: Driver, start: ResultPosition
+        self, operator: Operator, op: str, live: Driver, old: ResultPosition, new: Driver, start: ResultPosition
     ) -> tuple[DeltaSegment, ...]:
-        """Touch-ups, then the evidence's segment. What another operator wrote for nothing is just not named."""
-        evidence = self.evidence[op]
-        touched = {
-            s[0]
-            for driver, upto in ((live, old), (new, start))
-            for p, end in upto.of(driver.topic).items()
-            for s in driver.log[p][evidence.results[driver.name].of(driver.topic)[p] : end]
-            if s is not None
-        }
+        """Touch-ups, what was written ahead, the evidence's segment. What others wrote for nothing is just not named."""
+        touched = {key for driver, end in ((live, old), (new, start)) for key, _ in self._since(op, driver, end)}
+        written, ahead, read = operator.ahead or (None, {}, start)
+        if not self.rules.holds_ahead(read, start):
+            written, ahead = None, {}
         log = self.deltas.setdefault(op, {0: []})[0]
         first = len(log)
-        log += [*self.rules.touch_ups(sorted(touched), folded("table", new.upto(start))).items()]
-        return (DeltaSegment(topic=op, start=first, end=len(log)), evidence.segments[live.name, new.name])
+        log += [*self.rules.touch_ups(sorted(touched), folded("table", new.upto(start)), ahead).items()]
+        last = DeltaSegment(topic=op, start=first, end=len(log))
+        return tuple(s for s in (last, written, self.evidence[op].segments[live.name, new.name]) if s is not None)
 
     def candidate(self, turn: int) -> str:
         """One of the releases that are not live."""

@@ -1,0 +1,118 @@
+"""The delta of a switch on a real broker: written ahead while the drivers meet, and corrected at the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestration.operations.delta import Delta, read_changes, write_delta
+from orchestration.operations.evidence import evidence_path
+from pipelines.kafka.client import consumer, producer
+from pipelines.kafka.offsets import end_of
+from pipelines.kafka.topics import delete_topics
+from pipelines.model.names import delta_topic
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.registry import DeltaSegment, EvidenceRecorded
+from pipelines.settings import Settings
+from tests.operations.test_touch_up import written
+
+pytestmark = pytest.mark.broker
+
+Changes = Mapping[str, str | None]
+
+
+class Results:
+    """Two results of one partition each, compared when they held `live` and `new`."""
+
+    def __init__(self, settings: Settings, topics: tuple[str, str], live: Mapping[str, str], new: Mapping[str, str]):
+        self.settings, (self.live, self.new) = settings, topics
+        self.write(self.live, live)
+        self.write(self.new, new)
+        name = f"diff-{self.live}"
+        path = evidence_path(settings, name)
+        path.parent.mkdir(parents=True)
+        written(path.parent, live, new).rename(path)
+        forward, backward = write_delta(settings, "sums", name, path)
+        self.evidence = EvidenceRecorded(
+            id=name,
+            live="sums.v1",
+            live_generation=1,
+            new="sums.v2",
+            new_generation=1,
+            cut=SourcePosition(sources={}),
+            live_result=self.end(self.live),
+            new_result=self.end(self.new),
+            summary={},
+            forward=forward,
+            backward=backward,
+        )
+
+    def write(self, topic: str, records: Changes) -> None:
+        client = producer(self.settings)
+        for key, value in records.items():
+            client.produce(topic, value, key, partition=0)
+        assert client.flush(10) == 0
+
+    def end(self, topic: str) -> ResultPosition:
+        return ResultPosition(topics={topic: end_of(self.settings, topic, 1)})
+
+    def told(self, segments: tuple[DeltaSegment, ...]) -> list[dict[str, str | None]]:
+        """What each segment tells a consumer, in their order: a key is taken from the first one that has it."""
+        client = consumer(self.settings, auto_offset_reset="earliest", enable_partition_eof=True)
+        seen: set[str] = set()
+        found = []
+        for segment in segments:
+            records = read_changes(client, segment.topic, {0: segment.start}, {0: segment.end}, 10)
+            found.append({key: value for key, value in records.items() if key not in seen})
+            seen |= records.keys()
+        client.close()
+        return found
+
+
+Make = Callable[[Mapping[str, str], Mapping[str, str]], Results]
+
+
+@pytest.fixture
+def compared(broker: Settings, fresh_topic: Callable[..., str], tmp_path: Path) -> Make:
+    settings = broker.model_copy(update={"state_dir": tmp_path})
+    return lambda live, new: Results(settings, (fresh_topic(), fresh_topic()), live, new)
+
+
+def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:
+    results = compared({"a": "1", "b": "1", "c": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2", "d": "1"})
+    results.write(results.live, {"a": "3", "b": "3"})
+    results.write(results.new, {"a": "4", "b": "4"})
+    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta.prepared()
+    # until the drivers meet: b changes again, d comes
+    results.write(results.live, {"b": "5", "d": "5"})
+    results.write(results.new, {"b": "6", "d": "6"})
+    touched = delta.touched(results.end(results.live), results.end(results.new))
+    segments = delta.write(touched)
+    assert results.told(segments) == [{"b": "6", "d": "6"}, {"a": "4"}, {"c": "2"}]
+    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
+
+
+def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -> None:
+    results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "1"})
+    results.write(results.live, {"a": "3"})
+    results.write(results.new, {"a": "4"})
+    cut = results.end(results.live), results.end(results.new)
+    # an operation that was left: both went on
+    results.write(results.live, {"b": "5"})
+    results.write(results.new, {"b": "6"})
+    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta.prepared()
+    assert results.told(delta.write(delta.touched(*cut))) == [{"a": "4"}, {}]
+    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
+
+
+def test_nothing_touched_leaves_the_evidence_as_it_is(compared: Make) -> None:
+    results = compared({"a": "1"}, {"a": "2"})
+    delta = Delta(results.settings, results.evidence, to="sums.v1")
+    segments = delta.write(delta.touched(results.end(results.new), results.end(results.live)))
+    assert segments == (results.evidence.backward,)
+    assert results.told(segments) == [{"a": "1"}]
+    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
