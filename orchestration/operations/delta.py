@@ -172,7 +172,7 @@ class _Since:
         self.position = since
         self.changes: dict[str, str | None] = {}
 
-    def read(self, client: Consumer, end: ResultPosition, timeout_s: float) -> Set[str]:
+    def read(self, client: Consumer, end: ResultPosition, timeout_s: float) -> set[str]:
         """Reads on to `end`; returns the keys that came."""
         keys: set[str] = set()
         for topic, offsets in end.topics.items():
@@ -207,8 +207,6 @@ class Delta:
         )
         since = evidence.live_result, evidence.new_result
         self._evidence = tuple(reversed(since)) if self._reverse else since
-        # the keys that came after the segment was written, if one was, that was written in advance
-        self._late: Set[str] = frozenset()
         self._forget()
         self._preparing = threading.Thread(target=self._prepare, name="delta", daemon=True)
         self._preparing.start()
@@ -223,14 +221,14 @@ class Delta:
         if not (holds_ahead(self._old.position, old_end) and holds_ahead(self._new.position, new_end)):
             # an operation that was left and is resumed: the results have gone on behind the cut
             self._forget()
-        self._late = self._read(self._old, old_end) | self._read(self._new, new_end)
-        late = touch_up(self._old.only(self._late), self._new.only(self._late), self._fold, reverse=self._reverse)
-        return TouchUp(values={**self._compared, **late.values})
+        self._open |= self._read(self._old, old_end) | self._read(self._new, new_end)
+        rest = touch_up(self._old.only(self._open), self._new.only(self._open), self._fold, reverse=self._reverse)
+        return TouchUp(values={**self._compared, **rest.values})
 
     def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:
         """Writes the touched keys. Returns the delta's segments: a key is taken from the first one that has it."""
         segment, ahead = self._ahead or (None, {})
-        changes = touched.changes(self._late | (touched.values.keys() - ahead.keys()), ahead)
+        changes = touched.changes(self._open, ahead)
         last = self._topic.append(changes.items()) if changes else None
         return tuple(s for s in (last, segment, self._base) if s is not None and s.end > s.start)
 
@@ -239,8 +237,9 @@ class Delta:
         # the segment that was written in advance, and what it tells; whatever was begun with a topic is aborted by the next
         self._topic = DeltaTopic(self._settings, self._base.topic)
         self._ahead: tuple[DeltaSegment, dict[str, str | None]] | None = None
-        # what was compared in advance
+        # what was compared in advance, and the other touched keys
         self._compared: dict[str, tuple[str | None, str | None]] = {}
+        self._open: set[str] = set()
 
     def _prepare(self) -> None:
         try:
@@ -249,13 +248,15 @@ class Delta:
             if self._new.changes:
                 self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
             self._read(self._old, self._now(self._old))
-            found = touch_up(self._old.changes, self._new.changes, self._fold, reverse=self._reverse)
-            self._compared = found.values
+            old, new = self._old.changes, self._new.changes
+            self._compared = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
+            # most of these the other side is about to touch: not worth a look into the fold
+            self._open = old.keys() ^ new.keys()
         except (KafkaException, SwitchyardError) as error:
             log.debug("the delta could not be begun in advance: %s", error)
             self._forget()
 
-    def _read(self, result: _Since, end: ResultPosition) -> Set[str]:
+    def _read(self, result: _Since, end: ResultPosition) -> set[str]:
         return result.read(self._consumer, end, self._settings.request_timeout_s)
 
     def _now(self, result: _Since) -> ResultPosition:
