@@ -243,11 +243,13 @@ class Delta:
 
     def _prepare(self) -> None:
         try:
+            # at once: what comes later may lie behind the cut
+            old_now, new_now = self._now(self._old), self._now(self._new)
             self._topic.connect()
-            self._read(self._new, self._now(self._new))
+            self._read(self._new, new_now)
             if self._new.changes:
                 self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
-            self._read(self._old, self._now(self._old))
+            self._read(self._old, old_now)
             old, new = self._old.changes, self._new.changes
             self._compared = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
             # most of these the other side is about to touch: not worth a look into the fold
