@@ -398,7 +398,7 @@ class Applier:
         return [
             *promotion(state, stage.alias, self._plan.id, switch),
             StateSet(release=stage.new, state="live"),
-            StateSet(release=stage.old, state="standby"),
+            *left_by_consumers(state.releases[stage.old]),
         ]
 
     def _delete_group(self, group: str) -> None:
@@ -419,6 +419,11 @@ def starting_state(state: RegistryState, release: Release) -> ReleaseState:
     if chain and chain[-1].new == release.name:
         return "live"
     return "standby" if any(release.name in (s.old, s.new) for s in chain) else "hydrating"
+
+
+def left_by_consumers(release: Release) -> list[Entry]:
+    """A release that consumers leave is the standby; one that failed says why until it is started again, as the standby."""
+    return [] if release.state == "failed" else [StateSet(release=release.name, state="standby")]
 
 
 def _late(progress: Progress | None) -> int:

@@ -34,7 +34,7 @@ class ReleaseStatus:
 def statuses(context: Context) -> list[ReleaseStatus]:
     """Every release that is not retired, by name."""
     state = context.registry.state()
-    beats = latest_heartbeats(context.settings)
+    beats = latest_heartbeats(context.settings) if state.releases else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
         beat = beats.get(release.name)

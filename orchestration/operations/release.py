@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestration.operations import journal
@@ -29,7 +30,7 @@ from orchestration.operations.stages import (
     Want,
 )
 from pipelines.engine.checkpoint import release_folder
-from pipelines.engine.code import freeze, frozen, store
+from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.follow import committed_number
@@ -106,9 +107,7 @@ def plan_stage(
         origin = model.name
     else:
         code, origin = freeze(code_dir or default_code_dir()), str(code_dir or "pipelines/apps")
-    # the probe reads it; the same bytes under the same name are no change to anyone
-    path = store(context.settings, code)
-    facts = _probe(context, path, code.digest, app, given)
+    facts = _probe(context, code, app, given)
     inputs = {}
     for source, topic in facts["inputs"].items():
         partitions = partition_count(context.settings, topic)
@@ -222,21 +221,30 @@ def _platform() -> str:
     return f"switchyard {version('switchyard')}, pyspark {version('pyspark')}"
 
 
-def _probe(context: Context, path: Path, digest: str, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    folder = context.settings.state_dir / "run" / "probe"
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pipelines.engine.probe", str(path), digest, app, json.dumps(dict(settings))]
+def _probe(context: Context, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=context.settings.child_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=context.settings.probe_timeout_s,
-            check=False,
-        )
+        with TemporaryDirectory(prefix="switchyard-probe-") as folder:
+            path = Path(folder) / f"{code.digest}.zip"
+            path.write_bytes(code.data)
+            command = [
+                sys.executable,
+                "-m",
+                "pipelines.engine.probe",
+                str(path),
+                code.digest,
+                app,
+                json.dumps(dict(settings)),
+            ]
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=context.settings.child_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=context.settings.probe_timeout_s,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raise SwitchyardError(
             f"app {app} has not answered on empty frames within {context.settings.probe_timeout_s:g} s",

@@ -25,17 +25,16 @@ def now_ms() -> int:
 class Registry:
     """The registry of the cluster that the settings name. Reads incrementally; a step is checked and fenced.
 
-    Raises Unavailable where the broker isn't there, isn't reachable or refuses the login.
+    A cluster without one has an empty state; the first entry makes it. Raises Unavailable where the broker isn't there,
+    isn't reachable or refuses the login.
     """
 
     def __init__(self, settings: Settings | None = None, *, actor: str | None = None) -> None:
         self.settings = settings or get_settings()
         self.actor = actor or getpass.getuser()
-        client = require_broker(self.settings)
-        if partition_count(self.settings, REGISTRY_TOPIC, client=client) is None:
-            ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
-            ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
-        self._reader = LogReader(self.settings, REGISTRY_TOPIC, client=client)
+        self._admin = require_broker(self.settings)
+        self._reader: LogReader | None = None
+        self._open()
         self._writer = FencedWriter(self.settings, REGISTRY_TOPIC, REGISTRY_TOPIC)
         self._entries: list[Entry] = []
         self._state = RegistryState()
@@ -49,7 +48,8 @@ class Registry:
         self.close()
 
     def close(self) -> None:
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
 
     @property
     def known(self) -> RegistryState:
@@ -63,12 +63,18 @@ class Registry:
 
     def state(self) -> RegistryState:
         """The state as of now: reads to the end first."""
-        self._take(self._reader.read_to_end())
+        reader = self._open()
+        if reader is not None:
+            self._take(reader.read_to_end())
         return self._state
 
     def poll(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` for new entries. Returns whether any came."""
-        values = self._reader.poll(timeout_s)
+        reader = self._open()
+        if reader is None:
+            time.sleep(timeout_s)
+            return False
+        values = reader.poll(timeout_s)
         self._take(values)
         return bool(values)
 
@@ -79,12 +85,23 @@ class Registry:
         """
 
         def values() -> list[bytes]:
-            return [encode(self._stamp(entry, op, reason)) for entry in decide(self.state())]
+            entries = [encode(self._stamp(entry, op, reason)) for entry in decide(self.state())]
+            if entries and self._reader is None:
+                ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+                ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+            return entries
 
         end = self._writer.append(values)
-        # a commit is acknowledged before its records can be read; `end` lies before the transaction's marker
-        self._take(self._reader.read_to(end + 1))
+        reader = self._open()
+        if reader is not None:
+            # a commit is acknowledged before its records can be read; `end` lies before the transaction's marker
+            self._take(reader.read_to(end + 1))
         return self._state
+
+    def _open(self) -> LogReader | None:
+        if self._reader is None and partition_count(self.settings, REGISTRY_TOPIC, client=self._admin) is not None:
+            self._reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+        return self._reader
 
     def _stamp(self, entry: Entry, op: str | None, reason: str | None) -> Entry:
         return entry.model_copy(
