@@ -193,8 +193,10 @@ class Cluster:
 
     def world(self) -> tuple[frozenset[str], int]:
         """What a dry run must not change: the topics, and how long the registry is."""
-        end = end_offsets(self.settings, [REGISTRY_TOPIC])[REGISTRY_TOPIC][0]
-        return frozenset(topic_names(self.settings)), end
+        topics = frozenset(topic_names(self.settings))
+        # the first entry makes it
+        there = REGISTRY_TOPIC in topics
+        return topics, end_offsets(self.settings, [REGISTRY_TOPIC])[REGISTRY_TOPIC][0] if there else 0
 
     def last_offsets(self, name: str) -> Mapping[int, int]:
         """Partition -> offset of the last committed record of a release's result."""
