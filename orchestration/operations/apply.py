@@ -41,12 +41,12 @@ from pipelines.engine.lease import held_by, this_process
 from pipelines.engine.writer import Writer
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin
-from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.heartbeats import HeartbeatTail, latest_heartbeats
 from pipelines.kafka.progress import ProgressTail, progress_history
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import delete_topics, ensure_topic
 from pipelines.model.names import progress_topic, result_topic
-from pipelines.model.positions import ResultPosition
+from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Mark, Progress
 from pipelines.model.registry import (
     AlignOrdered,
@@ -79,6 +79,8 @@ class Applier:
         self._tails: dict[str, ProgressTail] = {}
         self._delta: Delta | None = None
         self._segments: tuple[DeltaSegment, ...] = ()
+        # how far the release that aligns stands at most
+        self._past: SourcePosition | None = None
         # where the two sides of a switch stand, if they did not meet at a boundary
         self._ends: dict[str, Mark] = {}
 
@@ -248,19 +250,39 @@ class Applier:
     def _align(self, stage: Align) -> None:
         if self._operation(self._context.registry.known).align is None:
             raise SwitchyardError(f"{self._plan.id} has not asked {stage.release} to align", fix="make a new plan")
-        self._await_progress(stage.release, stage.timeout_s, f"{stage.release} has not paused",
-                             lambda p: p.paused is not None and p.paused.op == self._plan.id)  # fmt: skip
+        beats = HeartbeatTail(self._context.settings)
+        try:
+            # whichever comes first: its word, or the boundary at which it stands
+            self._await_progress(stage.release, stage.timeout_s, f"{stage.release} has not paused",
+                                 lambda p: self._paused(p) or self._promised(stage.release, beats))  # fmt: skip
+        finally:
+            beats.close()
+
+    def _paused(self, progress: Progress) -> bool:
+        if progress.paused is None or progress.paused.op != self._plan.id:
+            return False
+        self._past = progress.paused.boundary.position
+        return True
+
+    def _promised(self, release: str, beats: HeartbeatTail) -> bool:
+        token = self._context.registry.known.releases[release].token
+        for beat in beats.poll(0):
+            if beat.release == release and beat.token == token and beat.pausing and beat.pausing.op == self._plan.id:
+                self._past = beat.pausing.by
+                return True
+        return False
 
     def _flag(self, stage: FlagBoundary) -> None:
         def decide(state: RegistryState) -> Sequence[Entry]:
             if self._operation(state).mark is not None:
                 return []
-            paused = self._mark(stage.release, "paused")
+            if self._past is None:
+                raise SwitchyardError(f"{self._plan.id} has not paused {stage.release}", fix="make a new plan")
             return [
                 MarkOrdered(
                     id=self._plan.id,
                     release=stage.other,
-                    past=paused.boundary.position,
+                    past=self._past,
                     switch=stage.switch,
                     alias=stage.alias,
                     deadline_ms=now_ms() + int(stage.deadline_s * 1000),

@@ -35,7 +35,7 @@ from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.names import result_topic
 from pipelines.model.positions import SourcePosition
-from pipelines.model.progress import Counts, Heartbeat, Progress
+from pipelines.model.progress import Counts, Heartbeat, Pausing, Progress
 from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, RegistryState, Release, StateSet
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move
 from pipelines.settings import Settings, get_settings
@@ -71,6 +71,7 @@ class Driver:
         self._outages = 0
         self._restarted_at = 0.0
         self._missed: set[str] = set()
+        self._pausing: Pausing | None = None
         signal.signal(signal.SIGTERM, lambda *_: self._signalled.set())
         # the terminal's Ctrl-C reaches the group; stopping is an order, not an accident
         signal.signal(signal.SIGINT, lambda *_: self._signalled.set())
@@ -275,6 +276,11 @@ class Driver:
         """
         self._state = "pausing"
         if query.active:
+            by = query.hold()
+            if by is not None:
+                # at once: the other may flag its boundary while the batch under way ends
+                self._pausing = Pausing(op=order.id, by=by)
+                self._heart.beat()
             query.pause()
         query.catch_up()
         if query.sink.last is None:
@@ -303,6 +309,7 @@ class Driver:
             log.error("%s: %s", self._name, error)
             self._missed.add(order.id)
         finally:
+            self._pausing = None
             tail.close()
 
     def _stands(self, order: AlignOrdered) -> bool:
@@ -378,6 +385,7 @@ class Driver:
             heap_used_bytes=used,
             heap_max_bytes=limit,
             error=self._error,
+            pausing=self._pausing,
         )
 
 

@@ -107,6 +107,11 @@ class Sink:
             self.refused_at_boundary = False
             self.failure = None
 
+    def hold(self) -> None:
+        """Lets no further batch begin, without waiting for one that runs."""
+        self._budget = 0
+        self._hurry.set()
+
     def shut(self) -> None:
         """Lets no further batch begin; returns when one that runs is at its end."""
         self._hurry.set()
@@ -184,7 +189,7 @@ class Sink:
                 self.in_batch = None
                 self.finished_at = self._clock()
             if self._budget is not None and batch_id > done:
-                self._budget -= 1
+                self._budget = max(0, self._budget - 1)
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         if not self._writer.connected:

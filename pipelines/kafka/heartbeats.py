@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pydantic import ValidationError
 
 from pipelines.kafka.client import consumer, drain, once_led, unavailable
+from pipelines.kafka.log import LogReader
+from pipelines.kafka.offsets import end_of
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
+
+# records: some seconds of some drivers
+_LOOK_BACK = 64
 
 
 def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
@@ -39,12 +45,7 @@ def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int
                 value = message.value()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     return found
-                if error is None and value is not None:
-                    try:
-                        beat = Heartbeat.model_validate_json(value)
-                    except ValidationError:
-                        log.warning("offset %s of %s is not a heartbeat", message.offset(), HEARTBEATS_TOPIC)
-                        continue
+                for beat in _read([value] if error is None and value is not None else []):
                     # a driver that was superseded may speak once more when it thaws
                     if beat.release not in found or beat.token >= found[beat.release].token:
                         found[beat.release] = beat
@@ -53,3 +54,28 @@ def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int
     finally:
         client.close()
     raise unavailable(settings, None)
+
+
+class HeartbeatTail:
+    """Heartbeats as they come, from some seconds ago on."""
+
+    def __init__(self, settings: Settings) -> None:
+        start = max(0, end_of(settings, HEARTBEATS_TOPIC, 1)[0] - _LOOK_BACK)
+        self._reader = LogReader(settings, HEARTBEATS_TOPIC, start=start)
+
+    def poll(self, timeout_s: float) -> list[Heartbeat]:
+        """Waits up to `timeout_s` for the next ones."""
+        return _read(self._reader.poll(timeout_s))
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _read(values: Iterable[bytes]) -> list[Heartbeat]:
+    found = []
+    for value in values:
+        try:
+            found.append(Heartbeat.model_validate_json(value))
+        except ValidationError:
+            log.warning("a record of %s is not a heartbeat: %s", HEARTBEATS_TOPIC, value[:100])
+    return found

@@ -63,6 +63,13 @@ class Progress(Frozen):
     aligned: Mark | None = None
 
 
+class Pausing(Frozen):
+    """A driver's word for operation `op`: it begins no further batch, and the one under way ends at `by` at the latest."""
+
+    op: str
+    by: SourcePosition
+
+
 class Heartbeat(Frozen):
     """What a driver says of itself each second. Sizes in bytes, rates in records per second.
 
@@ -89,3 +96,4 @@ class Heartbeat(Frozen):
     heap_max_bytes: int = 0
     heap_used_bytes: int = 0
     error: str | None = None
+    pausing: Pausing | None = None

@@ -2,7 +2,8 @@
 
 Drivers, operations and followers decide by these functions alone; `tests/switch` searches the whole protocol with them.
 
-1. an operation orders the candidate to align; at a boundary the candidate pauses and says where;
+1. an operation orders the candidate to align; the candidate begins no further batch, says where it will pause at the
+   latest, and pauses at the next boundary;
 2. the operation orders a mark past that position; the live driver flags the first boundary that `flags` allows;
 3. the candidate runs the steps of `steps_to`, one batch each, and says where it met the mark;
 4. `promotion` or `abortion`, whichever comes first in the registry, resolves the operation. Nothing else does.
@@ -55,6 +56,11 @@ def flags(order: MarkOrdered, previous: SourcePosition | None, boundary: Boundar
 
 
 # -- the driver that aligns --------------------------------------------------------------------------------------------
+
+
+def pauses_by(at: SourcePosition, planned: SourcePosition | None) -> SourcePosition:
+    """The farthest that a release stands when it pauses, which begins no further batch: the end of the one it has planned."""
+    return at if planned is None else planned
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def machine(kind: Kind, rules_: Rules) -> type[RuleBasedStateMachine]:
             slow_ms=st.sampled_from([0, 3]),
             tail=st.sampled_from(["no", "yes", "sees no registry"]),
             every=st.sampled_from([1, 1, 4]),
+            slow=st.booleans(),
             ahead=st.integers(0, 9),
             input_=records,
         )
@@ -78,12 +79,13 @@ def machine(kind: Kind, rules_: Rules) -> type[RuleBasedStateMachine]:
             slow_ms: int,
             tail: str,
             every: int,
+            slow: bool,
             ahead: int,
             input_: list[tuple[int, int]],
         ) -> None:
             """An operator and the drivers go on for some steps, under load or idle; with `tail`, a follower, too.
 
-            The operator acts in each `every`th step, and from step `ahead` on writes of the delta what there is.
+            `slow`: a batch is planned in one step and ends in the next. The operator acts in each `every`th step, and from step `ahead` on writes of the delta what there is.
             """
             world = self.world
             for step in range(steps):
@@ -96,7 +98,7 @@ def machine(kind: Kind, rules_: Rules) -> type[RuleBasedStateMachine]:
                     world.write_ahead(world.operators[who])
                 for driver in world.drivers.values():
                     driver.look()
-                    driver.turn({0: 2, 1: 2}, None)
+                    driver.turn({0: 2, 1: 2}, "planned" if slow and step % 2 == 0 else None)
                 if tail != "no":
                     reader = world.followers[0].members[0]
                     reader.look(tail == "yes", True)
@@ -227,6 +229,7 @@ def promotes_over_another(state: Any, alias: str, op: str, switch: Any) -> Any:
 
 DEFECTS: list[tuple[Kind, str, dict[str, Callable[..., Any] | int]]] = [
     ("stream", "flagged one batch early", {"flags": flagged_one_batch_early}),
+    ("stream", "forgets the batch under way when it says where it will pause", {"pauses_by": lambda at, planned: at}),
     ("stream", "aligned in one step", {"candidate_move": aligned_in_one_step}),
     ("stream", "no-data batch not reproduced", {"candidate_move": no_empty_batch}),
     ("stream", "passes the barrier", {"next_move": goes_past_the_barrier}),

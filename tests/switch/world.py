@@ -58,6 +58,7 @@ class Rules:
     """The decisions under test; a planted defect replaces one."""
 
     flags: Callable[..., bool] = rules.flags
+    pauses_by: Callable[..., SourcePosition] = rules.pauses_by
     candidate_move: Callable[..., rules.CandidateMove] = rules.candidate_move
     changes: Callable[..., Any] = rules.changes
     touch_ups: Callable[..., Any] = rules.touch_ups
@@ -112,6 +113,8 @@ class Driver:
     progress: list[Progress] = field(default_factory=list)
     log: dict[int, list[Slot]] = field(default_factory=lambda: {p: [] for p in PARTITIONS})
     planned: SourcePosition | None = None
+    # its word for each operation, by a heartbeat
+    promised: dict[str, SourcePosition] = field(default_factory=dict)
     registry_seen: int = 0
     others_seen: dict[str, int] = field(default_factory=dict)
 
@@ -134,9 +137,13 @@ class Driver:
     def turn(self, take: Mapping[int, int], crash: Crash) -> bool:
         """One turn of the driver's loop; free, it reads up to `take` records per partition. Whether it did anything."""
         state = self.world.states[self.registry_seen]
+        order = state.standing_align(self.name)
+        if order is not None and self.newest is not None and order.id not in self.promised:
+            at = self.newest.boundary.position
+            self.promised[order.id] = self.world.rules.pauses_by(at, self.planned)
+            return True
         if self.planned is not None:
             return self._batch(self.planned, state, crash)
-        order = state.standing_align(self.name)
         theirs = None
         if order is not None:
             seen = self.world.drivers[order.other].progress[: self.others_seen.get(order.other, 0)]
@@ -505,13 +512,14 @@ class World:
 
     def _intend(self, operation: Operation, live: Driver, new: Driver) -> bool:
         paused = new.newest.paused if new.newest else None
-        if paused is None or paused.op != operation.id:
+        past = paused.boundary.position if paused and paused.op == operation.id else new.promised.get(operation.id)
+        if past is None:
             return False
         number, deadline_ms = len(self.chain) + 1, self.now_ms + PATIENCE_MS
         order = MarkOrdered(
             id=operation.id,
             release=live.name,
-            past=paused.boundary.position,
+            past=past,
             switch=number,
             alias=ALIAS,
             deadline_ms=deadline_ms,
