@@ -68,6 +68,7 @@ from pipelines.model.registry import (
 from pipelines.model.switch import choose_start, promotion
 
 _POLL_S = 0.05
+_SHORT_BATCH_MS = 5_000
 
 
 class Applier:
@@ -254,7 +255,7 @@ class Applier:
         try:
             # whichever comes first: its word, or the boundary at which it stands
             self._await_progress(stage.release, stage.timeout_s, f"{stage.release} has not paused",
-                                 lambda p: self._paused(p) or self._promised(stage.release, beats))  # fmt: skip
+                                 lambda p: self._paused(p) or self._promised(stage, beats))  # fmt: skip
         finally:
             beats.close()
 
@@ -264,11 +265,14 @@ class Applier:
         self._past = progress.paused.boundary.position
         return True
 
-    def _promised(self, release: str, beats: HeartbeatTail) -> bool:
-        token = self._context.registry.known.releases[release].token
+    def _promised(self, stage: Align, beats: HeartbeatTail) -> bool:
+        token = self._context.registry.known.releases[stage.release].token
         for beat in beats.poll(0):
-            if beat.release == release and beat.token == token and beat.pausing and beat.pausing.op == self._plan.id:
-                self._past = beat.pausing.by
+            # consumers would wait at the barrier for the batch under way, too: not for a long one
+            short = stage.switch is None or beat.batch_ms <= _SHORT_BATCH_MS
+            word = beat.pausing if (beat.release, beat.token) == (stage.release, token) else None
+            if word is not None and word.op == self._plan.id and short:
+                self._past = word.by
                 return True
         return False
 
