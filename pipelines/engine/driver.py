@@ -276,7 +276,7 @@ class Driver:
         """
         self._state = "pausing"
         if query.active:
-            by = query.hold()
+            by = query.sink.hold()
             if by is not None:
                 # at once: the other may flag its boundary while the batch under way ends
                 self._pausing = Pausing(op=order.id, by=by)

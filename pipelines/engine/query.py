@@ -25,7 +25,6 @@ from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import ReleaseSpec
-from pipelines.model.switch import pauses_by
 from pipelines.settings import Settings
 
 _POLL_S = 0.01
@@ -98,17 +97,6 @@ class Query:
         """Spark's own report of the last batch; empty before the first."""
         progress = self._query.lastProgress if self._query is not None else None
         return dict(json.loads(progress.json)) if progress is not None else {}
-
-    def hold(self) -> SourcePosition | None:
-        """Begins no further batch. Returns where it stands at the latest when it is paused; None before the first batch."""
-        self.sink.hold()
-        # a batch that may still begin was planned before; one that is planned now may not
-        last, planned = self.sink.last, self._checkpoint.last_planned()
-        if last is None:
-            return None
-        ahead = planned is not None and planned > last.boundary.batch_id
-        end = self._checkpoint.position(self._checkpoint.planned(planned)) if planned is not None and ahead else None
-        return pauses_by(last.boundary.position, end)
 
     def pause(self) -> None:
         """Stops at a boundary: the batch under way is finished, in Kafka and in Spark's log. Returns when it has stopped."""

@@ -19,7 +19,7 @@ from pipelines.model.names import dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Counts, Mark, Progress
 from pipelines.model.registry import MarkOrdered
-from pipelines.model.switch import flags
+from pipelines.model.switch import flags, pauses_by
 
 
 class StopAtBoundary(Exception):
@@ -107,10 +107,19 @@ class Sink:
             self.refused_at_boundary = False
             self.failure = None
 
-    def hold(self) -> None:
-        """Lets no further batch begin, without waiting for one that runs."""
+    def hold(self) -> SourcePosition | None:
+        """Lets no further batch begin, without waiting for one that runs. Returns where the release stands at the latest
+        when that is at its end; None before the first one.
+        """
         self._budget = 0
         self._hurry.set()
+        # after that: a batch that may end still was planned before
+        last, planned = self.last, self._checkpoint.last_planned()
+        if last is None:
+            return None
+        if planned is None or planned <= last.boundary.batch_id:
+            return last.boundary.position
+        return pauses_by(last.boundary.position, self._checkpoint.position(self._checkpoint.planned(planned)))
 
     def shut(self) -> None:
         """Lets no further batch begin; returns when one that runs is at its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -264,6 +265,35 @@ def test_a_shut_sink_lets_nothing_begin_and_a_budget_runs_out(world: World) -> N
     world.sink.open()
     world.run(1, ("a", "2"))
     assert not world.sink.refused_at_boundary and len(world.writer.progress) == 2
+
+
+def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: World) -> None:
+    assert world.sink.hold() is None
+    world.sink.open()
+    world.run(0, ("a", "1"))
+    assert world.sink.hold() == SourcePosition(sources={"trades": {0: 10}})
+    world.sink.open()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(rows: Any) -> Any:
+        begun.set()
+        assert go_on.wait(10)
+        return rows
+
+    world.sink._serialise = slowly
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(world.run, 1, ("a", "2"))
+        try:
+            assert begun.wait(10)
+            assert world.sink.hold() == SourcePosition(sources={"trades": {0: 20}})
+        finally:
+            go_on.set()
+        batch.result(10)
+    # the batch under way is written, the next one may not begin, not even as many as a budget would allow
+    assert len(world.writer.progress) == 2
+    for number in (2, 2):
+        with pytest.raises(StopAtBoundary):
+            world.run(number, ("a", "3"))
 
 
 def test_what_can_not_be_parsed_or_written_is_set_apart_in_the_same_transaction(world: World) -> None:
