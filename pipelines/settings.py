@@ -45,7 +45,8 @@ class Settings(BaseSettings):
 
     driver_heap_mb: int = Field(1024, ge=512)
     driver_cores: int = Field(2, ge=1)
-    # how far drivers yield the cores to the broker, to commands and to consumers on the same host, as `nice` counts it
+    # how far Spark, in drivers and in checks, yields the cores to the broker, to commands and to consumers on the same
+    # host, as `nice` counts it
     driver_nice: int = Field(5, ge=0, le=19)
     spark_master: str | None = None
     # Spark's own UI of a driver, with its Prometheus endpoint; 0: off

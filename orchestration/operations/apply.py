@@ -95,14 +95,18 @@ class Applier:
 
     def run(self) -> None:
         """Applies every stage, saying each."""
-        for stage in self._plan.stages:
-            if isinstance(stage, WriteDelta):
-                self._delta = self._begin_delta(stage)
         try:
+            for stage in self._plan.stages:
+                if isinstance(stage, WriteDelta):
+                    self._delta = self._new_delta(stage)
+            if self._delta is not None and self.orders():
+                self._delta.begin()
             for stage in self._plan.stages:
                 self._context.say(describe(stage))
                 self.apply(stage)
         finally:
+            if self._delta is not None:
+                self._delta.close()
             for tail in self._tails.values():
                 tail.close()
 
@@ -268,8 +272,8 @@ class Applier:
     def _promised(self, stage: Align, beats: HeartbeatTail) -> bool:
         token = self._context.registry.known.releases[stage.release].token
         for beat in beats.poll(0):
-            # consumers would wait at the barrier for the batch under way, too: not for a long one
-            short = stage.switch is None or beat.batch_ms <= _SHORT_BATCH_MS
+            # consumers would wait at the barrier for the batch under way, too: not for one that is long, or the first
+            short = stage.switch is None or 0 < beat.batch_ms <= _SHORT_BATCH_MS
             word = beat.pausing if (beat.release, beat.token) == (stage.release, token) else None
             if word is not None and word.op == self._plan.id and short:
                 self._past = word.by
@@ -380,12 +384,12 @@ class Applier:
         )
         self._step(lambda _: [entry])
 
-    def _begin_delta(self, stage: WriteDelta) -> Delta:
+    def _new_delta(self, stage: WriteDelta) -> Delta:
         evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
         return Delta(self._context.settings, evidence, to=stage.new)
 
     def _write_delta(self, stage: WriteDelta) -> None:
-        self._delta = self._delta or self._begin_delta(stage)
+        self._delta = self._delta or self._new_delta(stage)
         touched = self._delta.touched(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
         if stage.max_changed is not None and touched.ratio > stage.max_changed:
             raise Refused(

@@ -97,11 +97,13 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
 
 def read_changes(
     client: Consumer, topic: str, start: Mapping[int, int], end: Mapping[int, int], timeout_s: float
-) -> dict[str, str | None]:
-    """Key -> last value (None: deleted) of the committed records of a result topic in [start, end).
+) -> tuple[dict[str, str | None], dict[int, int]]:
+    """Key -> last value (None: deleted) of the committed records of a result topic in [start, end), and the offsets after
+    the last of them, which lie before `end` where that is a transaction's.
 
     `client` is assigned to it. Raises SwitchyardError if nothing comes for `timeout_s`.
     """
+    reached = dict(start)
     wanted = {p: o for p, o in end.items() if o > start.get(p, 0)}
     found: dict[str, str | None] = {}
     client.assign([TopicPartition(topic, p, start.get(p, 0)) for p in wanted])
@@ -119,6 +121,7 @@ def read_changes(
                 if offset < wanted[partition]:
                     value = message.value()
                     found[(message.key() or b"").decode()] = None if value is None else value.decode()
+                    reached[partition] = offset + 1
                 # the record before the end may be a control record, which is never shown
                 if offset + 1 >= wanted[partition]:
                     del wanted[partition]
@@ -128,7 +131,7 @@ def read_changes(
             elif not error.retriable():
                 raise KafkaException(error)
     client.unassign()
-    return found
+    return found, reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +178,12 @@ class _Since:
     def read(self, client: Consumer, end: ResultPosition, timeout_s: float) -> set[str]:
         """Reads on to `end`; returns the keys that came."""
         keys: set[str] = set()
+        reached: dict[str, dict[int, int]] = {}
         for topic, offsets in end.topics.items():
-            found = read_changes(client, topic, self.position.of(topic), offsets, timeout_s)
+            found, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s)
             self.changes.update(found)
             keys |= found.keys()
-        self.position = end
+        self.position = ResultPosition(topics=reached)
         return keys
 
     def only(self, keys: Set[str]) -> dict[str, str | None]:
@@ -187,10 +191,10 @@ class _Since:
 
 
 class Delta:
-    """The delta of one switch, to the release `to`: begun while the drivers meet, as consumers wait at its end.
+    """The delta of one switch, to the release `to`. Raises SwitchyardError if the evidence has none.
 
-    In advance it reads what the results have so far, writes what the new one has of it as a segment of its own, and
-    compares it; what fails in advance is done when it is needed. Raises SwitchyardError if the evidence has no delta.
+    `begin` while the drivers meet, as consumers wait at its end: it reads what the results have so far, writes what the
+    new one has of it as a segment of its own, and compares it; what fails in advance is done when it is needed.
     """
 
     def __init__(self, settings: Settings, evidence: EvidenceRecorded, *, to: str) -> None:
@@ -207,13 +211,27 @@ class Delta:
         )
         since = evidence.live_result, evidence.new_result
         self._evidence = tuple(reversed(since)) if self._reverse else since
+        # an earlier operator's producer of this topic is fenced by the first one that connects
+        self._topic = DeltaTopic(settings, base.topic)
+        self._closed = threading.Event()
+        self._preparing: threading.Thread | None = None
         self._forget()
+
+    def begin(self) -> None:
+        """Has a thread do in advance what can be."""
         self._preparing = threading.Thread(target=self._prepare, name="delta", daemon=True)
         self._preparing.start()
 
     def prepared(self) -> None:
         """Waits until what could be done in advance is done."""
-        self._preparing.join()
+        if self._preparing is not None:
+            self._preparing.join()
+
+    def close(self) -> None:
+        """Nothing is read or written after this."""
+        self._closed.set()
+        self.prepared()
+        self._consumer.close()
 
     def touched(self, old_end: ResultPosition, new_end: ResultPosition) -> TouchUp:
         """What the keys are that either result touched between the evidence cut and its end."""
@@ -234,8 +252,7 @@ class Delta:
 
     def _forget(self) -> None:
         self._old, self._new = map(_Since, self._evidence)
-        # the segment that was written in advance, and what it tells; whatever was begun with a topic is aborted by the next
-        self._topic = DeltaTopic(self._settings, self._base.topic)
+        # the segment that was written in advance, and what it tells
         self._ahead: tuple[DeltaSegment, dict[str, str | None]] | None = None
         # what was compared in advance, and the other touched keys
         self._compared: dict[str, tuple[str | None, str | None]] = {}
@@ -245,8 +262,10 @@ class Delta:
         try:
             # at once: what comes later may lie behind the cut
             old_now, new_now = self._now(self._old), self._now(self._new)
+            self._go_on()
             self._topic.connect()
             self._read(self._new, new_now)
+            self._go_on()
             if self._new.changes:
                 self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
             self._read(self._old, old_now)
@@ -254,9 +273,16 @@ class Delta:
             self._compared = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
             # most of these the other side is about to touch: not worth a look into the fold
             self._open = old.keys() ^ new.keys()
-        except (KafkaException, SwitchyardError) as error:
-            log.debug("the delta could not be begun in advance: %s", error)
+        except Exception as error:
+            # half of it would be wrong: what is read must be written or compared, too
+            log.warning("the delta could not be begun in advance: %s", error)
             self._forget()
+            # aborts what was begun, once it connects
+            self._topic = DeltaTopic(self._settings, self._base.topic)
+
+    def _go_on(self) -> None:
+        if self._closed.is_set():
+            raise SwitchyardError("the operation is over")
 
     def _read(self, result: _Since, end: ResultPosition) -> set[str]:
         return result.read(self._consumer, end, self._settings.request_timeout_s)

@@ -223,7 +223,7 @@ def _platform() -> str:
 
 def _probe(context: Context, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        with TemporaryDirectory(prefix="switchyard-probe-") as folder:
+        with TemporaryDirectory(prefix="switchyard-probe-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"{code.digest}.zip"
             path.write_bytes(code.data)
             command = [

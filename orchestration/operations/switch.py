@@ -79,7 +79,13 @@ def _meeting(
     return (
         Align(release=new.name, other=live.name, switch=switch, timeout_s=_PAUSE_TIMEOUT_S),
         FlagBoundary(release=new.name, other=live.name, switch=switch, alias=alias, deadline_s=timeout_s),
-        Meet(release=new.name, other=live.name, switch=switch, timeout_s=timeout_s),
+        # without a switch nobody waits at the boundary, and the batch under way may be long
+        Meet(
+            release=new.name,
+            other=live.name,
+            switch=switch,
+            timeout_s=timeout_s if switch is not None else timeout_s + _PAUSE_TIMEOUT_S,
+        ),
     )
 
 
@@ -285,7 +291,10 @@ def plan_rollback(
     standby = state.releases[back]
     if standby.state != "standby":
         raise Refused(
-            f"{standby.name} is {standby.state}, not a standby", fix="stage that version's code again and reprocess"
+            f"{standby.name} is {standby.state}, not a standby",
+            fix=f"`switchyard start {standby.name} --execute` and wait until it has caught up"
+            if standby.state == "failed"
+            else "stage that version's code again and reprocess",
         )
     for release in (live, standby):
         refuse_blocked(state, release.name)

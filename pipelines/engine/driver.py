@@ -168,7 +168,10 @@ class Driver:
     def _meet(self, query: Query, order: AlignOrdered) -> None:
         """Aligns and goes on; trouble on the way is handled as any other, and then it is tried again if still wanted."""
         try:
-            self._align(query, order)
+            try:
+                self._align(query, order)
+            finally:
+                self._pausing = None
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             query.pause()
             self._wait_out(f"while meeting {order.other}", error)
@@ -178,7 +181,8 @@ class Driver:
         except Exception:
             if query.error() is None:
                 raise
-            self._recover(query)
+            # not started: the order stands, and a batch would go past what was promised
+            self._recover(query, restart=False)
         else:
             self._start(query)
 
@@ -212,7 +216,7 @@ class Driver:
 
     # -- trouble
 
-    def _recover(self, query: Query) -> None:
+    def _recover(self, query: Query, *, restart: bool = True) -> None:
         """Starts the query again after an error, or gives up: three tries of one batch, no limit for an outage."""
         error = query.error()
         if error is None:
@@ -239,7 +243,8 @@ class Driver:
                 )
         self._check()
         self._restarted_at = time.time()
-        query.start()
+        if restart:
+            query.start()
 
     def _wait_out(self, what: str, error: BaseException) -> None:
         """Waits before Kafka is asked again, longer each time."""
@@ -309,7 +314,6 @@ class Driver:
             log.error("%s: %s", self._name, error)
             self._missed.add(order.id)
         finally:
-            self._pausing = None
             tail.close()
 
     def _stands(self, order: AlignOrdered) -> bool:
@@ -445,10 +449,7 @@ def main(arguments: list[str] | None = None) -> int:
     # it tells of every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        settings = get_settings()
-        # before it has threads and a JVM, which inherit it
-        os.nice(settings.driver_nice)
-        code = Driver(settings, options.release, force=options.force).run()
+        code = Driver(get_settings(), options.release, force=options.force).run()
     except SwitchyardError as error:
         print(error, file=sys.stderr, flush=True)
         code = error.exit_code

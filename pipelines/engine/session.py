@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -85,7 +87,15 @@ def build_session(
     )
     for key, value in conf.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+
+    def started() -> SparkSession:
+        # of this thread alone, which the JVM inherits
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
+        return builder.getOrCreate()
+
+    with ThreadPoolExecutor(1, "spark") as pool:
+        return pool.submit(started).result()
 
 
 def spark_kafka_options(settings: Settings) -> dict[str, str]:

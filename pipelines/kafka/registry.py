@@ -85,17 +85,20 @@ class Registry:
         """
 
         def values() -> list[bytes]:
-            entries = [encode(self._stamp(entry, op, reason)) for entry in decide(self.state())]
+            entries = decide(self.state())
             if entries and self._reader is None:
-                ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+                # the registry last: once it is there, both are
                 ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
-            return entries
+                ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+                self._reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+                # another one may have made it, and written
+                entries = decide(self.state())
+            return [encode(self._stamp(entry, op, reason)) for entry in entries]
 
         end = self._writer.append(values)
-        reader = self._open()
-        if reader is not None:
+        if self._reader is not None:
             # a commit is acknowledged before its records can be read; `end` lies before the transaction's marker
-            self._take(reader.read_to(end + 1))
+            self._take(self._reader.read_to(end + 1))
         return self._state
 
     def _open(self) -> LogReader | None:

@@ -8,7 +8,8 @@ import pytest
 
 from pipelines.kafka.client import producer
 from pipelines.kafka.heartbeats import latest_heartbeats
-from pipelines.kafka.registry import Registry, now_ms
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import HEARTBEATS, ensure_topic
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat
 from pipelines.settings import Settings
@@ -21,7 +22,7 @@ def beat(release: str, token: int, state: str) -> Heartbeat:
 
 
 def test_a_driver_that_was_superseded_does_not_hide_the_one_that_runs(broker: Settings) -> None:
-    Registry(broker).close()
+    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
     one, other = (f"sums-{uuid.uuid4().hex[:8]}.v1" for _ in range(2))
     client = producer(broker, linger_ms=0)
     said = [beat(one, 1, "running"), beat(one, 2, "starting"), beat(other, 1, "running"), beat(one, 2, "running")]
@@ -35,5 +36,5 @@ def test_a_driver_that_was_superseded_does_not_hide_the_one_that_runs(broker: Se
 
 
 def test_nothing_is_told_of_a_driver_that_has_been_silent(broker: Settings) -> None:
-    Registry(broker).close()
+    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
     assert latest_heartbeats(broker, window_s=60, now_ms=now_ms() + 3_600_000) == {}

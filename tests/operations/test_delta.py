@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,13 +51,17 @@ class Results:
         )
 
     def write(self, topic: str, records: Changes) -> None:
-        client = producer(self.settings)
+        """One transaction, as a driver's: its end takes an offset, too."""
+        client = producer(self.settings, transactional_id=topic)
+        client.init_transactions(10)
+        client.begin_transaction()
         for key, value in records.items():
             client.produce(topic, value, key, partition=0)
-        assert client.flush(10) == 0
+        client.commit_transaction(10)
 
     def end(self, topic: str) -> ResultPosition:
-        return ResultPosition(topics={topic: end_of(self.settings, topic, 1)})
+        """As progress has it: before the end of the transaction."""
+        return ResultPosition(topics={topic: {0: end_of(self.settings, topic, 1)[0] - 1}})
 
     def told(self, segments: tuple[DeltaSegment, ...]) -> list[dict[str, str | None]]:
         """What each segment tells a consumer, in their order: a key is taken from the first one that has it."""
@@ -64,7 +69,7 @@ class Results:
         seen: set[str] = set()
         found = []
         for segment in segments:
-            records = read_changes(client, segment.topic, {0: segment.start}, {0: segment.end}, 10)
+            records, _ = read_changes(client, segment.topic, {0: segment.start}, {0: segment.end}, 10)
             found.append({key: value for key, value in records.items() if key not in seen})
             seen |= records.keys()
         client.close()
@@ -82,16 +87,56 @@ def compared(broker: Settings, fresh_topic: Callable[..., str], tmp_path: Path) 
 
 def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:
     results = compared({"a": "1", "b": "1", "c": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2", "d": "1"})
-    results.write(results.live, {"a": "3", "b": "3"})
-    results.write(results.new, {"a": "4", "b": "4"})
+    results.write(results.live, {"a": "3", "b": "3", "x": "3"})
+    results.write(results.new, {"a": "4", "b": "4", "y": "4"})
     delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta.begin()
     delta.prepared()
-    # until the drivers meet: b changes again, d comes
+    # until the drivers meet: b changes again, y goes, d comes; x is touched by the live one alone
     results.write(results.live, {"b": "5", "d": "5"})
-    results.write(results.new, {"b": "6", "d": "6"})
+    results.write(results.new, {"b": "6", "d": "6", "y": None})
     touched = delta.touched(results.end(results.live), results.end(results.new))
+    assert touched.values["x"] == ("3", None)
+    assert touched.values["y"] == (None, None)
     segments = delta.write(touched)
-    assert results.told(segments) == [{"b": "6", "d": "6"}, {"a": "4"}, {"c": "2"}]
+    assert results.told(segments) == [{"b": "6", "d": "6", "x": None, "y": None}, {"a": "4"}, {"c": "2"}]
+    delta.close()
+    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
+
+
+def test_what_was_written_ahead_is_all_where_nothing_came_until_the_cut(compared: Make) -> None:
+    results = compared({"a": "1"}, {"a": "2"})
+    results.write(results.live, {"a": "3"})
+    results.write(results.new, {"a": "4"})
+    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta.begin()
+    delta.prepared()
+    segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
+    assert results.told(segments) == [{"a": "4"}, {}]
+    delta.close()
+    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
+
+
+@pytest.mark.parametrize("when", ["first", "second"])
+def test_what_fails_in_advance_is_done_at_the_cut(compared: Make, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+    results.write(results.live, {"a": "3"})
+    results.write(results.new, {"a": "4"})
+    reads: list[str] = []
+
+    def fails(client: Any, topic: str, *rest: Any) -> Any:
+        reads.append(topic)
+        if len(reads) == ("first", "second").index(when) + 1:
+            raise MemoryError
+        return read_changes(client, topic, *rest)
+
+    monkeypatch.setattr("orchestration.operations.delta.read_changes", fails)
+    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta.begin()
+    delta.prepared()
+    segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
+    assert results.told(segments) == [{"a": "4"}, {"b": "2"}]
+    delta.close()
     delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
 
 
@@ -104,6 +149,7 @@ def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -
     results.write(results.live, {"b": "5"})
     results.write(results.new, {"b": "6"})
     delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta.begin()
     delta.prepared()
     assert results.told(delta.write(delta.touched(*cut))) == [{"a": "4"}, {}]
     delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
