@@ -27,7 +27,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
 from orchestration.sources import Options, produce, source_for
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import newest_progress
@@ -368,14 +368,7 @@ class Story:
             forward = live == keepers[0].release
             if context.registry.state().releases[keepers[1].release].ready is None:
                 raise AssertionError("the second release is not ready any more")
-            # one that was killed has fallen behind; a meeting farther off than a batch is refused
-            inputs, other = {self.source: self.topic}, keepers[1 if forward else 0].release
-            until(
-                f"{other} is far behind",
-                lambda name=other, inputs=inputs: lag_records(settings, name, inputs) < BATCH_RECORDS // 2,
-                120,
-            )
-            plan = sw.plan_promote(context, keepers[1].release) if forward else sw.plan_rollback(context, self.app)
+            plan = self._planned(context, keepers[1].release if forward else None)
             say(f"{plan.operation}, {kills - killer.count('switching')} kills to go")
             done = in_background(lambda plan=plan: self._execute(settings, drivers, plan))
             self._await_begun(context, plan)
@@ -384,6 +377,20 @@ class Story:
                     killer.kill(keeper, lambda plan=plan: phase_of(plan), within_s=8.0, after_s=0.5)
             done()
             say(f"live is {self._live(context)}")
+
+    def _planned(self, context: Context, candidate: str | None) -> Plan:
+        """The plan to promote `candidate`, or to roll back: refused while one that was killed is far behind."""
+        found: list[Plan] = []
+
+        def plan() -> bool:
+            try:
+                found.append(sw.plan_promote(context, candidate) if candidate else sw.plan_rollback(context, self.app))
+            except Refused as refusal:
+                assert "behind its input" in refusal.what, refusal
+            return bool(found)
+
+        until("what was killed stays behind", plan, 120)
+        return found[0]
 
     def _await_begun(self, context: Context, plan: Plan) -> None:
         until("the operation has not begun", lambda: plan.id in context.registry.state().operations, 60)
