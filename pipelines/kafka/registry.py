@@ -92,7 +92,8 @@ class Registry:
                 ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
                 self._reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
                 # another one may have made it, and written
-                entries = decide(self.state())
+                if self.state() != RegistryState():
+                    entries = decide(self._state)
             return [encode(self._stamp(entry, op, reason)) for entry in entries]
 
         end = self._writer.append(values)
