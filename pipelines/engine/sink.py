@@ -117,9 +117,9 @@ class Sink:
         last, planned = self.last, self._checkpoint.last_planned()
         if last is None:
             return None
-        if planned is None or planned <= last.boundary.batch_id:
-            return last.boundary.position
-        return pauses_by(last.boundary.position, self._checkpoint.position(self._checkpoint.planned(planned)))
+        under_way = planned if planned is not None and planned > last.boundary.batch_id else None
+        end = None if under_way is None else self._checkpoint.position(self._checkpoint.planned(under_way))
+        return pauses_by(last.boundary.position, end)
 
     def shut(self) -> None:
         """Lets no further batch begin; returns when one that runs is at its end."""

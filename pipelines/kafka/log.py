@@ -23,7 +23,7 @@ _KEEP_S = 30.0
 class LogReader:
     """Reads a topic's only partition from a given offset on, committed records only, incrementally.
 
-    The topic's writers are transactional, all of them. A fetch waits long for new records, since it ends with the first.
+    Whoever reads to an end needs writers that are transactional, all of them. A fetch waits long for new records, since it ends with the first.
     """
 
     def __init__(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class Results:
 
     def __init__(self, settings: Settings, topics: tuple[str, str], live: Mapping[str, str], new: Mapping[str, str]):
         self.settings, (self.live, self.new) = settings, topics
+        self._delta: Delta | None = None
         self.write(self.live, live)
         self.write(self.new, new)
         name = f"diff-{self.live}"
@@ -63,6 +65,15 @@ class Results:
         """As progress has it: before the end of the transaction."""
         return ResultPosition(topics={topic: {0: end_of(self.settings, topic, 1)[0] - 1}})
 
+    def delta(self, *, to: str) -> Delta:
+        self._delta = Delta(self.settings, self.evidence, to=to)
+        return self._delta
+
+    def close(self) -> None:
+        if self._delta is not None:
+            self._delta.close()
+        delete_topics(self.settings, [delta_topic("sums", self.evidence.id)])
+
     def told(self, segments: tuple[DeltaSegment, ...]) -> list[dict[str, str | None]]:
         """What each segment tells a consumer, in their order: a key is taken from the first one that has it."""
         client = consumer(self.settings, auto_offset_reset="earliest", enable_partition_eof=True)
@@ -80,16 +91,19 @@ Make = Callable[[Mapping[str, str], Mapping[str, str]], Results]
 
 
 @pytest.fixture
-def compared(broker: Settings, fresh_topic: Callable[..., str], tmp_path: Path) -> Make:
+def compared(broker: Settings, fresh_topic: Callable[..., str], tmp_path: Path) -> Iterator[Make]:
     settings = broker.model_copy(update={"state_dir": tmp_path})
-    return lambda live, new: Results(settings, (fresh_topic(), fresh_topic()), live, new)
+    with ExitStack() as made:
+        yield lambda live, new: made.enter_context(
+            closing(Results(settings, (fresh_topic(), fresh_topic()), live, new))
+        )
 
 
 def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:
     results = compared({"a": "1", "b": "1", "c": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2", "d": "1"})
     results.write(results.live, {"a": "3", "b": "3", "x": "3"})
     results.write(results.new, {"a": "4", "b": "4", "y": "4"})
-    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
     # until the drivers meet: b changes again, y goes, d comes; x is touched by the live one alone
@@ -100,21 +114,17 @@ def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:
     assert touched.values["y"] == (None, None)
     segments = delta.write(touched)
     assert results.told(segments) == [{"b": "6", "d": "6", "x": None, "y": None}, {"a": "4"}, {"c": "2"}]
-    delta.close()
-    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
 
 
 def test_what_was_written_ahead_is_all_where_nothing_came_until_the_cut(compared: Make) -> None:
     results = compared({"a": "1"}, {"a": "2"})
     results.write(results.live, {"a": "3"})
     results.write(results.new, {"a": "4"})
-    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
     segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
     assert results.told(segments) == [{"a": "4"}, {}]
-    delta.close()
-    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
 
 
 @pytest.mark.parametrize("when", ["first", "second"])
@@ -131,13 +141,11 @@ def test_what_fails_in_advance_is_done_at_the_cut(compared: Make, monkeypatch: p
         return read_changes(client, topic, *rest)
 
     monkeypatch.setattr("orchestration.operations.delta.read_changes", fails)
-    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
     segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
     assert results.told(segments) == [{"a": "4"}, {"b": "2"}]
-    delta.close()
-    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
 
 
 def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -> None:
@@ -148,17 +156,15 @@ def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -
     # an operation that was left: both went on
     results.write(results.live, {"b": "5"})
     results.write(results.new, {"b": "6"})
-    delta = Delta(results.settings, results.evidence, to="sums.v2")
+    delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
     assert results.told(delta.write(delta.touched(*cut))) == [{"a": "4"}, {}]
-    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
 
 
 def test_nothing_touched_leaves_the_evidence_as_it_is(compared: Make) -> None:
     results = compared({"a": "1"}, {"a": "2"})
-    delta = Delta(results.settings, results.evidence, to="sums.v1")
+    delta = results.delta(to="sums.v1")
     segments = delta.write(delta.touched(results.end(results.new), results.end(results.live)))
     assert segments == (results.evidence.backward,)
     assert results.told(segments) == [{"a": "1"}]
-    delete_topics(results.settings, [delta_topic("sums", results.evidence.id)])
