@@ -3,7 +3,7 @@
 SwitchyardError   exit 1: it failed
   BadUsage        exit 2: asked in a way that means nothing
   Refused         exit 3: understood, and not done, to prevent a loss
-  Unavailable     exit 1: Kafka is not there, not reachable, or refuses the login; a retry may help
+  Unavailable     exit 1: Kafka is not there, not reachable, refuses the login, or refuses for now; a retry may help
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class Refused(SwitchyardError):
 
 
 class Unavailable(SwitchyardError):
-    """The broker is not there, not reachable, or refuses the login."""
+    """The broker is not there, not reachable, refuses the login, or can't do it for now."""
 
     retryable = True

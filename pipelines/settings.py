@@ -69,6 +69,9 @@ class Settings(BaseSettings):
     # longest a switch may hold followers at a barrier
     switch_timeout_s: float = Field(60.0, gt=0)
 
+    # how long a reset can be undone: its archive is deleted by the janitor after that
+    archive_keep_s: float = Field(7 * 24 * 3600.0, ge=0)
+
     @field_validator("kafka")
     @classmethod
     def _only_security(cls, value: dict[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +41,7 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     folder = release_folder(settings, release)
     folder.mkdir(parents=True, exist_ok=True)
     mine = folder / f"g{generation}.t{token}"
-    older = sorted(
-        (int(match["token"]), path)
-        for path in folder.iterdir()
-        if (match := _FOLDER.fullmatch(path.name)) and int(match["generation"]) == generation
-    )
+    older = _folders(folder, generation)
     if older and older[-1][0] > token:
         raise Refused(f"a driver with token {older[-1][0]} has taken over {release} from token {token}",
                       fix="see `switchyard status` for who runs it")  # fmt: skip
@@ -56,10 +52,61 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     if expected and not (mine / "offsets").is_dir():
         raise CheckpointDamaged(
             f"the checkpoint of {release} generation {generation} is gone from {folder}, though it has committed batches",
-            fix="bring the folder back from a backup, or stage a new version and reprocess: nothing starts from empty state",
+            fix=f"bring the folder back, or read history again: `switchyard reset {release} --to-earliest`",
         )
     mine.mkdir(exist_ok=True)
     return mine
+
+
+def newest_folder(settings: Settings, release: str, generation: int) -> Path | None:
+    """The checkpoint of a generation; None: there is none."""
+    found = _folders(release_folder(settings, release), generation)
+    return found[-1][1] if found else None
+
+
+def _folders(folder: Path, generation: int) -> list[tuple[int, Path]]:
+    """Checkpoints of a generation with their tokens, the newest last."""
+    return sorted(
+        (int(match["token"]), path)
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := _FOLDER.fullmatch(path.name)) and int(match["generation"]) == generation
+    )
+
+
+def size_of(path: Path | None) -> int:
+    """Bytes of all files of a checkpoint; 0 without one."""
+    if path is None:
+        return 0
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+
+
+def forget(settings: Settings, release: str, generation: int) -> None:
+    """Deletes the checkpoints of a generation."""
+    for _, path in _folders(release_folder(settings, release), generation):
+        shutil.rmtree(path)
+
+
+def inherit(
+    settings: Settings, release: str, generation: int, token: int, source: Path, change: Callable[[Path], None]
+) -> Path:
+    """The checkpoint of a new generation with the state of `source`, which stays as it is.
+
+    By hard links, so that a large state takes no time: Spark never changes a file that it has written. `change` is
+    called with the copy before it gets its name. Done again, it begins anew.
+    """
+    mine = release_folder(settings, release) / f"g{generation}.t{token}"
+    shutil.rmtree(mine, ignore_errors=True)
+    copy = copy_of(source, mine.with_name(f".{mine.name}.unfinished"))
+    change(copy)
+    os.replace(copy, mine)
+    return mine
+
+
+def copy_of(source: Path, target: Path) -> Path:
+    """Another checkpoint with the same files, linked, at `target`; what is there is replaced."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, copy_function=os.link)
+    return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,28 +176,52 @@ class Checkpoint:
         """Plans the next batch by hand, so that it ends exactly at `target`. Returns its number.
 
         The query must be stopped, with its last batch N committed. A batch N+1 that Spark had planned and never ran is
-        replaced; partitions that `target` doesn't name stay where they are. Raises CheckpointDamaged if N isn't there.
+        replaced, also a first one; partitions that `target` doesn't name stay where they are. Raises CheckpointDamaged if
+        there is neither.
         """
         last = self.last_committed()
         if last is None:
-            raise CheckpointDamaged(f"{self.path} has no committed batch", fix="let the release run its first batch")
-        version, metadata, *_lines = self._lines("offsets", last)
-        batch = self.planned(last)
-        position = self.position(batch).sources
-        facts = json.loads(metadata)
-        facts["batchWatermarkMs"] = self.next_watermark_ms(last)
-        # a batch's time must not go back, or processing-time expressions would
-        facts["batchTimestampMs"] = batch.timestamp_ms + 1
-        wanted = []
-        for line, name in zip(batch.lines, position, strict=True):
-            topic = next(iter(line))
-            offsets = {**line[topic], **{p: o for p, o in target.sources.get(name, {}).items() if p in line[topic]}}
-            wanted.append(json.dumps({topic: {str(p): o for p, o in sorted(offsets.items())}}, separators=(",", ":")))
+            if self.last_planned() is None:
+                raise CheckpointDamaged(f"{self.path} has no planned batch", fix="let the release run its first batch")
+            self._forget_state(1)
+            self._write_plan(0, 0, target, watermark_ms=self.planned(0).watermark_ms)
+            return 0
         for number in range(last + 1, (self.last_planned() or last) + 1):
             self._remove("offsets", number)
         self._forget_state(last + 2)
-        self._write("offsets", last + 1, "\n".join([version, json.dumps(facts, separators=(",", ":")), *wanted]))
+        self._write_plan(last + 1, last, target, watermark_ms=self.next_watermark_ms(last))
         return last + 1
+
+    def stand_at(self, batch_id: int, target: SourcePosition) -> None:
+        """Moves the end of the committed batch `batch_id` to `target`, under the state: the next one begins there.
+
+        The query must be stopped; what Spark had planned behind it is removed. Raises CheckpointDamaged if that batch
+        isn't the last one, or not committed.
+        """
+        if self.last_committed() != batch_id:
+            raise CheckpointDamaged(
+                f"{self.path} has batch {self.last_committed()} committed, progress has {batch_id}", fix=_FIX
+            )
+        for number in range(batch_id + 1, (self.last_planned() or batch_id) + 1):
+            self._remove("offsets", number)
+        self._forget_state(batch_id + 2)
+        self._write_plan(batch_id, batch_id, target, watermark_ms=self.planned(batch_id).watermark_ms)
+
+    def _write_plan(self, batch_id: int, model: int, target: SourcePosition, *, watermark_ms: int) -> None:
+        """Writes `offsets/<batch_id>` after that of `model`."""
+        version, metadata, *_lines = self._lines("offsets", model)
+        batch = self.planned(model)
+        facts = json.loads(metadata)
+        facts["batchWatermarkMs"] = watermark_ms
+        # a batch's time must not go back, or processing-time expressions would
+        facts["batchTimestampMs"] = batch.timestamp_ms + (batch_id - model)
+        wanted = []
+        for line, name in zip(batch.lines, self.position(batch).sources, strict=True):
+            topic = next(iter(line))
+            # with partitions that the input has got since
+            offsets = {**line[topic], **target.sources.get(name, {})}
+            wanted.append(json.dumps({topic: {str(p): o for p, o in sorted(offsets.items())}}, separators=(",", ":")))
+        self._write("offsets", batch_id, "\n".join([version, json.dumps(facts, separators=(",", ":")), *wanted]))
 
     def _forget_state(self, version: int) -> None:
         """Removes what an uncommitted run of batch `version` - 1 may have left of its state."""

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,12 @@ from pipelines.settings import Settings
 
 # digests that Python names can carry; 16 hexadecimal digits: 64 bits
 _DIGEST_CHARS = 16
-_CLOCKS = {"random", "uuid", "secrets", "time", "datetime"}
+# packages of the repository: an installation imports them from its working tree, whatever was frozen
+_OURS = ("pipelines", "expectations", "orchestration", "benchmarks", "demo", "tests")
+_MODEL = ("pipelines.model",)
+_CLOCKS = ("random", "uuid", "secrets", "time", "datetime", "numpy.random", "os.urandom", "os.getrandom")
+# import what they are told while they run, where nothing looks
+_LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtins.__import__")
 
 
 def package_name(digest: str) -> str:
@@ -42,7 +48,7 @@ def freeze(folder: Path) -> FrozenCode:
     """The zip of a code folder's Python files: same files, same bytes.
 
     Raises BadUsage if there are none or one isn't Python, Refused if a module reaches for what wouldn't be frozen
-    (the repository's apps by their absolute name).
+    (the repository's packages, but for the model), for what could load that, or for what a replay wouldn't repeat.
     """
     if not folder.is_dir():
         raise BadUsage(f"there is no code folder {folder}", fix="give a folder of Python modules to --from")
@@ -71,20 +77,49 @@ def _check(path: Path, source: bytes) -> None:
         tree = ast.parse(source, filename=str(path))
     except SyntaxError as error:
         raise BadUsage(f"{path}, line {error.lineno}: {error.msg}", fix="mend the module") from error
+    for line, does, name in _reached(tree):
+        if _within(name, _OURS) and not _within(name, _MODEL):
+            raise Refused(f"{path}, line {line}: {does} {name}, which a release can't freeze",
+                          fix="import within the code folder with a leading dot; from the platform only pipelines.model")  # fmt: skip
+        if _within(name, _LOADERS):
+            raise Refused(f"{path}, line {line}: {does} {name}, which could load what a release can't freeze",
+                          fix="import what is needed by its name; within the code folder with a leading dot")  # fmt: skip
+        if _within(name, _CLOCKS):
+            raise Refused(f"{path}, line {line}: {does} {name}; a replay would not give the same result",
+                          fix="take times from event_time and identities from the input's columns")  # fmt: skip
+
+
+def _reached(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Line, `imports` or `uses`, and the full name of what is not of the code folder: of `np.random` numpy.random."""
+    meant: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            for alias in node.names:
+                yield node.lineno, "imports", alias.name
+                # `import a.b` makes a known, and all that hangs on it
+                top = alias.name.partition(".")[0]
+                meant[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""]
-        else:
-            continue
-        for name in names:
-            if name.startswith("pipelines.") and not name.startswith("pipelines.model"):
-                raise Refused(f"{path}, line {node.lineno}: imports {name}, which a release can't freeze",
-                              fix="import within the code folder with a leading dot; from the platform only pipelines.model")  # fmt: skip
-            if name.split(".")[0] in _CLOCKS:
-                raise Refused(f"{path}, line {node.lineno}: imports {name}; a replay would not give the same result",
-                              fix="take times from event_time and identities from the input's columns")  # fmt: skip
+            for alias in node.names:
+                yield node.lineno, "imports", f"{node.module}.{alias.name}"
+                meant[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (name := _full_name(node, meant)) is not None:
+            yield node.lineno, "uses", name
+        elif isinstance(node, ast.Name) and node.id == "__import__":
+            yield node.lineno, "uses", node.id
+
+
+def _full_name(node: ast.expr, meant: Mapping[str, str]) -> str | None:
+    """What `a.b.c` stands for by the module's imports; None if `a` isn't one."""
+    if isinstance(node, ast.Attribute):
+        before = _full_name(node.value, meant)
+        return None if before is None else f"{before}.{node.attr}"
+    return meant.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def _within(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def frozen(settings: Settings, digest: str) -> FrozenCode:

@@ -16,28 +16,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.engine.causes import cause
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
-from pipelines.engine.heart import Heart, rss_bytes
+from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
-from pipelines.engine.session import build_session
+from pipelines.engine.session import build_session, send_code
 from pipelines.engine.sink import Target
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.client import admin
+from pipelines.kafka.client import admin, passes
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.names import result_topic
 from pipelines.model.positions import SourcePosition
-from pipelines.model.progress import Counts, Heartbeat, Pausing, Progress
-from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, RegistryState, Release, StateSet
-from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move
+from pipelines.model.progress import Boundary, Counts, Heartbeat, Mark, Pausing, Progress
+from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, RegistryState, Release, StateSet, WantedSet
+from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
+from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.settings import Settings, get_settings
 
 log = logging.getLogger("switchyard.driver")
@@ -56,11 +56,21 @@ class _Stop(Exception):
 class Driver:
     """Runs one release under one lease token until it is told to stop, fails, or is superseded."""
 
-    def __init__(self, settings: Settings, name: str, *, force: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        *,
+        force: bool = False,
+        settle: bool = False,
+        signalled: threading.Event | None = None,
+    ) -> None:
+        """`settle`: only brings Spark's log up to what Kafka has, wanted or not, and ends. `signalled`: tells it to stop."""
+        self._settle = settle
         self._settings = settings
         self._name = name
         self._registry = Registry(settings, actor=f"driver {settings.host}:{os.getpid()}")
-        self._signalled = threading.Event()
+        self._signalled = signalled or threading.Event()
         self._state = "starting"
         self._error: str | None = None
         self._query: Query | None = None
@@ -72,9 +82,9 @@ class Driver:
         self._restarted_at = 0.0
         self._missed: set[str] = set()
         self._pausing: Pausing | None = None
-        signal.signal(signal.SIGTERM, lambda *_: self._signalled.set())
-        # the terminal's Ctrl-C reaches the group; stopping is an order, not an accident
-        signal.signal(signal.SIGINT, lambda *_: self._signalled.set())
+        self._goal: Mark | None = None
+        self._may_pass = False
+        self._batch_records = settings.max_records_per_batch
         # 1. the lease, before anything is initialised
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
@@ -85,10 +95,7 @@ class Driver:
     def run(self) -> int:
         """Runs the release. Returns the process's exit code."""
         try:
-            self._boot()
-            self._loop()
-            return 0
-        except _Stop:
+            self._work()
             self._to_rest("stopped")
             return 0
         except Superseded as error:
@@ -96,13 +103,24 @@ class Driver:
             self._state = "superseded"
             return Refused.exit_code
         except Exception as error:
-            self._error = cause(error)
+            self._error = cause(error) + (f"; {error.fix}" if isinstance(error, SwitchyardError) and error.fix else "")
             self._state = "failed"
             log.error("%s failed: %s", self._name, self._error, exc_info=not isinstance(error, SwitchyardError))
             self._end_lease()
             return error.exit_code if isinstance(error, SwitchyardError) else 1
         finally:
             self._heart.close()
+
+    def _work(self) -> None:
+        """Boots, and runs until it is told to stop."""
+        try:
+            self._boot()
+            if self._settle:
+                self._need_query().catch_up()
+            else:
+                self._loop()
+        except _Stop:
+            pass
 
     def _boot(self) -> None:
         release = self._release()
@@ -116,23 +134,33 @@ class Driver:
             release=self._name,
             generation=release.generation,
             token=self._token,
-            result_topic=result_topic(self._name, release.generation),
+            result_topic=release.result_topic,
             partitions=spec.partitions,
             inputs=inputs,
             start=release.start,
             watermarked=app.watermark is not None,
+            processed=release.under.processed if release.under else (),
+            seed=release.under.seed if release.under else None,
         )
+        self._goal = goal(release.under, table=release.spec.table)
+        self._may_pass = may_pass(release.under)
         known = newest_progress(self._settings, self._name)
-        expected = known is not None and known.generation == release.generation
+        self._batch_records = batch_records(release.under, known) or self._settings.max_records_per_batch
+        seed = release.under.seed if release.under else None
+        seeded = seed is not None and seed.boundary.batch_id >= 0
+        begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
+        expected = seeded or begun
         # 2. the checkpoint's fence
         self._check()
         path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
         spark = build_session(self._settings, self._name)
         # 3. frozen code, in the workers too
-        spark.sparkContext.addPyFile(str(code_path(self._settings, spec.code_digest)))
+        send_code(spark, code_path(self._settings, spec.code_digest))
         self._watch_memory(spark)
         writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
-        query = Query(spark, self._settings, app, spec, target, Checkpoint(path, inputs), writer, self._admit)
+        query = Query(
+            spark, self._settings, app, spec, target, Checkpoint(path, inputs), writer, self._admit, self._batch_records
+        )
         query.sink.connect()
         self._query = query
         # 4. the group's member
@@ -143,6 +171,7 @@ class Driver:
     def _loop(self) -> None:
         query = self._need_query()
         state = self._check()
+        self._limit(query, self._wants(query))
         if state.standing_align(self._name) is None:
             self._start(query)
         while True:
@@ -158,7 +187,11 @@ class Driver:
             if self._error and query.sink.failure is None and query.sink.finished_at > self._restarted_at:
                 # a batch has ended well since: that trouble is over
                 self._error, self._outages = None, 0
-            if not query.active:
+            wanted = self._wants(query)
+            self._limit(query, wanted)
+            if wanted is not None and self._at_limit(query, wanted):
+                self._go_to(query, wanted)
+            elif not query.active:
                 self._recover(query)
             elif (
                 state.standing_mark(self._name) and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s
@@ -166,23 +199,30 @@ class Driver:
                 self._quietly(query.sink.flag_idle)
 
     def _meet(self, query: Query, order: AlignOrdered) -> None:
-        """Aligns and goes on; trouble on the way is handled as any other, and then it is tried again if still wanted."""
-        try:
+        """Aligns and goes on."""
+
+        def align() -> None:
             try:
                 self._align(query, order)
             finally:
                 self._pausing = None
+
+        self._by_hand(query, f"while meeting {order.other}", align)
+
+    def _by_hand(self, query: Query, what: str, work: Callable[[], None]) -> None:
+        """Does `work` on the stopped query and goes on; trouble is handled as any other, and then it is tried again."""
+        try:
+            work()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             query.pause()
-            self._wait_out(f"while meeting {order.other}", error)
+            self._wait_out(what, error)
             self._check()
         except (Superseded, _Stop):
             raise
         except Exception:
             if query.error() is None:
                 raise
-            # not started: the order stands, and a batch would go past what was promised
-            self._recover(query, restart=False)
+            self._recover(query)
         else:
             self._start(query)
 
@@ -192,7 +232,11 @@ class Driver:
         release = state.releases[self._name]
         if release.token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded by {release.token}")
-        if release.wanted == "stopped" or self._signalled.is_set() or release.state in ("retired", "aborted"):
+        if (
+            (release.wanted == "stopped" and not self._settle)
+            or self._signalled.is_set()
+            or release.state in ("retired", "aborted")
+        ):
             raise _Stop
         return state
 
@@ -216,8 +260,11 @@ class Driver:
 
     # -- trouble
 
-    def _recover(self, query: Query, *, restart: bool = True) -> None:
-        """Starts the query again after an error, or gives up: three tries of one batch, no limit for an outage."""
+    def _recover(self, query: Query) -> None:
+        """Starts the query again after an error, or gives up: three tries of one batch, no limit for an outage.
+
+        Not started while an order to align stands that is not met: a batch would go past what was promised.
+        """
         error = query.error()
         if error is None:
             query.start()
@@ -239,11 +286,13 @@ class Driver:
                 reason = self._error
                 self._registry.step(lambda _: [StateSet(release=self._name, state="failed")], reason=reason)
                 raise SwitchyardError(
-                    reason, fix=f"`switchyard status {self._name}`; mend the app and stage a new version"
+                    reason,
+                    fix=f"`switchyard bisect {self._name}` names the record; leave it out, or mend the app and stage a new version",
                 )
-        self._check()
+        self._registry.poll(0)
+        order = self._check().standing_align(self._name)
         self._restarted_at = time.time()
-        if restart:
+        if order is None or self._met(order):
             query.start()
 
     def _wait_out(self, what: str, error: BaseException) -> None:
@@ -264,8 +313,57 @@ class Driver:
         """A marker that can't be written now is written at the next turn; being superseded is not quiet."""
         try:
             call()
-        except (KafkaException, OutcomeUnknown) as error:
+        except (KafkaException, OutcomeUnknown, Unavailable) as error:
             log.warning("%s: %s", self._name, error)
+
+    # -- a generation that has to end a batch at a given boundary
+
+    def _wants(self, query: Query) -> Mark | None:
+        """The boundary that this generation has yet to reach; None: it has, or has none."""
+        last, wanted = query.sink.last, self._goal
+        if wanted is None or (last is not None and last.reached is not None and last.reached.op == wanted.op):
+            return None
+        passed = self._may_pass and query.sink.position.dominates(wanted.boundary.position)
+        return None if passed else wanted
+
+    def _limit(self, query: Query, wanted: Mark | None) -> None:
+        query.sink.limit(free_until(wanted) if wanted is not None else None)
+
+    def _at_limit(self, query: Query, wanted: Mark) -> bool:
+        """Whether the next batch would go past what may be read by batches of the query's own."""
+        return query.sink.refused_at_boundary or (
+            query.sink.begun and query.sink.position.dominates(free_until(wanted))
+        )
+
+    def _go_to(self, query: Query, wanted: Mark) -> None:
+        self._by_hand(query, f"on the way to the boundary of {wanted.op}", lambda: self._reach(query, wanted))
+
+    def _reach(self, query: Query, wanted: Mark) -> None:
+        """Runs to exactly `wanted`, by batches planned by hand; a bounded replay then stops."""
+        self._state = "aligning"
+        query.pause()
+        query.catch_up()
+        # what is run from here on ends where it is told to
+        query.sink.limit(None)
+        begun = Boundary(batch_id=-1, position=query.sink.position)
+        try:
+            while steps := steps_to(wanted, query.sink.last.boundary if query.sink.last else begun):
+                query.run_to(next_stop(wanted, steps, query.sink.position, self._batch_records), self._must_run)
+            release = self._release()
+            if release.bounded:
+                # first: a crash between the two must not have it run on
+                reason = f"the replay of {wanted.op} is at its end"
+                self._registry.step(lambda _: [WantedSet(release=self._name, wanted="stopped")], reason=reason)
+            if release.under is not None and release.under.then is not None:
+                query.sink.skip_to(release.under.then, wanted.op)
+            else:
+                query.sink.announce(reached=wanted.op)
+        except BaseException:
+            self._limit(query, wanted)
+            raise
+        log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
+        if release.bounded:
+            raise _Stop
 
     # -- meeting another release
 
@@ -288,7 +386,9 @@ class Driver:
                 self._heart.beat()
             query.pause()
         query.catch_up()
-        if query.sink.last is None:
+        if self._may_pass:
+            query.sink.limit(None)
+        if not query.sink.begun:
             log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
             query.run_first(self._must_run)
         tail = ProgressTail(self._settings, order.other)
@@ -354,15 +454,16 @@ class Driver:
         self._heap = lambda: (int(runtime.totalMemory() - runtime.freeMemory()), int(runtime.maxMemory()))
 
     def _lag_probe(self, inputs: dict[str, str], partitions: dict[str, int]) -> Callable[[], int | None]:
-        client = admin(self._settings)
+        """Asks how far the end of the input is; None where Kafka doesn't tell, or not soon enough for a heartbeat."""
+        settings = self._settings.model_copy(update={"request_timeout_s": PROBE_TIMEOUT_S})
+        client = admin(settings)
 
         def lag() -> int | None:
-            last = self._need_query().sink.last
-            position = last.boundary.position if last else SourcePosition(sources={})
-            ends = {n: end_of(self._settings, t, partitions[n], client=client) for n, t in inputs.items()}
+            position = self._need_query().sink.position
+            ends = {n: end_of(settings, t, partitions[n], client=client) for n, t in inputs.items()}
             return SourcePosition(sources=ends).records_since(position)
 
-        return lag
+        return Probe("the lag", lag)
 
     def _heartbeat(self) -> Heartbeat:
         query = self._query
@@ -429,7 +530,9 @@ def _outage(error: BaseException) -> bool:
         return True
     if isinstance(error, KafkaException):
         reason = error.args[0]
-        return bool(reason.retriable()) or reason.code() < 0
+        # one that is gone stays gone: three tries, and then a person is told
+        gone = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not reason.retriable()
+        return reason.code() < 0 or (passes(reason) and not gone)
     text = str(error)
     return any(f"org.apache.kafka.common.errors.{name}" in text for name in _KAFKA_OUTAGES)
 
@@ -444,12 +547,20 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("release", help="as in stock-stats.v2")
     parser.add_argument("--force", action="store_true", help="take the lease from a holder that still lives")
+    parser.add_argument("--settle", action="store_true", help="only bring Spark's log up to what Kafka has, and end")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     # it tells of every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    signalled = threading.Event()
+    # the terminal's Ctrl-C reaches the group; stopping is an order, not an accident
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: signalled.set())
     try:
-        code = Driver(get_settings(), options.release, force=options.force).run()
+        driver = Driver(
+            get_settings(), options.release, force=options.force, settle=options.settle, signalled=signalled
+        )
+        code = driver.run()
     except SwitchyardError as error:
         print(error, file=sys.stderr, flush=True)
         code = error.exit_code

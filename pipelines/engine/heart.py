@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from pipelines.kafka.client import producer
 from pipelines.model.names import HEARTBEATS_TOPIC
@@ -13,6 +16,56 @@ from pipelines.model.progress import Heartbeat
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+# with heartbeat_s a beat comes every 3 s at the worst, a fifth of the lease_timeout_s after which the driver counts as gone
+PROBE_TIMEOUT_S = 2.0
+
+
+class Probe(Generic[Answer]):
+    """Asks something for a heartbeat, and delays it by no more than `timeout_s`.
+
+    The answer is None where `ask` raises or takes longer: what isn't known may not keep the driver from saying that it
+    lives. Asked on a thread of its own, one at a time. Trouble is logged once, until it is over.
+    """
+
+    def __init__(self, what: str, ask: Callable[[], Answer | None], timeout_s: float = PROBE_TIMEOUT_S) -> None:
+        self._what = what
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._under_way = threading.Lock()
+        self._failing = False
+
+    def __call__(self) -> Answer | None:
+        deadline = time.monotonic() + self._timeout_s
+        if not self._under_way.acquire(timeout=self._timeout_s):
+            return None
+        answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=(answers,), name="probe", daemon=True).start()
+        try:
+            return answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            self._trouble(f"no answer within {self._timeout_s:g} s")
+            return None
+
+    def _run(self, answers: queue.SimpleQueue[Answer | None]) -> None:
+        began, found = time.monotonic(), None
+        try:
+            found = self._ask()
+        except Exception as error:
+            self._trouble(f"{type(error).__name__}: {error}")
+        else:
+            if self._failing and time.monotonic() - began < self._timeout_s:
+                self._failing = False
+                log.info("%s is known again", self._what)
+        finally:
+            answers.put(found)
+            self._under_way.release()
+
+    def _trouble(self, why: str) -> None:
+        if not self._failing:
+            log.warning("%s isn't known: %s", self._what, why)
+        self._failing = True
 
 
 class Heart:

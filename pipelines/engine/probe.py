@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.engine.causes import cause
 from pipelines.engine.code import load
 from pipelines.engine.frames import input_schema, result_of, serialised
-from pipelines.engine.session import build_session
+from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Table
+from pipelines.model.app import App, AppendStream, Table, setting_like
 from pipelines.settings import get_settings
 
 
@@ -40,10 +40,10 @@ def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> di
             f"app {name} has no setting {', '.join(unknown)}; it has {', '.join(app.settings) or 'none'}",
             fix="check --set",
         )
-    values = {key: _like(name, key, app.settings[key], value) for key, value in settings.items()}
+    values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
     spark = build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True)
     # what a function hands to Python workers is imported there by name
-    spark.sparkContext.addPyFile(str(path))
+    send_code(spark, path)
     try:
         result = _run(spark, app, values)
         return {
@@ -58,23 +58,10 @@ def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> di
             "suite": app.suite,
             "watermark": app.watermark,
             "comparable": app.comparable,
+            "reset_allowed": app.reset_allowed,
         }
     finally:
         spark.stop()
-
-
-def _like(app: str, key: str, default: Any, text: Any) -> Any:
-    """A setting's value in the type of its default."""
-    if not isinstance(text, str) or isinstance(default, str):
-        return text
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "false": False}[text.lower()]
-        return type(default)(text)
-    except (ValueError, KeyError) as error:
-        raise BadUsage(
-            f"setting {key} of {app} is {type(default).__name__}, not {text!r}", fix="check --set"
-        ) from error
 
 
 def _run(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.frames import (
@@ -35,7 +36,7 @@ class Query:
 
     def __init__(
         self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Target,
-        checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None],
+        checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None], batch_records: int,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._settings = settings
@@ -55,9 +56,7 @@ class Query:
         frames = {
             name: observed(
                 parse(
-                    read_stream(
-                        spark, settings, source, target.start.sources.get(name, {}), settings.max_records_per_batch
-                    ),
+                    read_stream(spark, settings, source, target.start.sources.get(name, {}), batch_records),
                     source,
                 ),
                 name,
@@ -71,7 +70,7 @@ class Query:
         self._started.clear()
         self.sink.open(batches)
         self._query = (
-            self._frame.writeStream.foreachBatch(self.sink.process_batch)
+            self._frame.writeStream.foreachBatch(_unheld(self.sink.process_batch))
             .outputMode(self._app.output_mode)
             .option("checkpointLocation", str(self._checkpoint.path))
             .queryName(self._release)
@@ -102,16 +101,20 @@ class Query:
         """Stops at a boundary: the batch under way is finished, in Kafka and in Spark's log. Returns when it has stopped."""
         self.sink.shut()
         while self.active:
-            last = self.sink.last
-            if self.sink.in_batch is None and (last is None or self._checkpoint.committed(last.boundary.batch_id)):
+            if self.sink.in_batch is None and self._is_level():
                 self._query.stop()
                 return
             time.sleep(_POLL_S)
 
+    def _is_level(self) -> bool:
+        """Whether Spark's log has the last batch that Kafka has."""
+        last = self.sink.last
+        return last is None or not self.sink.begun or self._checkpoint.committed(last.boundary.batch_id)
+
     def catch_up(self) -> None:
         """Brings Spark's log up to progress: a batch committed in Kafka alone is run again, written nowhere."""
         last = self.sink.last
-        if last is None or self._checkpoint.committed(last.boundary.batch_id):
+        if last is None or self._is_level():
             return
         self._run_to(last.boundary.batch_id, 0, lambda: None)
 
@@ -123,7 +126,7 @@ class Query:
     def run_first(self, check: Callable[[], None]) -> None:
         """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""
         self.start(1)
-        while self.active and self.sink.last is None:
+        while self.active and not self.sink.begun:
             check()
             time.sleep(_POLL_S)
         self.pause()
@@ -156,3 +159,15 @@ class Query:
         # the first batch can come before start() has returned
         self._started.wait(30)
         return batch_metrics(self._query, self._app.inputs)
+
+
+def _unheld(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """`method`, without keeping its object: the JVM keeps what it calls for as long as it runs, and with a sink its Kafka clients."""
+    found = WeakMethod(method)
+
+    def call(frame: DataFrame, batch_id: int) -> None:
+        alive = found()
+        if alive is not None:
+            alive(frame, batch_id)
+
+    return call

@@ -6,8 +6,11 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.engine.jars import class_archive, spark_jars
@@ -92,10 +95,42 @@ def build_session(
         # of this thread alone, which the JVM inherits
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
+        if SparkContext._gateway is None:
+            _yield_session(conf, settings.driver_nice)
         return builder.getOrCreate()
 
     with ThreadPoolExecutor(1, "spark") as pool:
         return pool.submit(started).result()
+
+
+def _yield_session(conf: dict[str, str], nice: int) -> None:
+    """Has what runs in other sessions preferred to Spark, where Linux groups processes by session.
+
+    There a thread's own nice value counts within its session alone (autogroups, sched(7)). A driver leads its session;
+    that of an operator's shell is not ours to slow down: there the JVM gets one of its own. It still ends with us.
+    """
+    pid = os.getpid()
+    if os.getsid(0) != pid:
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            SparkConf(loadDefaults=False).setAll(list(conf.items())), {"start_new_session": True}
+        )
+        SparkContext._ensure_initialized(gateway=gateway)
+        if gateway.proc is None:
+            return
+        pid = gateway.proc.pid
+    # without autogroups there is nobody to tell
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+
+
+def send_code(spark: SparkSession, path: Path) -> None:
+    """Has every Python process that Spark starts find the frozen code of `path`.
+
+    Workers get it as a file; the process by which Spark asks an app's StatefulProcessor for its state variables gets no
+    files, but the environment.
+    """
+    spark.sparkContext.addPyFile(str(path))
+    spark.sparkContext.environment["PYTHONPATH"] = str(path)
 
 
 def spark_kafka_options(settings: Settings) -> dict[str, str]:

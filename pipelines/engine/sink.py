@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,13 +13,16 @@ from pyspark.sql import DataFrame
 
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.metrics import BatchMetrics
-from pipelines.engine.writer import OutcomeUnknown, Record, Writer
+from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Writer
 from pipelines.errors import SwitchyardError
-from pipelines.model.names import dead_letter_topic
-from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Boundary, Counts, Mark, Progress
+from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.progress import MARKS, Boundary, Counts, Mark, Progress
 from pipelines.model.registry import MarkOrdered
+from pipelines.model.reset import Replays
 from pipelines.model.switch import flags, pauses_by
+
+_REPLAYED = (REPLAY, b"true")
 
 
 class StopAtBoundary(Exception):
@@ -32,7 +35,10 @@ class ProgressGap(SwitchyardError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the sink writes for: one generation of a release. `inputs`: source name -> topic."""
+    """What the sink writes for: one generation of a release. `inputs`: source name -> topic. `processed`: input whose
+    results consumers may have had before this generation: what is written of it is marked as a replay. `seed`: where the
+    generation goes on from, if not from nothing: its first progress record.
+    """
 
     release: str
     generation: int
@@ -42,6 +48,8 @@ class Target:
     inputs: dict[str, str]
     start: SourcePosition
     watermarked: bool
+    processed: tuple[Span, ...] = ()
+    seed: Progress | None = None
 
 
 class Sink:
@@ -74,6 +82,8 @@ class Sink:
         self._every_s = 0.0
         self._hurry = threading.Event()
         self._order: MarkOrdered | None = None
+        self._limit: SourcePosition | None = None
+        self._replays = Replays(target.processed, target.inputs)
         self.last: Progress | None = None
         self.in_batch: int | None = None
         self.finished_at = clock()
@@ -96,8 +106,21 @@ class Sink:
                 raise
             if last is not None and last.token > self.target.token:
                 raise SwitchyardError(f"{self.target.release} has progress of a newer token, {last.token}")
-            # of an earlier generation: this one begins from nothing, but what operations asked for stands
             self.last = last if last is not None and last.generation == self.target.generation else None
+            if self.last is None and self.target.seed is not None:
+                self._sow(self.target.seed)
+
+    def _sow(self, seed: Progress) -> None:
+        """Writes the first progress record of a generation that a reset began, with its result as it is now."""
+        at = {self.target.result_topic: self._writer.acknowledged()}
+        self._write(
+            seed.model_copy(update={"result": ResultPosition(topics=at)}), self._offsets(seed.boundary.position)
+        )
+
+    @property
+    def begun(self) -> bool:
+        """Whether this generation has a batch."""
+        return self.last is not None and self.last.boundary.batch_id >= 0
 
     def open(self, batches: int | None = None) -> None:
         """Lets batches run: that many, or (None) all that come."""
@@ -139,6 +162,15 @@ class Sink:
         if every_s > 0 and self._budget is None:
             self._hurry.clear()
 
+    def limit(self, to: SourcePosition | None) -> None:
+        """Lets no batch run that would end behind `to` on any partition; None: all may."""
+        self._limit = to
+
+    @property
+    def position(self) -> SourcePosition:
+        """Where the release stands."""
+        return self.last.boundary.position if self.last else self.target.start
+
     def flag_for(self, order: MarkOrdered | None) -> None:
         """Flags the boundary that `order` asks for; None: no order stands."""
         self._order = order
@@ -160,16 +192,31 @@ class Sink:
             self._write(last.model_copy(update={"boundary": boundary, **self._mark(order, boundary, last.result)}))
             return True
 
-    def announce(self, *, paused: str | None = None, aligned: str | None = None) -> None:
-        """Writes the last boundary again, as where operation `paused` found it or as aligned for operation `aligned`."""
+    def announce(self, *, paused: str | None = None, aligned: str | None = None, reached: str | None = None) -> None:
+        """Writes the last boundary again: as where operation `paused` found it, as aligned for operation `aligned`, or as the
+        one that this generation had to reach for operation `reached`.
+        """
         with self._lock:
             last = self._need_last()
-            changes: dict[str, Mark] = {}
-            if paused is not None:
-                changes["paused"] = Mark(op=paused, boundary=last.boundary, result=last.result)
-            if aligned is not None:
-                changes["aligned"] = Mark(op=aligned, boundary=last.boundary, result=last.result)
+            said = {"paused": paused, "aligned": aligned, "reached": reached}
+            changes = {
+                name: Mark(op=op, boundary=last.boundary, result=last.result)
+                for name, op in said.items()
+                if op is not None
+            }
             self._write(last.model_copy(update=changes))
+
+    def skip_to(self, position: SourcePosition, op: str) -> None:
+        """Has the release stand at `position`, for operation `op`: what lies between is in no batch.
+
+        The query must be stopped. Done again after a crash between the two, it ends the same.
+        """
+        with self._lock:
+            last = self._need_last()
+            self._checkpoint.stand_at(last.boundary.batch_id, position)
+            boundary = last.boundary.model_copy(update={"position": position, "previous": None, "settled": False})
+            mark = Mark(op=op, boundary=boundary, result=last.result)
+            self._write(last.model_copy(update={"boundary": boundary, "reached": mark}), self._offsets(position))
 
     # -- Spark's side
 
@@ -188,6 +235,11 @@ class Sink:
             if self._budget == 0 and batch_id > done:
                 self.refused_at_boundary = True
                 raise StopAtBoundary(f"batch {batch_id} of {self.target.release} must not run yet")
+            if self._limit is not None and batch_id > done:
+                end = self._checkpoint.position(self._checkpoint.planned(batch_id))
+                if not self._limit.dominates(end):
+                    self.refused_at_boundary = True
+                    raise StopAtBoundary(f"batch {batch_id} of {self.target.release} would go past its limit")
             self.in_batch = batch_id
             try:
                 self._process(rows, batch_id)
@@ -216,19 +268,22 @@ class Sink:
             )
         planned = self._checkpoint.planned(batch_id)
         position = self._checkpoint.position(planned)
-        before = self.last.boundary.position if self.last else self.target.start
+        before = self.position
         # 1. execute: the one action of this batch
         table = self._serialise(rows).toArrow()
         metrics = self._metrics()
         try:
             # 2. produce, and wait for the acknowledgements: that is the result position
             self._writer.begin()
-            refused = self._writer.send(self.target.result_topic, _records(table))
+            refused = self._writer.send(self.target.result_topic, self._records(table, before, position))
+            letters = dead_letter_topic(self.target.release)
             for letter in metrics.malformed:
-                self._writer.send_dead(dead_letter_topic(self.target.release), letter.key, letter.value, letter.headers)
-            for (key, _, _), reason in refused:
+                again = self._replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
+                self._writer.send_dead(letters, letter.key, letter.value, _marked(letter.headers, again))
+            for (key, _, given), reason in refused:
                 headers = [("topic", self.target.result_topic.encode()), ("reason", reason.encode())]
-                self._writer.send_dead(dead_letter_topic(self.target.release), (key or "").encode(), None, headers)
+                again = _REPLAYED in (given or ())
+                self._writer.send_dead(letters, (key or "").encode(), None, _marked(headers, again))
             written = self._writer.acknowledged()
             counts = Counts(
                 rows_in=metrics.rows_in,
@@ -246,7 +301,7 @@ class Sink:
             )
             progress = self._progress(boundary, ResultPosition(topics={self.target.result_topic: written}), counts)
             # 3. - 5. progress record, the group's offsets, commit
-            self._commit(progress, {topic: position.sources[name] for name, topic in self.target.inputs.items()})
+            self._commit(progress, self._offsets(position))
         except OutcomeUnknown:
             self.connect()
             if self.last is None or self.last.boundary.batch_id != batch_id:
@@ -255,6 +310,18 @@ class Sink:
             # whatever it was, Kafka's answer to an offset request included: the next try begins a transaction of its own
             self._writer.abort()
             raise
+
+    def _records(self, table: pa.Table, begin: SourcePosition, end: SourcePosition) -> Iterator[Record]:
+        replayed = self._replays.batch(begin, end)
+        unnamed: Headers | None = [_REPLAYED] if replayed == "all" else None
+        for batch in table.to_batches(max_chunksize=50_000):
+            keys, values, sources = (batch.column(name).to_pylist() for name in ("key", "value", "source"))
+            for key, value, source in zip(keys, values, sources, strict=True):
+                if source is None:
+                    yield key, value, unnamed
+                    continue
+                again = replayed == "all" or (replayed == "some" and self._replays.record(source))
+                yield key, value, _marked([(SOURCE, source.encode())], again)
 
     def _must_be_known(self, batch_id: int) -> None:
         """Raises ProgressGap where a batch to run again is not what was committed: its rows would be in no result."""
@@ -270,9 +337,7 @@ class Sink:
 
     def _progress(self, boundary: Boundary, result: ResultPosition, counts: Counts) -> Progress:
         last, order = self.last, self._order
-        marks: dict[str, Mark | None] = {
-            name: getattr(last, name) if last else None for name in ("barrier", "evidence", "paused", "aligned")
-        }
+        marks: dict[str, Mark | None] = {name: getattr(last, name) if last else None for name in MARKS}
         if order is not None and flags(order, boundary.previous, boundary, self._already(order)):
             marks |= self._mark(order, boundary, result)
         return Progress(
@@ -296,7 +361,11 @@ class Sink:
             return None
         return self.last.evidence if order.switch is None else self.last.barrier
 
-    def _write(self, progress: Progress) -> None:
+    def _offsets(self, position: SourcePosition) -> dict[str, dict[int, int]]:
+        """A position as the consumer group's offsets: topic -> partition -> next offset."""
+        return {topic: position.sources[name] for name, topic in self.target.inputs.items() if name in position.sources}
+
+    def _write(self, progress: Progress, offsets: dict[str, dict[int, int]] | None = None) -> None:
         """Commits a progress record without a batch."""
         if not self._writer.connected:
             self.connect()
@@ -305,7 +374,7 @@ class Sink:
         )
         try:
             self._writer.begin()
-            self._commit(progress, None)
+            self._commit(progress, offsets)
         except KafkaException:
             self._writer.abort()
             raise
@@ -322,6 +391,6 @@ class Sink:
         return self.last
 
 
-def _records(table: pa.Table) -> Iterator[Record]:
-    for batch in table.to_batches(max_chunksize=50_000):
-        yield from zip(*(batch.column(name).to_pylist() for name in ("key", "value", "source")), strict=True)
+def _marked(headers: Sequence[tuple[str, bytes]], again: bool) -> Headers:
+    """`headers`, with that of a replay where it is one."""
+    return [*headers, _REPLAYED] if again else [*headers]

@@ -23,7 +23,7 @@ _RING = 100_000
 _POLL_EVERY = 5_000
 
 Headers = list[tuple[str, str | bytes | None]]
-Record = tuple[str | None, str | None, str | None]
+Record = tuple[str | None, str | None, Headers | None]
 
 
 class Superseded(SwitchyardError):
@@ -86,14 +86,13 @@ class Writer:
         self._guard(self._live().begin_transaction)
 
     def send(self, topic: str, records: Iterable[Record]) -> list[tuple[Record, str]]:
-        """Queues (key, value, source) records, in order; waits where the queue is full.
+        """Queues (key, value, headers) records, in order; waits where the queue is full.
 
         Returns the records that can't be written, each with the reason: too large for the producer.
         """
         produce = self._live().produce
         refused: list[tuple[Record, str]] = []
-        for number, (key, value, source) in enumerate(records):
-            headers: Headers | None = None if source is None else [("source", source.encode())]
+        for number, (key, value, headers) in enumerate(records):
             while True:
                 try:
                     produce(topic, value, key, headers=headers)
@@ -104,17 +103,37 @@ class Writer:
                     if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                         self._fenced(error)
                         raise
-                    refused.append(((key, value, source), error.args[0].str()))
+                    refused.append(((key, value, headers), error.args[0].str()))
                     break
             if number % _POLL_EVERY == 0:
                 self._live().poll(0)
         return refused
 
     def send_dead(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, str | bytes | None]]
     ) -> None:
-        """Queues one dead letter, bytes as they came."""
-        self._guard(lambda: self._live().produce(topic, value, key, headers=list(headers)))
+        """Queues one dead letter, bytes as they came; waits where the queue is full.
+
+        Where it is too large with its headers, it goes without its value, and if need be without its key; a header
+        says how many bytes that had. A letter that could not be written would fail the batch each time.
+        """
+        said: Headers = [*headers]
+        while True:
+            try:
+                self._live().produce(topic, value, key, headers=said)
+                return
+            except BufferError:
+                self._live().poll(0.1)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    self._fenced(error)
+                    raise
+                if value is not None:
+                    said, value = [*said, ("value-bytes", str(len(value)).encode())], None
+                elif key is not None:
+                    said, key = [*said, ("key-bytes", str(len(key)).encode())], None
+                else:
+                    raise
 
     def acknowledged(self) -> dict[int, int]:
         """Waits until the broker has every record; returns the result's next offset per partition."""
@@ -126,12 +145,13 @@ class Writer:
         # this release alone writes the topic: the high watermark is behind its last record
         return end_of(self._settings, self._result_topic, self._partitions, committed=False, client=self._admin)
 
-    def commit(self, progress: Progress, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
-        """Progress record, the group's offsets (topic -> partition -> offset), commit."""
+    def commit(self, progress: Progress | None, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
+        """Progress record, the group's offsets (topic -> partition -> offset), commit. None: only what was sent."""
         live = self._live()
-        record = progress.model_dump_json(exclude_none=True), str(progress.boundary.batch_id % _RING)
-        self._guard(lambda: live.produce(progress_topic(self._release), *record, partition=0))
-        if offsets:
+        if progress is not None:
+            record = progress.model_dump_json(exclude_none=True), str(progress.boundary.batch_id % _RING)
+            self._guard(lambda: live.produce(progress_topic(self._release), *record, partition=0))
+        if progress is not None and offsets:
             note = f"{progress.generation}:{progress.boundary.batch_id}"
             wanted = [TopicPartition(t, p, o, note) for t, ps in offsets.items() for p, o in ps.items()]
             group = self._group.consumer_group_metadata()

@@ -28,13 +28,14 @@ from pipelines.follow.moves import (
     earlier_segments,
     link,
     next_move,
+    oldest,
     start,
     topic_of,
 )
 from pipelines.kafka.client import admin, require_broker
 from pipelines.kafka.registry import Registry
-from pipelines.kafka.topics import partition_count
-from pipelines.model.names import REGISTRY_TOPIC
+from pipelines.kafka.topics import partition_count, topic_names
+from pipelines.model.names import REGISTRY_TOPIC, REPLAY
 from pipelines.model.registry import FollowerRegistered, RegistryState, Switch
 from pipelines.settings import Settings, get_settings
 
@@ -69,6 +70,11 @@ class LiveRecord:
         return self._phase.number
 
     @property
+    def replay(self) -> bool:
+        """Whether its event had been processed before, by an earlier generation or release: news to no one."""
+        return any(name == REPLAY for name, _ in self.headers)
+
+    @property
     def phase(self) -> Phase:
         """`delta` for what a switch changed in the table at once, else `result`."""
         return self._phase.phase
@@ -83,7 +89,7 @@ class LiveConsumer:
     """Follows `alias` for the consumer group `group`: every result once, across switches, restarts and missed switches.
 
     It begins where the group has committed; else at the first offsets of the newest release, with `earliest=True` of
-    the chain's first one. `start`: a position that was stored with the effects, instead of the group's.
+    the oldest one from which the whole way is still there. `start`: a position that was stored with the effects, instead of the group's.
     `member=(index, count)`: one of several; each owns the partitions p with p % count == index, member 0 delivers what
     a switch changed, and none enters a new result before all have committed the old one up to the cut: so commit
     whenever `poll` returns None, too. `register=False`: nothing is kept for this follower when a release is retired.
@@ -156,7 +162,7 @@ class LiveConsumer:
     def commit(self, position: FollowerPosition | None = None) -> None:
         """Stores where the follower is, or an earlier `position` of its, as the group's offsets: one commit.
 
-        Raises Unavailable if the broker doesn't take it.
+        Raises Unavailable if the broker doesn't take it now, Refused without the ACL, SwitchyardError if it never will.
         """
         here = self.position
         chosen = position or here
@@ -209,7 +215,16 @@ class LiveConsumer:
         chain = state.chains[self.alias]
         several = self._member.count > 1 and link(chain, here.number + 1) is not None
         commits = read_commits(self._settings, self.group, self.alias, self._admin) if several else None
-        move = next_move(here, chain, self._control.progress, state.operations, member=self._member, commits=commits)
+        reads = state.releases.get(self._release)
+        move = next_move(
+            here,
+            chain,
+            self._control.progress,
+            state.operations,
+            ended=reads.end_of(here.topic) if reads else None,
+            member=self._member,
+            commits=commits,
+        )
         match move:
             case Deliver(upto=upto):
                 batch = self._data.read(upto, min(timeout_s, _MEMBERS_S))
@@ -292,7 +307,8 @@ class LiveConsumer:
         state = self._control.state
         chain = state.chains[self.alias]
         commits = read_commits(self._settings, self.group, self.alias, self._admin)
-        position = start(self.alias, commits, chain, self._partitions, self._member, earliest=self._earliest)
+        first = oldest(chain, topic_names(self._settings, client=self._admin)) if self._earliest else None
+        position = start(self.alias, commits, chain, self._partitions, self._member, first=first)
         if position is None:
             self._control.poll(min(timeout_s, _MEMBERS_S))
             return

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipelines.errors import Unavailable
-from pipelines.kafka.client import consumer, unavailable
+from pipelines.kafka.client import consumer, failure, unavailable
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, decode, fold
@@ -116,7 +116,7 @@ class Control:
         except KafkaException as error:
             if error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
                 return 0, 0
-            raise unavailable(self._settings, error.args[0]) from error
+            raise failure(self._settings, error.args[0], topic=topic) from error
         return (0, 0) if found is None else (found[0], found[1])
 
     def _read_to(self, topic: str, end: int) -> None:

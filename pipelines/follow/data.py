@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipelines.errors import SwitchyardError
 from pipelines.follow.control import passing
-from pipelines.kafka.client import consumer, unavailable
+from pipelines.kafka.client import consumer, failure
 from pipelines.settings import Settings
 
 _AT_ONCE = 1000
@@ -33,6 +33,7 @@ class DataReader:
 
     def __init__(self, settings: Settings, group: str) -> None:
         self._settings = settings
+        self._group = group
         self._consumer: Consumer = consumer(
             settings,
             group_id=group,
@@ -48,20 +49,22 @@ class DataReader:
         self._consumer.close()
 
     def commit(self, offsets: Sequence[TopicPartition]) -> None:
-        """Commits all of `offsets` for the group at once. Raises Unavailable if the broker doesn't take it."""
+        """Commits all of `offsets` for the group at once. Raises what `failure` makes of an error: Unavailable for an outage."""
         if not offsets:
             return
         try:
             self._consumer.commit(offsets=list(offsets), asynchronous=False)
         except KafkaException as error:
-            raise unavailable(self._settings, error.args[0]) from error
+            raise failure(self._settings, error.args[0], topic=offsets[0].topic, group=self._group) from error
 
     def partitions(self, topic: str) -> int:
         """Number of partitions of `topic`. Raises SwitchyardError if there is no such topic."""
         try:
             found = self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s).topics[topic]
         except KafkaException as error:
-            raise unavailable(self._settings, error.args[0]) from error
+            raise failure(self._settings, error.args[0], topic=topic) from error
+        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise failure(self._settings, found.error, topic=topic)
         if not found.partitions:
             raise _gone(topic)
         return len(found.partitions)

@@ -6,13 +6,13 @@ delivers the result up to a bound, and only an entry of the registry lets it pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.base import Frozen
-from pipelines.model.names import result_topic
+from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Progress
 from pipelines.model.registry import Operation, Switch
 
@@ -98,7 +98,7 @@ Move = Deliver | Enter | Wait
 
 def topic_of(switch: Switch) -> str:
     """The result topic that a switch led to."""
-    return result_topic(switch.new, switch.new_generation)
+    return next(iter(switch.new_start.topics))
 
 
 def link(chain: Chain, number: int) -> Switch | None:
@@ -135,12 +135,17 @@ def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> 
 
 
 def bound(
-    position: FollowerPosition, chain: Chain, progress: Progress | None, operations: Operations
+    position: FollowerPosition,
+    chain: Chain,
+    progress: Progress | None,
+    operations: Operations,
+    ended: ResultPosition | None = None,
 ) -> dict[int, int]:
     """Partition -> offset up to which a follower at `position` may deliver; a partition left out: nothing.
 
-    `progress`: the newest record of the release it reads, read before the registry was. In a result: the cut of the
-    next switch if there is one; else an unresolved barrier; else all that the progress record speaks of.
+    `progress`: the newest record of the release it reads, read before the registry was. `ended`: where its result ended,
+    if the release writes another one now. In a result: the cut of the next switch if there is one; else its end; else
+    an unresolved barrier; else all that the progress record speaks of.
     """
     here = _here(position, chain)
     if position.segment is not None:
@@ -148,7 +153,10 @@ def bound(
     following = link(chain, position.number + 1)
     if following is not None:
         return following.old_end.of(position.topic) if following.old_end else {}
-    if progress is None or progress.release != here.new or progress.generation != here.new_generation:
+    if ended is not None:
+        return ended.of(position.topic)
+    # a record of an earlier or a later result says nothing of this one
+    if progress is None or progress.release != here.new or position.topic not in progress.result.topics:
         return {}
     barrier = progress.barrier
     if barrier is None:
@@ -166,16 +174,19 @@ def next_move(
     progress: Progress | None,
     operations: Operations,
     *,
+    ended: ResultPosition | None = None,
     member: Member = SOLE,
     commits: Commits | None = None,
 ) -> Move:
     """What a follower at `position` does next. `commits`: of its group, where that has several members.
 
+    `ended`: as for `bound`.
+
     Raises SwitchyardError if the chain doesn't know the position, Refused if the follower has passed a cut that was
     set behind it.
     """
     here = _here(position, chain)
-    limit = bound(position, chain, progress, operations)
+    limit = bound(position, chain, progress, operations, ended)
     upto = {p: end for p, end in limit.items() if p in position.offsets and position.offsets[p] < end}
     if upto:
         return Deliver(position.topic, upto)
@@ -187,7 +198,7 @@ def next_move(
         if member.count > 1 and not _all_there(following, commits or {}, member):
             return Wait("members")
         return Enter(after(position, following, member))
-    barrier = progress.barrier if progress is not None else None
+    barrier = progress.barrier if progress is not None and ended is None else None
     operation = operations.get(barrier.op) if barrier is not None else None
     if barrier is not None and operation is None:
         return Wait("registry", barrier.op)
@@ -231,24 +242,34 @@ def start(
     partitions: Callable[[Switch], int],
     member: Member = SOLE,
     *,
-    earliest: bool = False,
+    first: Switch | None = None,
 ) -> FollowerPosition | None:
     """Where a member begins: where it was; else with member 0; that one at the newest release's first offsets.
 
-    `earliest`: at the chain's first release instead. `partitions`: number of partitions of the result that a switch
+    `first`: at those of the release that this switch led to instead. `partitions`: number of partitions of the result that a switch
     led to. None: member 0 has not committed anything yet. Members must commit where they begin before they deliver.
     """
     resumed = resume(alias, commits, chain, member)
     if resumed is not None:
         return resumed
-    number = (chain[0] if earliest else chain[-1]).number
+    number = (first or chain[-1]).number
     if not member.owns(0):
-        first = [c.number for t in commits.values() for p, c in t.items() if p % member.count == 0]
-        if not first:
+        others = [c.number for t in commits.values() for p, c in t.items() if p % member.count == 0]
+        if not others:
             return None
-        number = max(first)
+        number = max(others)
     switch = link(chain, number)
     return beginning(alias, switch, partitions(switch), member) if switch else None
+
+
+def oldest(chain: Chain, topics: Container[str]) -> Switch:
+    """The first switch from which the whole way to the newest is still there: retired releases and old comparisons go."""
+    found = chain[-1]
+    for switch in reversed(chain[:-1]):
+        if topic_of(switch) not in topics or any(segment.topic not in topics for segment in found.delta):
+            break
+        found = switch
+    return found
 
 
 def group_number(commits: Commits, chain: Chain) -> int | None:

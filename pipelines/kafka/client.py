@@ -10,14 +10,20 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import Unavailable
+from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.settings import Settings
 
 # what matters comes as errors; librdkafka would also write a fencing, which is ordinary here, to the terminal
 _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
 Answer = TypeVar("Answer")
+# of consumers that belong to no group: librdkafka asks for its coordinator all the same
+_NO_GROUP = "switchyard-unused"
 # 15 min is the broker's default maximum; over the longest batch, under that
 TRANSACTION_TIMEOUT_MS = 600_000
+# what brokers take by default (Kafka's message.max.bytes: 1 MiB and 12 bytes), less a batch's header of 61 bytes, which
+# librdkafka leaves out when it measures a record: so what it queues, the broker takes. Its own default, 1,000,000, would
+# refuse what a Java producer (max.request.size: 1 MiB) has written
+MAX_RECORD_BYTES = 1_048_588 - 61
 
 
 def _base(settings: Settings) -> dict[str, Any]:
@@ -54,6 +60,7 @@ def producer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
         "linger.ms": 5,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 131_072,
+        "message.max.bytes": MAX_RECORD_BYTES,
         **{name.replace("_", "."): value for name, value in conf.items()},
     }
 
@@ -62,7 +69,7 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
     """Configuration of a consumer: read committed, never committing by itself."""
     return {
         **_base(settings),
-        "group.id": "switchyard-unused",
+        "group.id": _NO_GROUP,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
@@ -125,12 +132,108 @@ def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminC
         client.list_topics(timeout=timeout_s or min(settings.request_timeout_s, 5.0))
     except KafkaException as error:
         client.poll(0)
-        raise unavailable(settings, errors.last or error.args[0]) from error
+        raise failure(settings, errors.last or error.args[0]) from error
     return client
 
 
+# no answer, or none that a request could follow: what is wrong is the way to the cluster
+_NOT_REACHED = (
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+)
+# answers of a broker that Kafka's protocol calls retriable; librdkafka's own flag says so only of a transaction's calls
+_PASSING = (
+    KafkaError.INVALID_MSG,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.LISTENER_NOT_FOUND,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+    KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)
+# what a broker may not be asked for, and what of it Switchyard needs
+_ACLS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", "Read, Write, Describe, Create and Delete"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "Read, Describe and Delete"),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "Write and Describe"),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("cluster", "Describe, Create and IdempotentWrite"),
+}
+
+
+def forbidden(error: KafkaError) -> bool:
+    """Whether an ACL is missing."""
+    return error.code() in _ACLS
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether the cluster may well take the same request a little later."""
+    return bool(error.retriable()) or error.code() in _PASSING
+
+
+def failure(
+    settings: Settings,
+    error: KafkaError,
+    *,
+    topic: str | None = None,
+    group: str = _NO_GROUP,
+    transactional_id: str | None = None,
+) -> SwitchyardError:
+    """What `error` means to a person. The names are of what was asked for, as far as it is known.
+
+    Unavailable where the cluster isn't reached, or where a retry may help; Refused, naming the ACL that is missing;
+    else SwitchyardError with the broker's own words.
+    """
+    if error.code() in _NOT_REACHED or "security.protocol" in error.str():
+        return unavailable(settings, error)
+    if forbidden(error):
+        kind, operations = _ACLS[error.code()]
+        name = {"topic": topic, "group": group, "transactional id": transactional_id}.get(kind)
+        resource = f"the {kind}" if name is None else f"{kind} {name}"
+        return Refused(
+            f"Kafka refuses: {error.str()}",
+            fix=f"ask for the ACL on {resource} ({operations}), then try again",
+        )
+    if passes(error):
+        return Unavailable(
+            f"Kafka refuses for now: {error.str()}",
+            fix="the same, later, may do; if not, look at the cluster's brokers and their logs",
+        )
+    # the client's own; drivers and followers wait until they are over
+    if error.code() < 0:
+        return Unavailable(f"the Kafka client fails: {error.str()}", fix="see `switchyard status`, then try again")
+    return SwitchyardError(
+        f"Kafka refuses: {error.str()}", fix="a retry alone will not help: look at the limits of the cluster and topic"
+    )
+
+
 def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
-    """The error that tells a person why the cluster at `settings.bootstrap` can't be used."""
+    """Why the cluster at `settings.bootstrap` is not reached; None: it doesn't answer in time. See `failure`, too."""
     where = settings.bootstrap
     if error is not None and error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
         return Unavailable(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pydantic import ValidationError
 
-from pipelines.kafka.client import consumer, drain, once_led, unavailable
+from pipelines.kafka.client import consumer, drain, failure, once_led, unavailable
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.offsets import end_of
 from pipelines.model.names import HEARTBEATS_TOPIC
@@ -50,7 +50,7 @@ def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int
                     if beat.release not in found or beat.token >= found[beat.release].token:
                         found[beat.release] = beat
     except KafkaException as error:
-        raise unavailable(settings, error.args[0]) from error
+        raise failure(settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
     finally:
         client.close()
     raise unavailable(settings, None)

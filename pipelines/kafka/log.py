@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import consumer, drain, once_led, own, producer, unavailable
+from pipelines.kafka.client import consumer, drain, failure, forbidden, once_led, own, producer, unavailable
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
@@ -111,7 +111,7 @@ def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, 
             settings.request_timeout_s,
         )
     except KafkaException as error:
-        raise unavailable(settings, error.args[0]) from error
+        raise failure(settings, error.args[0], topic=topic) from error
     return first, end
 
 
@@ -128,7 +128,7 @@ def read_tail(settings: Settings, topic: str, records: int = 1) -> list[bytes]:
                 return values[-records:]
             back *= 8
     except KafkaException as error:
-        raise unavailable(settings, error.args[0]) from error
+        raise failure(settings, error.args[0], topic=topic) from error
     finally:
         client.close()
 
@@ -200,11 +200,16 @@ class FencedWriter:
             except KafkaException as error:
                 last = error
                 if not _again(error.args[0]):
-                    raise unavailable(self._settings, error.args[0]) from error
+                    raise self._failure(error) from error
+        if last is not None and last.args[0].code() not in _OTHERS:
+            raise self._failure(last) from last
         raise SwitchyardError(
             f"the log {self._topic} could not be written: fenced {self._attempts} times ({last})",
             fix="see `switchyard operations` for who else writes, then try again",
         )
+
+    def _failure(self, error: KafkaException) -> SwitchyardError:
+        return failure(self._settings, error.args[0], topic=self._topic, transactional_id=self._writer_id)
 
     def _producer(self) -> Producer:
         kept, self._kept = self._kept, None
@@ -235,8 +240,13 @@ def _send(client: Producer, topic: str, values: Iterable[bytes]) -> list[int]:
     return ends or [0]
 
 
+# someone else's step got in between
+_OTHERS = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH,
+           KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._STATE)  # fmt: skip
+
+
 def _again(error: KafkaError) -> bool:
-    fenced = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-    return (
-        error.code() in (*fenced, KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._STATE) or error.txn_requires_abort()
-    )
+    if forbidden(error):
+        # it would be again, twelve times, and then be taken for a fencing
+        return False
+    return error.code() in _OTHERS or error.txn_requires_abort()

@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import own, unavailable
+from pipelines.kafka.client import failure, own
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
@@ -34,7 +34,7 @@ def _list(
             return found
         except KafkaException as error:
             if error.args[0].code() not in _STALE or time.monotonic() > deadline:
-                raise unavailable(settings, error.args[0]) from error
+                raise failure(settings, error.args[0], topic=", ".join(sorted({p.topic for p in wanted}))) from error
             _look_again(settings, client, {partition.topic for partition in wanted})
 
 
@@ -55,7 +55,7 @@ def _look_again(settings: Settings, client: AdminClient, topics: set[str]) -> No
         for topic in topics:
             client.list_topics(topic, timeout=settings.request_timeout_s)
     except KafkaException as error:
-        raise unavailable(settings, error.args[0]) from error
+        raise failure(settings, error.args[0], topic=topic) from error
 
 
 def _partitions(settings: Settings, topics: Iterable[str], client: AdminClient) -> list[TopicPartition]:
@@ -86,6 +86,16 @@ def first_offsets(
     return _list(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
 
 
+def offsets_at(settings: Settings, topics: Iterable[str], at_ms: int) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> offset of the first record at or after `at_ms`, milliseconds since the epoch, by its
+    timestamp. A partition without such a record is left out.
+    """
+    client = own(settings, None)
+    partitions = _partitions(settings, topics, client)
+    found = _list(settings, {p: OffsetSpec.for_timestamp(at_ms) for p in partitions}, committed=True, client=client)
+    return {topic: {p: o for p, o in offsets.items() if o >= 0} for topic, offsets in found.items()}
+
+
 def end_of(
     settings: Settings, topic: str, partitions: int, *, committed: bool = True, client: AdminClient | None = None
 ) -> dict[int, int]:
@@ -105,7 +115,7 @@ def group_offsets(
     try:
         committed = future.result().topic_partitions
     except KafkaException as error:
-        raise unavailable(settings, error.args[0]) from error
+        raise failure(settings, error.args[0], group=group) from error
     found: dict[str, dict[int, tuple[int, str]]] = {}
     for partition in committed or []:
         if partition.offset >= 0:

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import admin, own, unavailable
+from pipelines.kafka.client import admin, failure, own
 from pipelines.settings import Settings
 
 DAY_MS = 24 * 3600 * 1000
@@ -49,7 +49,7 @@ def ensure_topic(
         return True
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise _reason(settings, error) from error
+            raise failure(settings, error.args[0], topic=name) from error
     found = partition_count(settings, name, client=client)
     if found != partitions:
         raise Refused(
@@ -60,14 +60,20 @@ def ensure_topic(
 
 
 def partition_count(settings: Settings, name: str, *, client: AdminClient | None = None) -> int | None:
-    """Number of partitions of a topic; None if there is no such topic. Raises Unavailable without a broker."""
+    """Number of partitions of a topic; None if there is no such topic.
+
+    Raises Unavailable without a broker, Refused without the ACL to describe it.
+    """
     client = own(settings, client)
     try:
         found = client.list_topics(name, timeout=settings.request_timeout_s).topics[name]
     except KafkaException as error:
-        raise _reason(settings, error) from error
+        raise failure(settings, error.args[0], topic=name) from error
     if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return None
+    # there or not, this user isn't told: taken for missing, a registry would be made anew
+    if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise failure(settings, found.error, topic=name)
     return len(found.partitions) or None
 
 
@@ -76,7 +82,7 @@ def topic_names(settings: Settings, *, client: AdminClient | None = None) -> set
     try:
         return set(own(settings, client).list_topics(timeout=settings.request_timeout_s).topics)
     except KafkaException as error:
-        raise _reason(settings, error) from error
+        raise failure(settings, error.args[0]) from error
 
 
 def delete_topics(settings: Settings, names: Iterable[str]) -> list[str]:
@@ -92,14 +98,5 @@ def delete_topics(settings: Settings, names: Iterable[str]) -> list[str]:
             deleted.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise _reason(settings, error) from error
+                raise failure(settings, error.args[0], topic=name) from error
     return deleted
-
-
-def _reason(settings: Settings, error: KafkaException) -> Exception:
-    code = error.args[0].code()
-    if code in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
-        return unavailable(settings, error.args[0])
-    if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
-        return Refused(f"Kafka refuses: {error.args[0].str()}", fix="ask for the ACL on that topic, then try again")
-    return error

@@ -36,6 +36,21 @@ class AppSettings(Mapping[str, Any]):
         return len(self._values)
 
 
+def setting_like(app: str, key: str, known: Any, given: Any) -> Any:
+    """A setting as it was given, text of a command's option too, in the type of a value of it that is known.
+
+    Raises BadUsage for text that means none of that type.
+    """
+    if not isinstance(given, str) or isinstance(known, str):
+        return given
+    try:
+        if isinstance(known, bool):
+            return {"true": True, "false": False}[given.lower()]
+        return type(known)(given)
+    except (ValueError, KeyError) as error:
+        raise BadUsage(f"setting {key} of {app} is {type(known).__name__}, not {given!r}", fix="check --set") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Json:
     """A JSON object; `schema` is Spark DDL. A field declared NOT NULL must be there, or the record is malformed."""
@@ -114,6 +129,7 @@ class App:
     watermark: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     comparable: Comparable = "exact"
+    reset_allowed: bool = True
 
     @property
     def output_mode(self) -> Literal["update", "append"]:
@@ -134,11 +150,12 @@ def app(
     watermark: str | None = None,
     settings: Mapping[str, Setting] | None = None,
     comparable: Comparable = "exact",
+    reset_allowed: bool = True,
 ) -> Callable[[Callable[..., Any]], App]:
     """Makes an app of a function `(input DataFrames by name..., settings) -> DataFrame`.
 
     `suite` names the expectation suite of the result; `watermark` is a Spark interval ("10 seconds") on
-    `event_time`. Raises BadUsage where the definition contradicts itself.
+    `event_time`. `reset_allowed=False`: its releases are never reset, only reprocessed beside the live one. Raises BadUsage where the definition contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(
@@ -161,6 +178,7 @@ def app(
             watermark=watermark,
             settings=MappingProxyType(dict(settings or {})),
             comparable=comparable,
+            reset_allowed=reset_allowed,
         )
 
     return make

@@ -6,6 +6,9 @@ import re
 
 REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
+# headers of a result's records: where a stream's record came from; that consumers may have had its like before
+SOURCE = "source"
+REPLAY = "replay"
 
 _APP = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _RELEASE = re.compile(r"(?P<app>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)\.v(?P<version>[0-9]+)")

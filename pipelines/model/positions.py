@@ -42,6 +42,13 @@ class SourcePosition(Frozen):
         )
 
 
+class Span(Frozen):
+    """Input from `start` up to and without `end`; a partition that `start` lacks counts from 0."""
+
+    start: SourcePosition
+    end: SourcePosition
+
+
 class ResultPosition(Frozen):
     """How far a result is written: topic -> partition -> next offset."""
 
@@ -50,6 +57,15 @@ class ResultPosition(Frozen):
     def of(self, topic: str) -> dict[int, int]:
         """The offsets of one topic; empty if it isn't part of this position."""
         return self.topics.get(topic, {})
+
+    def records_since(self, earlier: ResultPosition) -> int:
+        """Offsets between `earlier` and this position, ends of transactions among them, of the topics that both have."""
+        return sum(
+            max(0, offset - earlier.topics[topic].get(partition, 0))
+            for topic, offsets in self.topics.items()
+            if topic in earlier.topics
+            for partition, offset in offsets.items()
+        )
 
     def dominates(self, other: ResultPosition) -> bool:
         return all(dominates(self.topics[t], o) for t, o in other.topics.items() if t in self.topics)

@@ -47,6 +47,7 @@ class Progress(Frozen):
     `barrier`: the last boundary flagged for a switch; followers may not pass it before the registry says so.
     `evidence`: the last boundary flagged for a comparison.
     `paused`: the boundary where this release last paused to be aligned. `aligned`: where it then met the other's mark.
+    `reached`: where this generation met the boundary that its beginning set it.
     """
 
     release: str
@@ -61,6 +62,11 @@ class Progress(Frozen):
     evidence: Mark | None = None
     paused: Mark | None = None
     aligned: Mark | None = None
+    reached: Mark | None = None
+
+
+# the names of what a progress record carries along
+MARKS = ("barrier", "evidence", "paused", "aligned", "reached")
 
 
 class Pausing(Frozen):

@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from pipelines.model.base import Frozen
-from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.names import result_topic
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.progress import Progress
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
 Wanted = Literal["running", "stopped"]
@@ -55,9 +57,15 @@ class ReleaseSpec(Frozen):
     suite: str | None
     watermark: str | None
     comparable: str
+    reset_allowed: bool = True
     change: Literal["first", "none", "settings", "code", "schema"]
     correction: str | None = None
     platform: str = ""
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """Source name -> topic, in the order of the app's definition."""
+        return {source: given.topic for source, given in self.inputs.items()}
 
 
 class Staged(Entry):
@@ -66,12 +74,30 @@ class Staged(Entry):
 
 
 class GenerationStarted(Entry):
-    """Generation `generation` of a release begins from fresh state at `start` (None: the first offsets)."""
+    """Generation `generation` of a release begins at `start`; or, where it was there before, goes on from where it ended.
+
+    `result`: the generation whose topic it writes, None: its own. `ended`: the last progress record of the generation
+    that ends with this entry. `seed`: its first progress record, where it goes on from an earlier state or, of batch -1,
+    from nothing. `meet`: before all else it reads to exactly the boundary of `ended`, and says so. `until`: where it
+    stops, of a bounded replay; or where it is moved on to `then`, what lies between left out. `processed`: input of
+    which consumers may have had results already: what is written of it is marked as a replay. `cleared`: the result it
+    goes on writing was emptied by tombstones before. `max_records_per_batch`: instead of the setting, until the replay
+    is over and the driver starts again.
+    """
 
     kind: Literal["generation"] = "generation"
     release: str
     generation: int
     start: SourcePosition
+    result: int | None = None
+    ended: Progress | None = None
+    seed: Progress | None = None
+    meet: bool = False
+    cleared: bool = False
+    until: SourcePosition | None = None
+    then: SourcePosition | None = None
+    processed: tuple[Span, ...] = ()
+    max_records_per_batch: int | None = None
 
 
 class StateSet(Entry):
@@ -122,6 +148,14 @@ class Opened(Entry):
     alias: str | None = None
     deadline_ms: int
     plan: dict[str, Any] = Field(default_factory=dict)
+
+
+class Carried(Entry):
+    """Process `holder` begins operation `id`, or goes on with it: while it lives nobody else does."""
+
+    kind: Literal["carried"] = "carried"
+    id: str
+    holder: Holder
 
 
 class Proposed(Entry):
@@ -211,7 +245,10 @@ class SwitchAborted(Entry):
 
 
 class EvidenceRecorded(Entry):
-    """What a diff found at an evidence cut. `forward`, `backward`: the delta from live to new and back."""
+    """What a diff found at an evidence cut. `forward`, `backward`: the delta from live to new and back.
+
+    `apart`: one of them was dead, and the other stood elsewhere. The delta is as exact, the counts say little.
+    """
 
     kind: Literal["evidence"] = "evidence"
     id: str
@@ -225,6 +262,7 @@ class EvidenceRecorded(Entry):
     summary: dict[str, Any]
     forward: DeltaSegment | None = None
     backward: DeltaSegment | None = None
+    apart: bool = False
 
 
 class VerdictRecorded(Entry):
@@ -265,7 +303,7 @@ class FollowerRemoved(Entry):
 
 
 AnyEntry = Annotated[
-    Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Proposed | Closed
+    Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Carried | Proposed | Closed
     | AlignOrdered | MarkOrdered | Promoted | SwitchAborted | EvidenceRecorded | VerdictRecorded | ReadyRecorded
     | FollowerRegistered | FollowerRemoved,
     Field(discriminator="kind"),
@@ -293,8 +331,12 @@ class Release:
     spec: ReleaseSpec
     state: ReleaseState = "staged"
     wanted: Wanted = "stopped"
-    generation: int = 0
-    start: SourcePosition | None = None
+    # every generation that there was, by number, as it was begun the first time
+    generations: Mapping[int, GenerationStarted] = field(default_factory=dict)
+    # the one under way, as it was begun last
+    under: GenerationStarted | None = None
+    # generation -> its last progress record, of those that have ended
+    ended: Mapping[int, Progress] = field(default_factory=dict)
     token: int = 0
     lease: LeaseTaken | None = None
     lease_ended: bool = True
@@ -307,12 +349,56 @@ class Release:
     def name(self) -> str:
         return self.spec.release
 
+    @property
+    def generation(self) -> int:
+        """Number of the generation under way; 0 before the first."""
+        return self.under.generation if self.under else 0
+
+    @property
+    def start(self) -> SourcePosition | None:
+        """Where the input begins that the state under way comes of: of a kept state, where that began."""
+        number = self.generation
+        while (begun := self.generations.get(number)) is not None:
+            if begun.seed is None or begun.seed.boundary.batch_id < 0 or begun.ended is None:
+                return begun.start
+            number = begun.ended.generation
+        return None
+
+    @property
+    def result_topic(self) -> str:
+        """The topic that the generation under way writes."""
+        return self.topic_of(self.generation)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the generation under way is a replay that stops."""
+        return self.under is not None and self.under.until is not None and self.under.then is None
+
+    def topic_of(self, generation: int) -> str:
+        """The topic that a generation writes, or wrote."""
+        known = self.generations.get(generation)
+        return result_topic(self.name, (known.result if known else None) or generation)
+
+    def end_of(self, topic: str) -> ResultPosition | None:
+        """Where a result that is not written any more ended; None of the one under way, and of a foreign topic."""
+        if topic == self.result_topic:
+            return None
+        last = self.last_of(topic)
+        return self.ended[last].result if last is not None else None
+
+    def last_of(self, topic: str) -> int | None:
+        """The generation that ended last of those that wrote `topic`: an undo goes back to one of a lower number."""
+        wrote = [g for g in self.ended if self.topic_of(g) == topic]
+        # a result only grows
+        return max(wrote, key=lambda g: sum(self.ended[g].result.topics.get(topic, {}).values()), default=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """An operation under way or ended."""
 
     opened: Opened
+    carrier: Holder | None = None
     align: AlignOrdered | None = None
     mark: MarkOrdered | None = None
     aborted: bool = False
@@ -386,7 +472,7 @@ def _apply(state: RegistryState, entry: Entry) -> RegistryState:
                 state, releases=_put(state.releases, spec.release, Release(spec=spec, staged_ms=entry.at_ms))
             )
         case GenerationStarted(release=name):
-            return _release(state, name, generation=entry.generation, start=entry.start, ready=None, verdict=None)
+            return _begin(state, state.releases.get(name), entry)
         case StateSet(release=name):
             failure = entry.reason if entry.state == "failed" else None
             return _release(state, name, state=entry.state, failure=failure)
@@ -403,6 +489,8 @@ def _apply(state: RegistryState, entry: Entry) -> RegistryState:
             return _release(state, name, verdict=entry)
         case Opened():
             return replace(state, operations=_put(state.operations, entry.id, Operation(opened=entry)))
+        case Carried(id=op):
+            return _operation(state, op, carrier=entry.holder)
         case Proposed(id=op):
             return replace(state, proposals=_put(state.proposals, op, entry))
         case Closed(id=op):
@@ -426,6 +514,16 @@ def _apply(state: RegistryState, entry: Entry) -> RegistryState:
             groups = tuple(g for g in state.followers.get(alias, ()) if g != group)
             return replace(state, followers=_put(state.followers, alias, groups))
     raise AssertionError(f"no rule for a registry entry of kind {type(entry).__name__}")
+
+
+def _begin(state: RegistryState, release: Release | None, entry: GenerationStarted) -> RegistryState:
+    if release is None:
+        return state
+    ended = {g: p for g, p in release.ended.items() if g != entry.generation}
+    if entry.ended is not None and release.generation != entry.generation:
+        ended[release.generation] = entry.ended
+    generations = {entry.generation: entry, **release.generations}
+    return _release(state, release.name, generations=generations, under=entry, ended=ended, ready=None, verdict=None)
 
 
 def _release(state: RegistryState, name: str, /, **changes: Any) -> RegistryState:

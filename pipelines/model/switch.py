@@ -219,11 +219,16 @@ def promotion(state: RegistryState, alias: str, op: str, switch: Switch) -> list
     return [Promoted(alias=alias, switch=switch, op=op)]
 
 
+def of_generation(history: Iterable[Progress], generation: int) -> list[Progress]:
+    """The records of one generation: another's results are in another topic."""
+    return [progress for progress in history if progress.generation == generation]
+
+
 def choose_start(history: Sequence[Progress], end: SourcePosition, allowed: str | None) -> Progress:
     """Where consumers go on in a release of boundaries `history`, oldest first, after another that ended at input `end`.
 
     A boundary at exactly `end` is exact. Otherwise `allowed` says how: "duplicates" takes the last boundary before
-    `end`, "gap" the first one past it. Raises Refused, saying what would be double or missing, if neither is allowed
+    `end`, "gap" the first one past it, "either" the former, else the newest (of a table, which a delta makes whole). Raises Refused, saying what would be double or missing, if neither is allowed
     or there is no such boundary.
     """
     exact = [p for p in history if p.boundary.position.same(end)]
@@ -231,6 +236,8 @@ def choose_start(history: Sequence[Progress], end: SourcePosition, allowed: str 
         return exact[-1]
     before = [p for p in history if end.dominates(p.boundary.position)]
     past = [p for p in history if p.boundary.position.dominates(end)]
+    if allowed == "either" and history:
+        return before[-1] if before else history[-1]
     if allowed == "duplicates" and before:
         return before[-1]
     if allowed == "gap" and past:
@@ -252,16 +259,25 @@ def abortion(state: RegistryState, op: str, reason: str | None = None) -> list[E
     return [SwitchAborted(alias=alias, id=op, op=op, reason=reason)]
 
 
+def emptying(state: RegistryState, op: str) -> str | None:
+    """The release whose result operation `op` empties, and has begun to; None: it does not, or is over."""
+    operation = state.operations.get(op)
+    if operation is None or operation.closed is not None:
+        return None
+    found = (r.name for r in state.releases.values() if r.under is not None and r.under.op == op and r.under.cleared)
+    return next(found, None)
+
+
 def expired(state: RegistryState, now_ms: int) -> list[Entry]:
     """What the supervisor, or any command, writes about operations whose deadline has passed.
 
-    A mark's deadline ends the switch, so that no follower waits longer; the operation's own deadline closes it.
+    One that has begun to empty a result stays open until it is resumed: nothing else makes that whole. A mark's deadline ends the switch, so that no follower waits longer; the operation's own deadline closes it.
     """
     entries: list[Entry] = []
     for operation in state.operations.values():
         if operation.closed is not None:
             continue
-        over = operation.opened.deadline_ms < now_ms
+        over = operation.opened.deadline_ms < now_ms and emptying(state, operation.id) is None
         mark = operation.mark
         if mark is not None and mark.switch is not None and (over or mark.deadline_ms < now_ms):
             entries += abortion(state, operation.id, "deadline passed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -79,20 +80,86 @@ def test_the_package_is_named_after_the_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["import random", "import datetime", "from datetime import datetime", "import time", "import os, uuid",
-     "from pipelines.apps import stock_stats", "import pipelines.engine.code", "def f():\n    import secrets"],
-)  # fmt: skip
-def test_what_a_replay_would_not_repeat_or_a_zip_not_hold_is_refused(tmp_path: Path, line: str) -> None:
-    with pytest.raises(Refused, match=r"sums\.py, line [12]: imports "):
+    ("line", "said"),
+    [
+        ("import random", "imports random"),
+        ("import datetime", "imports datetime"),
+        ("from datetime import datetime", "imports datetime.datetime"),
+        ("import time", "imports time"),
+        ("import os, uuid", "imports uuid"),
+        ("def f():\n    import secrets", "imports secrets"),
+        ("import numpy.random", "imports numpy.random"),
+        ("from numpy import random as r", "imports numpy.random"),
+        ("import numpy as np\nX = np.random.default_rng(1)", "uses numpy.random.default_rng"),
+        ("import os\nX = os.urandom(1)", "uses os.urandom"),
+    ],
+)
+def test_what_a_replay_would_not_repeat_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(Refused, match=rf"sums\.py, line [12]: {re.escape(said)}; a replay") as error:
         freeze(folder(tmp_path / "a", sums=line))
+    assert "event_time" in error.value.fix
 
 
 @pytest.mark.parametrize(
-    "line", ["from pipelines.model import app", "from .helper import X", "import json", "from . import time"]
+    ("line", "said"),
+    [
+        ("from pipelines.apps import stock_stats", "imports pipelines.apps.stock_stats"),
+        ("import pipelines.engine.code", "imports pipelines.engine.code"),
+        ("from pipelines import apps, engine", "imports pipelines.apps"),
+        ("from pipelines import model, engine", "imports pipelines.engine"),
+        ("from pipelines import *", "imports pipelines.*"),
+        ("import pipelines", "imports pipelines"),
+        ("import pipelines.model\nX = pipelines.engine.code", "uses pipelines.engine.code"),
+        ("import pipelines.models", "imports pipelines.models"),
+        ("import orchestration.cli", "imports orchestration.cli"),
+        ("from expectations.verdict import Verdict", "imports expectations.verdict.Verdict"),
+        ("from demo.v1 import stock_stats", "imports demo.v1.stock_stats"),
+    ],
+)
+def test_what_a_zip_would_not_hold_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(
+        Refused, match=rf"sums\.py, line [12]: {re.escape(said)}, which a release can't freeze"
+    ) as error:
+        freeze(folder(tmp_path / "a", sums=line))
+    assert "leading dot" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import importlib\nX = importlib.import_module('pipelines.apps.stock_stats')", "imports importlib"),
+        ("from importlib import import_module as f", "imports importlib.import_module"),
+        ("import runpy", "imports runpy"),
+        ("X = __import__('pipelines.apps')", "uses __import__"),
+        ("import builtins\nX = builtins.__import__('pipelines.apps')", "uses builtins.__import__"),
+    ],
+)
+def test_what_could_load_anything_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(Refused, match=rf"sums\.py, line [12]: {re.escape(said)}, which could load") as error:
+        freeze(folder(tmp_path / "a", sums=line))
+    assert "by its name" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from pipelines.model import app",
+        "from pipelines import model\nX = model.app",
+        "import pipelines.model\nX = pipelines.model.app",
+        "from .helper import X",
+        "import json",
+        "from . import time",
+        "import numpy as np\nX = np.float64(1)",
+        "def f(pipelines, row):\n    return pipelines.engine, row.random",
+    ],
 )
 def test_the_model_a_neighbour_and_the_rest_may_be_imported(tmp_path: Path, line: str) -> None:
     assert freeze(folder(tmp_path / "a", sums=line, helper="X = 1", time="")).data
+
+
+@pytest.mark.parametrize("code", ["pipelines/apps", "demo/v1", "demo/v3"])
+def test_the_repository_s_own_apps_can_be_frozen(code: str) -> None:
+    assert freeze(Path(__file__).resolve().parents[2] / code).data
 
 
 def test_a_syntax_error_names_the_line(tmp_path: Path) -> None:

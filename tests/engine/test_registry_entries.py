@@ -12,34 +12,48 @@ from orchestration.operations.plan import Plan, Table, new_id
 from orchestration.operations.stages import (
     AbortSwitch,
     Align,
+    AppendGeneration,
     AppendSwitch,
+    AwaitFollowers,
     AwaitStopped,
     BeginGeneration,
     ChooseStart,
     Compare,
+    CompareGenerations,
     CreateTopic,
+    DeleteCheckpoint,
     DeleteFiles,
     DeleteGroup,
     DeleteTopic,
     Fence,
+    FinishBatch,
     FlagBoundary,
+    GiveBack,
+    InheritState,
     Launch,
     Meet,
+    PrepareDelta,
+    Reach,
     RecordRelease,
+    Seize,
     SetState,
     Stage,
     StoreCode,
+    Tombstone,
     Want,
+    WriteClearing,
     WriteDelta,
     describe,
     from_journal,
     to_journal,
 )
 from pipelines.errors import SwitchyardError
-from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import (
     AlignOrdered,
     AnyEntry,
+    Carried,
     Closed,
     DeltaSegment,
     Entry,
@@ -75,6 +89,10 @@ SEGMENT = DeltaSegment(topic="sums.delta.1", start=0, end=4)
 SWITCH = Switch(number=2, old="sums.v0", old_generation=1, old_end=RESULT, new=NAME, new_generation=1, new_start=RESULT,
                 delta=(SEGMENT,), cut=AT, allowed="gap")  # fmt: skip
 
+PROGRESS = Progress(
+    release=NAME, generation=1, token=1, boundary=Boundary(batch_id=3, position=AT), result=RESULT, at_ms=1
+)
+
 ENTRIES: list[Entry] = [
     Staged(spec=SPEC, at_ms=1, actor="me", reason="because"),
     GenerationStarted(release=NAME, generation=1, start=AT),
@@ -109,12 +127,28 @@ ENTRIES: list[Entry] = [
         docs="index.html",
     ),
     ReadyRecorded(release=NAME, generation=1, facts={"behind_records": 0}),
+    Carried(id=OP, holder=Holder(host="h", boot_id="b", pid=1, started=2)),
     Proposed(id="promote-2", name="promote", releases=(NAME,), alias="sums", plan={"facts": {"a": "b"}}),
     Promoted(alias="sums", switch=SWITCH, op=OP),
     SwitchAborted(alias="sums", id="promote-2"),
     FollowerRegistered(alias="sums", group="reader"),
     FollowerRemoved(alias="sums", group="gone"),
     Closed(id=OP, outcome="done", detail="fine"),
+    GenerationStarted(
+        release="sums.v0",
+        generation=2,
+        start=AT,
+        result=1,
+        ended=PROGRESS,
+        seed=PROGRESS,
+        meet=True,
+        cleared=True,
+        until=AT,
+        then=AT,
+        processed=(Span(start=AT, end=AT),),
+        max_records_per_batch=5,
+        op="reset-1",
+    ),
 ]
 
 STAGES: list[Stage] = [
@@ -130,6 +164,7 @@ STAGES: list[Stage] = [
     FlagBoundary(release=NAME, other="sums.v0", switch=2, alias="sums", deadline_s=60.0),
     Meet(release=NAME, other="sums.v0", switch=2, timeout_s=60.0),
     Compare(live="sums.v0", new=NAME, tolerance=0.1, samples=3),
+    PrepareDelta(evidence="diff-1", old="sums.v0", new=NAME),
     WriteDelta(evidence="diff-1", old="sums.v0", new=NAME, max_changed=None),
     AppendSwitch(alias="sums", number=2, old="sums.v0", new=NAME, evidence="diff-1", allowed="gap"),
     AbortSwitch(alias="sums", operation=OP),
@@ -138,7 +173,19 @@ STAGES: list[Stage] = [
     DeleteTopic(name="sums.v1.g1"),
     DeleteGroup(group=NAME),
     DeleteFiles(release=NAME, code_digest=None, evidence=("diff-1",)),
-]
+    BeginGeneration(release=NAME, generation=1, start=AT, again=True, keeps=True, result=1, meet=True, until=AT, then=AT, state="live"),
+    FinishBatch(release=NAME, timeout_s=1.0),
+    Seize(release=NAME),
+    GiveBack(release=NAME),
+    InheritState(release=NAME, old=1, generation=2, at=AT, position=AT),
+    Tombstone(release=NAME, generation=2),
+    Reach(release=NAME, timeout_s=1.0),
+    CompareGenerations(release=NAME, old=1, new=2),
+    WriteClearing(release=NAME, old=1),
+    AppendGeneration(alias="sums", number=3, release=NAME, old=1, new=2, met=True),
+    AwaitFollowers(alias="sums", number=3, timeout_s=1.0),
+    DeleteCheckpoint(release=NAME, generation=1),
+]  # fmt: skip
 
 
 # code has been stored when a release is planned, and staging is not journaled
@@ -201,6 +248,24 @@ def test_orders_stand_until_their_operation_is_resolved() -> None:
 def test_a_lease_that_is_not_the_newest_ends_nothing() -> None:
     state = fold(RegistryState(), [*ENTRIES[:5], LeaseEnded(release=NAME, token=3)])
     assert not state.releases[NAME].lease_ended
+
+
+def test_generations_end_and_are_begun_again() -> None:
+    staged: list[Entry] = [Staged(spec=SPEC), GenerationStarted(release=NAME, generation=1, start=AT)]
+    second = GenerationStarted(release=NAME, generation=2, start=AT, ended=PROGRESS, op="reset-1")
+    release = fold(RegistryState(), [*staged, second]).releases[NAME]
+    assert (release.generation, release.result_topic, release.ended) == (2, "sums.v1.g2", {1: PROGRESS})
+    assert release.end_of("sums.v1.g1") == RESULT and release.end_of("sums.v1.g2") is None
+    # one that goes on writing the first one's result
+    third = GenerationStarted(release=NAME, generation=3, start=AT, result=1, ended=PROGRESS)
+    kept = fold(RegistryState(), [*staged, third]).releases[NAME]
+    assert kept.result_topic == "sums.v1.g1" and kept.end_of("sums.v1.g1") is None
+    # begun again, the first is under way and the second has ended; its number is not used again
+    newer = PROGRESS.model_copy(update={"generation": 2})
+    again = GenerationStarted(release=NAME, generation=1, start=AT, ended=newer, seed=PROGRESS, op="undo-1")
+    back = fold(RegistryState(), [*staged, second, again]).releases[NAME]
+    assert (back.generation, back.ended, sorted(back.generations)) == (1, {2: newer}, [1, 2])
+    assert back.under is not None and back.under.seed == PROGRESS and back.generations[1].seed is None
 
 
 def test_a_new_generation_has_neither_readiness_nor_verdict() -> None:

@@ -190,6 +190,14 @@ def test_classes_are_mapped_from_the_archive_where_there_is_one(jars: Path) -> N
     assert "UseParallelGC" not in java_options(mine)
 
 
+def test_the_memory_of_a_driver_is_bounded(jars: Path) -> None:
+    conf = session_conf(Settings(), heap_mb=1024, cores=1)
+    assert conf["spark.driver.memory"] == "1024m"
+    store = "spark.sql.streaming.stateStore.rocksdb"
+    # what RocksDB takes beside the heap
+    assert (conf[f"{store}.boundedMemoryUsage"], conf[f"{store}.maxMemoryUsageMB"]) == ("true", "256")
+
+
 def test_jars_are_on_the_class_path_here_and_sent_to_executors_elsewhere(jars: Path) -> None:
     jar = str(jars / "spark" / "kafka.jar")
     here, there = (

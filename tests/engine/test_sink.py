@@ -20,7 +20,7 @@ from pipelines.engine.metrics import BatchMetrics, DeadLetter
 from pipelines.engine.sink import ProgressGap, Sink, StopAtBoundary, Target
 from pipelines.engine.writer import OutcomeUnknown, Record, Superseded
 from pipelines.errors import SwitchyardError, Unavailable
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.progress import Progress
 from pipelines.model.registry import MarkOrdered
 from tests.engine.test_checkpoint import commit, plan
@@ -134,7 +134,8 @@ class Rows:
 class World:
     """A sink over a fake writer and a checkpoint whose batches a test plans."""
 
-    def __init__(self, folder: Path, *, watermarked: bool = True) -> None:
+    def __init__(self, folder: Path, *, watermarked: bool = True, processed: tuple[Span, ...] = ()) -> None:
+        self.processed = processed
         self.checkpoint = Checkpoint(folder, {"trades": "trades"})
         self.writer = FakeWriter()
         self.malformed: list[DeadLetter] = []
@@ -145,7 +146,7 @@ class World:
 
     def make(self, watermarked: bool = True, token: int = 1) -> Sink:
         target = Target(release=RELEASE, generation=1, token=token, result_topic=RESULT, partitions=1,
-                        inputs={"trades": "trades"}, start=START, watermarked=watermarked)  # fmt: skip
+                        inputs={"trades": "trades"}, start=START, watermarked=watermarked, processed=self.processed)  # fmt: skip
         return Sink(
             target,
             self.writer,  # type: ignore[arg-type]
@@ -305,6 +306,17 @@ def test_what_can_not_be_parsed_or_written_is_set_apart_in_the_same_transaction(
         (DEAD, (b"b", None, {"topic": RESULT.encode(), "reason": b"too large"})),
     ]
     assert (world.writer.progress[-1].total.dead_lettered, world.writer.progress[-1].total.rows_out) == (2, 1)
+
+
+def test_what_is_set_apart_again_in_a_replay_is_marked_as_its_results_are(tmp_path: Path) -> None:
+    world = World(tmp_path, processed=(Span(start=START, end=SourcePosition(sources={"trades": {0: 15}})),))
+    world.malformed = [DeadLetter("trades", 0, 7, b"k", b"\xff", "not JSON")]
+    world.run(0, ("a", "1"), ("b", "too large"))
+    world.malformed = [DeadLetter("trades", 0, at, b"k", b"\xff", "not JSON") for at in (14, 15)]
+    world.run(1, ("b", "too large"))
+    marks = [record[2].get("replay") for topic, record in world.writer.written if topic == DEAD]
+    # one of the result comes of many, and beside news is none
+    assert marks == [b"true", b"true", b"true", None, None]
 
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledged", "commit"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from random import Random
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from pipelines.engine import writer as engine_writer
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused
-from pipelines.kafka.client import consumer, producer
+from pipelines.kafka.client import MAX_RECORD_BYTES, consumer, producer
 from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets
 from pipelines.kafka.topics import INPUT, PROGRESS, RESULT_STREAM, delete_topics, ensure_topic
 from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
@@ -56,7 +59,7 @@ class World:
     def write(self, writer: Writer, batch: int, *values: str) -> dict[int, int]:
         """A batch up to its commit; returns where the result ends."""
         writer.begin()
-        assert writer.send(self.result, [(f"key-{v}", v, f"in:0:{v}") for v in values]) == []
+        assert writer.send(self.result, [(f"key-{v}", v, [("source", f"in:0:{v}")]) for v in values]) == []
         return writer.acknowledged()
 
     def commit(self, writer: Writer, batch: int) -> None:
@@ -167,8 +170,8 @@ def test_what_is_too_large_is_returned_and_the_rest_is_written(world: World) -> 
     writer.begin()
     # the producer measures before it compresses
     large = "x" * 2_000_000
-    refused = writer.send(world.result, [("a", "1", None), ("b", large, "in:0:1"), ("c", None, None)])
-    assert [record for record, _ in refused] == [("b", large, "in:0:1")]
+    refused = writer.send(world.result, [("a", "1", None), ("b", large, [("source", "in:0:1")]), ("c", None, None)])
+    assert [record for record, _ in refused] == [("b", large, [("source", "in:0:1")])]
     assert "too large" in refused[0][1].lower()
     writer.send_dead(dead_letter_topic(world.release), b"b", b"\xff", [("reason", b"too large")])
     writer.acknowledged()
@@ -176,6 +179,59 @@ def test_what_is_too_large_is_returned_and_the_rest_is_written(world: World) -> 
     assert sorted((key, value) for key, value, _ in world.read() if value) == [(b"a", b"1")]
     assert (b"c", None, {}) in world.read()
     assert world.read(dead_letter_topic(world.release)) == [(b"b", b"\xff", {"reason": b"too large"})]
+
+
+def test_the_largest_record_that_is_queued_is_taken_by_the_broker(world: World) -> None:
+    writer = world.writer()
+    writer.connect()
+    writer.begin()
+    headers = [("topic", b"trades"), ("reason", b"the value is not JSON")]
+    # over librdkafka's default limit, and under what a Java producer and a broker take; not to be compressed
+    value = Random(1).randbytes(MAX_RECORD_BYTES)
+    sizes = MAX_RECORD_BYTES - 200, *range(MAX_RECORD_BYTES - 120, MAX_RECORD_BYTES + 1)
+    for size in sizes:
+        writer.send_dead(dead_letter_topic(world.release), b"IBM", value[:size], headers)
+    writer.acknowledged()
+    world.commit(writer, 0)
+    found = [len(value) for _, value, _ in world.read(dead_letter_topic(world.release)) if value is not None]
+    assert max(found) > 1_048_400
+    assert tuple(found) == sizes[: len(found)]
+
+
+def test_a_letter_that_is_too_large_goes_without_its_value_and_says_its_size(world: World) -> None:
+    writer = world.writer()
+    writer.connect()
+    writer.begin()
+    reason = ("reason", b"the value is not JSON")
+    large, topic = b"x" * 1_048_576, dead_letter_topic(world.release)
+    writer.send_dead(topic, b"IBM", large, [reason])
+    writer.send_dead(topic, large, b"1", [reason])
+    writer.send_dead(topic, large, None, [reason])
+    writer.send_dead(topic, b"IBM", b"1", [reason])
+    writer.acknowledged()
+    world.commit(writer, 0)
+    size, said = b"1048576", {"reason": b"the value is not JSON"}
+    assert world.read(topic) == [
+        (b"IBM", None, {**said, "value-bytes": size}),
+        (None, None, {**said, "value-bytes": b"1", "key-bytes": size}),
+        (None, None, {**said, "key-bytes": size}),
+        (b"IBM", b"1", said),
+    ]
+
+
+def test_letters_wait_where_the_queue_is_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(settings: Settings, **conf: Any) -> Producer:
+        return producer(settings, queue_buffering_max_messages=5, **conf)
+
+    monkeypatch.setattr(engine_writer, "producer", small)
+    writer = world.writer()
+    writer.connect()
+    writer.begin()
+    for number in range(20):
+        writer.send_dead(dead_letter_topic(world.release), None, str(number).encode(), [])
+    writer.acknowledged()
+    world.commit(writer, 0)
+    assert [value for _, value, _ in world.read(dead_letter_topic(world.release))] == [b"%d" % n for n in range(20)]
 
 
 def test_a_marker_without_a_batch_leaves_the_groups_offsets(world: World) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from expectations.names import suite_names
 from expectations.suites import SUITES, SuiteInputs, checks_of
 from pipelines.errors import BadUsage
 from tests.expectations.tables import (
@@ -189,6 +190,10 @@ def test_a_field_of_an_order_that_is_not_there_is_found(spark: SparkSession, tmp
 def test_an_unknown_suite_is_named_with_those_that_there_are() -> None:
     with pytest.raises(BadUsage, match=r"no suite 'stock-stats'(?s:.*)large_orders, stock_stats, word_count"):
         checks_of("stock-stats", SuiteInputs(app_settings={}))
+
+
+def test_the_names_that_are_known_without_a_suite_are_those_of_the_suites() -> None:
+    assert suite_names() == tuple(sorted(SUITES))
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))

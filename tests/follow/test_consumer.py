@@ -260,7 +260,8 @@ def test_the_first_record_of_the_other_release_comes_at_once(cluster: Cluster) -
     with follower(cluster) as consumer:
         take(consumer, 1)
         live, new = v1, v2
-        for delta in (None, [("a", "1")], [("a", "2")]):
+        deltas: tuple[list[tuple[str, str | None]] | None, ...] = (None, [("a", "1")], [("a", "2")])
+        for delta in deltas:
             op = cluster.intend(live, new, rows(1, 2))
             take(consumer, 1, idle_s=0.1)
             cut = new.result

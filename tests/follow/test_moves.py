@@ -19,6 +19,7 @@ from pipelines.follow.moves import (
     bound,
     group_number,
     next_move,
+    oldest,
     resume,
     start,
 )
@@ -66,7 +67,13 @@ def new(*offsets: int) -> FollowerPosition:
 def progress(at: ResultPosition, barrier: ResultPosition | None = None, **changes: Any) -> Progress:
     boundary = Boundary(batch_id=1, position=SourcePosition(sources={}))
     mark = Mark(op="op", boundary=boundary, result=barrier) if barrier else None
-    fields = {"release": "s.v1", "generation": 1, "token": 1, "boundary": boundary, "at_ms": 0} | changes
+    fields: dict[str, Any] = {
+        "release": "s.v1",
+        "generation": 1,
+        "token": 1,
+        "boundary": boundary,
+        "at_ms": 0,
+    } | changes
     return Progress(**fields, result=at, barrier=mark)
 
 
@@ -83,9 +90,20 @@ def test_it_delivers_up_to_the_newest_progress() -> None:
     assert next_move(old(5, 6), (FIRST,), None, {}) == Wait("tail")
 
 
-@pytest.mark.parametrize("other", [{"release": "s.v3"}, {"generation": 2}])
-def test_progress_of_another_release_or_generation_says_nothing(other: dict[str, Any]) -> None:
-    assert bound(old(0, 0), (FIRST,), progress(result(OLD, 5, 6), **other), {}) == {}
+@pytest.mark.parametrize("other", [progress(result(OLD, 5, 6), release="s.v3"), progress(result("s.v1.g2", 5, 6))])
+def test_progress_of_another_release_or_result_says_nothing(other: Progress) -> None:
+    assert bound(old(0, 0), (FIRST,), other, {}) == {}
+
+
+def test_a_later_generation_may_go_on_writing_the_same_result() -> None:
+    assert bound(old(0, 0), (FIRST,), progress(result(OLD, 5, 6), generation=2), {}) == {0: 5, 1: 6}
+
+
+def test_a_result_that_is_not_written_any_more_is_delivered_to_its_end() -> None:
+    newer, end = progress(result("s.v1.g2", 1, 1), barrier=result("s.v1.g2", 1, 1)), result(OLD, 5, 6)
+    assert next_move(old(5, 2), (FIRST,), newer, operations(), ended=end) == Deliver(OLD, {1: 6})
+    # and then only a switch moves it, whatever the newer generation is asked
+    assert next_move(old(5, 6), (FIRST,), newer, operations(), ended=end) == Wait("tail")
 
 
 def test_it_waits_at_an_unresolved_barrier_and_passes_a_resolved_one() -> None:
@@ -147,8 +165,8 @@ def committed(*of: tuple[str, int, int, int, int | None]) -> Commits:
 def test_none_leaves_the_old_result_before_all_have_committed_it() -> None:
     there = mine(old(10, 20), ZERO)
     for other in (committed(), committed((OLD, 1, 19, 1, None))):
-        commits = {OLD: {0: Committed(10, 1, None), **other.get(OLD, {})}}
-        assert next_move(there, CHAIN, None, {}, member=ZERO, commits=commits) == Wait("members")
+        half: Commits = {OLD: {0: Committed(10, 1, None), **other.get(OLD, {})}}
+        assert next_move(there, CHAIN, None, {}, member=ZERO, commits=half) == Wait("members")
     commits = committed((OLD, 0, 10, 1, None), (OLD, 1, 20, 1, None))
     assert next_move(there, CHAIN, None, {}, member=ZERO, commits=commits) == Enter(delta(0, 7))
 
@@ -163,8 +181,8 @@ def test_the_others_wait_for_the_delta() -> None:
     both = ((OLD, 0, 10, 1, None), (OLD, 1, 20, 1, None))
     for done in (("d", 0, 9, 2, 0), ("d", 0, 5, 2, 1)):
         assert next_move(there, CHAIN, None, {}, member=ONE, commits=committed(*both, done)) == Wait("members")
-    for done in (("d", 0, 6, 2, 1), (NEW, 0, 3, 2, None)):
-        move = next_move(there, CHAIN, None, {}, member=ONE, commits=committed(*both, done))
+    for last in (("d", 0, 6, 2, 1), (NEW, 0, 3, 2, None)):
+        move = next_move(there, CHAIN, None, {}, member=ONE, commits=committed(*both, last))
         assert move == Enter(mine(new(3, 4), ONE))
 
 
@@ -199,7 +217,13 @@ def test_commits_of_something_else_say_nothing() -> None:
 
 def test_a_new_follower_begins_at_the_newest_release_or_at_the_first() -> None:
     assert start("s", {}, CHAIN, lambda _: 2) == new(0, 0)
-    assert start("s", {}, CHAIN, lambda _: 2, earliest=True) == old(0, 0)
+    assert start("s", {}, CHAIN, lambda _: 2, first=FIRST) == old(0, 0)
+
+
+def test_the_beginning_is_where_the_whole_way_is_still_there() -> None:
+    assert oldest(CHAIN, {OLD, NEW, "d"}) == FIRST
+    # its release is retired; or what took a consumer on from it is gone
+    assert oldest(CHAIN, {NEW, "d"}) == oldest(CHAIN, {OLD, NEW}) == CHAIN[-1]
 
 
 def test_a_new_member_begins_with_member_0() -> None:

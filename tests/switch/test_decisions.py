@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pipelines.errors import BadUsage, Refused
@@ -56,7 +58,7 @@ def order(past: SourcePosition, op: str = "op") -> MarkOrdered:
     return MarkOrdered(id=op, release="s.v1", past=past, switch=2, alias="s", deadline_ms=50)
 
 
-def progress(where: Boundary, **marks: Mark) -> Progress:
+def progress(where: Boundary, **marks: Any) -> Progress:
     return Progress(release="s.v2", generation=1, token=1, boundary=where, result=NOTHING, at_ms=0, **marks)
 
 

@@ -159,7 +159,6 @@ def search(kind: Kind, rules_: Rules, examples: int, phases: tuple[Phase, ...] =
             stateful_step_count=25,
             derandomize=not EXAMPLES,
             database=None,
-            deadline=None,
             phases=(*phases, Phase.shrink) if EXAMPLES else phases,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,

@@ -320,7 +320,12 @@ class Reader:
             return False
         if self.at is None:
             begin = moves.start(
-                ALIAS, self.group.commits, chain, lambda _: len(PARTITIONS), self.member, earliest=self.group.earliest
+                ALIAS,
+                self.group.commits,
+                chain,
+                lambda _: len(PARTITIONS),
+                self.member,
+                first=chain[0] if self.group.earliest else None,
             )
             law(self.stored is None or begin == self.stored, f"a restart begins at {begin}, not at {self.stored}")
             if begin is None:
@@ -359,9 +364,10 @@ class Reader:
             case Enter(position=into):
                 self._go(into, chain)
             case Deliver(topic=topic, upto=upto):
-                partition = min(upto, key=lambda p: (self.at.offsets[p] - upto[p], p) if self.at else (0, p))
-                slot = self.world.topics(topic)[partition][self.at.offsets[partition]]
-                offsets = {**self.at.offsets, partition: self.at.offsets[partition] + 1}
+                at = self.at.offsets
+                partition = min(upto, key=lambda p: (at[p] - upto[p], p))
+                slot = self.world.topics(topic)[partition][at[partition]]
+                offsets = {**at, partition: at[partition] + 1}
                 self.at = self.at.model_copy(update={"offsets": offsets})
                 if slot is not None and not (self.at.segment is not None and slot[0] in self.skip):
                     self.pending.append(slot)

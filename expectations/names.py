@@ -1,0 +1,25 @@
+"""Which suites there are, known without loading one: that would load Great Expectations, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.errors import BadUsage
+
+# what suites are made of, and how they are found
+_NO_SUITES = ("__init__", "base")
+
+
+def suite_names() -> tuple[str, ...]:
+    """The names that an app can give as its suite: a module of `expectations.suites` each."""
+    modules = (Path(__file__).parent / "suites").glob("*.py")
+    return tuple(sorted(module.stem for module in modules if module.stem not in _NO_SUITES))
+
+
+def require_suite(name: str) -> None:
+    """Raises BadUsage where there is no suite of that name."""
+    if name not in suite_names():
+        raise BadUsage(
+            f"there is no suite {name!r}",
+            fix=f"there are: {', '.join(suite_names())}; correct suite=..., or write it in expectations/suites",
+        )

@@ -1,0 +1,78 @@
+"""One batch of a release, run on a copy of its checkpoint and written nowhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.engine.causes import cause
+from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.code import code_path, load
+from pipelines.engine.frames import observed, parse, read_stream, result_of, serialised
+from pipelines.engine.session import send_code
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import Release
+from pipelines.settings import Settings
+
+_TIMEOUT_S = 600.0
+_POLL_S = 0.02
+
+
+class Trial:
+    """Runs batches of `release`'s frozen code."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, release: Release) -> None:
+        spec = release.spec
+        os.environ["SWITCHYARD_RELEASE"] = release.name
+        path = code_path(settings, spec.code_digest)
+        send_code(spark, path)
+        self._spark, self._settings, self._release = spark, settings, release
+        self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,))
+        self._inputs = {name: source.topic for name, source in self._app.inputs.items()}
+
+    def run(self, checkpoint: Path, to: SourcePosition, start: SourcePosition) -> str | None:
+        """Runs one batch from where `checkpoint` stands to exactly `to`. Returns the first lines of why it fails; None:
+        it doesn't. `start`: where it begins if the checkpoint has no batch. Raises CheckpointDamaged as it is read.
+        """
+        log = Checkpoint(checkpoint, self._inputs)
+        batch_id = log.plan_next(to)
+        # that it fails is the answer: Spark's pages about each try would bury it
+        self._spark.sparkContext.setLogLevel("OFF")
+        frames = {
+            name: observed(
+                parse(
+                    read_stream(self._spark, self._settings, source, start.sources.get(name, {}), 1_000_000_000), source
+                ),
+                name,
+            )
+            for name, source in self._app.inputs.items()
+        }
+        app, done = self._app, batch_id
+
+        def discard(rows: DataFrame, number: int) -> None:
+            # what lies behind the batch that is tried is not asked for
+            if number <= done:
+                serialised(app, rows).write.format("noop").mode("overwrite").save()
+
+        query = (
+            result_of(app, frames, self._release.spec.settings)
+            .writeStream.foreachBatch(discard)
+            .outputMode(app.output_mode)
+            .option("checkpointLocation", str(checkpoint))
+            .queryName(f"trial of {self._release.name}")
+            .start()
+        )
+        deadline = time.monotonic() + _TIMEOUT_S
+        try:
+            while query.isActive and not log.committed(batch_id) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            failure = query.exception() if not query.isActive else None
+        finally:
+            query.stop()
+            self._spark.sparkContext.setLogLevel("ERROR")
+        if log.committed(batch_id):
+            return None
+        return cause(failure) if failure is not None else f"it did not end in {_TIMEOUT_S:g} s"

@@ -1,0 +1,421 @@
+"""Resets, as pure decisions: what goes together, where a release goes, and how the new generation meets the old one's end.
+
+A reset never changes a generation: it ends it, and begins the next one elsewhere. So going back is beginning the old one
+again, where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pipelines.errors import Refused
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.progress import Boundary, Mark, Progress
+from pipelines.model.registry import GenerationStarted, Release
+from pipelines.model.switch import Step
+
+State = Literal["clear", "keep"]
+Output = Literal["new", "truncate", "tombstone", "keep"]
+Move = Literal["back", "forward", "stay", "mixed"]
+
+
+# -- where to ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of one partition of an input, as offsets. `position`: of the release. `committed`: of its consumer
+    group, None: nothing. `at_time`: of the first record at or after the time asked for, None: there is none.
+    """
+
+    topic: str
+    first: int
+    end: int
+    position: int
+    committed: int | None = None
+    at_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a release is to go. `kind` as the command's option; `number` of `offset` and `shift`; `at_ms` of `datetime`,
+    milliseconds since the epoch; `offsets` of `file` and `skip`: topic -> partition -> offset.
+    """
+
+    kind: Literal["earliest", "latest", "current", "datetime", "shift", "offset", "file", "skip"]
+    text: str
+    number: int = 0
+    at_ms: int = 0
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+
+
+Partitions = Mapping[tuple[str, int], Seen]
+
+
+def resolve(target: Target, seen: Partitions, scope: Iterable[tuple[str, int]]) -> SourcePosition:
+    """The position that `target` means. `seen`, `scope`: by (source, partition); what is out of scope stays where it is.
+
+    Raises Refused with every partition that can't go there: never clamped to what there is.
+    """
+    scope = set(scope)
+    sources: dict[str, dict[int, int]] = {}
+    wrong: list[str] = []
+    for (source, partition), here in sorted(seen.items()):
+        offset, reason = (
+            (here.position, None) if (source, partition) not in scope else _goes_to(target, here, partition)
+        )
+        if reason:
+            wrong.append(f"{here.topic}[{partition}] {reason}")
+        sources.setdefault(source, {})[partition] = offset
+    if wrong:
+        raise Refused(f"{target.text} is not possible: " + "; ".join(wrong), fix=_way_out(target))
+    return SourcePosition(sources=sources)
+
+
+def _goes_to(target: Target, here: Seen, partition: int) -> tuple[int, str | None]:
+    wanted: int | None
+    missing: str | None = None
+    match target.kind:
+        case "earliest":
+            return here.first, None
+        case "latest":
+            return here.end, None
+        case "current":
+            wanted, missing = here.committed, "has no offset in the consumer group"
+        case "datetime":
+            wanted, missing = here.at_time, "has no record at or after that time"
+        case "shift":
+            wanted = here.position + target.number
+        case "offset":
+            wanted = target.number
+        case "file" | "skip":
+            wanted, missing = (target.offsets or {}).get(here.topic, {}).get(partition), "is not in the file"
+    if target.kind == "datetime" and here.end == 0:
+        # nothing was ever there, before the time or after it
+        return 0, None
+    if target.kind == "datetime" and here.first == here.end:
+        return here.position, f"holds nothing any more: retention has left all that came before {here.end}"
+    if wanted is None:
+        return here.position, missing
+    if target.kind == "datetime" and wanted == here.first > 0:
+        return here.position, f"begins at {here.first}, behind that time: retention has left what came before"
+    if wanted < here.first:
+        what = "is below 0" if wanted < 0 else f"lies before its first record, {here.first}, which retention has left"
+        return here.position, f"at {wanted} {what}"
+    if wanted > here.end:
+        return here.position, f"at {wanted} lies behind its end, {here.end}"
+    return wanted, None
+
+
+def _way_out(target: Target) -> str:
+    match target.kind:
+        case "current":
+            return "the group has committed nothing there; name a position: --to-offset, --to-datetime or --to-earliest"
+        case "datetime":
+            return "take another time; --to-earliest and --to-latest go as far as there is, --from-file names an offset for each partition"
+        case _:
+            return "--to-earliest and --to-latest go as far as there is; --input-topics leaves a partition out"
+
+
+def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosition]:
+    """Before and behind the one record that `target` leaves out; the other partitions stay.
+
+    Raises Refused where it was read already, or isn't there.
+    """
+    [(topic, offsets)] = (target.offsets or {}).items()
+    [(partition, offset)] = offsets.items()
+    before: dict[str, dict[int, int]] = {}
+    behind: dict[str, dict[int, int]] = {}
+    for (source, p), here in seen.items():
+        mine = here.topic == topic and p == partition
+        if mine and not here.position <= offset < here.end:
+            what = "was read already" if offset < here.position else f"lies behind its end, {here.end}"
+            raise Refused(
+                f"{topic}[{p}] at {offset} {what}", fix="`switchyard bisect` names the record that kills a batch"
+            )
+        before.setdefault(source, {})[p] = offset if mine else here.position
+        behind.setdefault(source, {})[p] = offset + 1 if mine else here.position
+    return SourcePosition(sources=before), SourcePosition(sources=behind)
+
+
+def move(old: SourcePosition, new: SourcePosition) -> Move:
+    """Which way a position goes, over all partitions."""
+    if new.same(old):
+        return "stay"
+    if old.dominates(new):
+        return "back"
+    return "forward" if new.dominates(old) else "mixed"
+
+
+# -- what goes together ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A reset as chosen. `scoped`: only some partitions move. `table`, `stateful`: of the app. `bounded`: has an end."""
+
+    state: State
+    output: Output
+    move: Move
+    table: bool
+    stateful: bool
+    scoped: bool = False
+    bounded: bool = False
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """Why a choice makes no sense, and the way out. `forced`: whether --force goes over it."""
+
+    reason: str
+    way_out: str
+    forced: bool = False
+
+
+def objections(choice: Choice) -> list[Objection]:
+    """Everything against a choice; docs/reset.md has it as a table."""
+    found: list[Objection] = []
+    keeps, results = choice.state == "keep", "rows" if choice.table else "records"
+    if keeps and choice.output != "keep":
+        found.append(
+            Objection(
+                reason=f"a kept state goes on from the {results} that it has written: a cleaned result would lack them",
+                way_out="--output keep with it, or --state clear",
+            )
+        )
+    if keeps and choice.move == "stay":
+        found.append(Objection(reason="the release stands there already", way_out="nothing is to be done"))
+    if keeps and choice.stateful and choice.move in ("back", "mixed"):
+        found.append(
+            Objection(
+                reason="the kept state has counted the records that would come again: they would count twice",
+                way_out="--state clear",
+                forced=True,
+            )
+        )
+    if choice.output == "tombstone" and not choice.table:
+        found.append(Objection(reason="a stream's records are not taken back by a tombstone", way_out="--output new"))
+    if choice.output == "keep" and choice.table and not keeps:
+        found.append(
+            Objection(
+                reason="keys that the new run doesn't write again would keep their old rows",
+                way_out="--output new, or --output tombstone for the same topic",
+                forced=True,
+            )
+        )
+    if choice.scoped and not keeps and (choice.stateful or choice.table):
+        found.append(
+            Objection(
+                reason="with the state cleared, what the other partitions have given would be in no result",
+                way_out="leave out --input-topics, or --state keep",
+                forced=True,
+            )
+        )
+    if choice.bounded and choice.live and choice.output != "keep":
+        found.append(
+            Objection(
+                reason="consumers can be moved to the new result only where the old one ended, which a replay that stops before never reaches",
+                way_out="leave out --until, or --output keep",
+            )
+        )
+    return found
+
+
+def in_one_piece(choice: Choice) -> bool:
+    """Whether consumers of the old result go on in the new one where both stand at the same input: nothing of the replay
+    reaches them. Else they see it from its beginning: where the old result is gone, or the new one never stands there.
+    """
+    return choice.output == "new" and choice.move == "back"
+
+
+# -- how the new generation runs ---------------------------------------------------------------------------------------
+
+
+def goal(begun: GenerationStarted | None, *, table: bool = False) -> Mark | None:
+    """The boundary that a generation has to end a batch at before it runs on; None: it runs as it comes.
+
+    The end of the generation before, with its predecessor, as alignment needs; alone where this generation begins
+    behind that. Or where a bounded replay stops. Or, of a table, where its replay ends: no row then comes of both.
+    """
+    if begun is None or begun.op is None:
+        return None
+    at = begun.seed.boundary.position if begun.seed else begun.start
+    if begun.meet and begun.ended is not None:
+        boundary, result = begun.ended.boundary, begun.ended.result
+        # a partition that the old end doesn't know yet is read behind it: not one of its records is in the old result
+        boundary = boundary.model_copy(update={"position": _with_all(boundary.position, at)})
+        if boundary.previous is not None:
+            boundary = boundary.model_copy(update={"previous": _with_all(boundary.previous, at)})
+        if not boundary.settled and boundary.previous is not None and not boundary.previous.dominates(at):
+            boundary = boundary.model_copy(update={"previous": None})
+        return Mark(op=begun.op, boundary=boundary, result=result)
+    if begun.until is not None:
+        return _alone(begun.op, begun.until)
+    replayed = reduce(_furthest, (span.end for span in begun.processed), at)
+    if not table or begun.ended is None or replayed.same(at):
+        return None
+    return _alone(begun.op, replayed)
+
+
+def may_pass(begun: GenerationStarted | None) -> bool:
+    """Whether nobody waits at a generation's goal: the end of a replay, which whoever meets another release may pass."""
+    return begun is not None and not begun.meet and begun.until is None
+
+
+def _alone(op: str, position: SourcePosition) -> Mark:
+    return Mark(op=op, boundary=Boundary(batch_id=0, position=position), result=ResultPosition(topics={}))
+
+
+def _furthest(position: SourcePosition, other: SourcePosition) -> SourcePosition:
+    """`position`, with those of its partitions further on that are so in `other`."""
+    return SourcePosition(
+        sources={
+            source: {p: max(offset, other.sources.get(source, {}).get(p, 0)) for p, offset in offsets.items()}
+            for source, offsets in position.sources.items()
+        }
+    )
+
+
+def _with_all(position: SourcePosition, other: SourcePosition) -> SourcePosition:
+    """`position`, with the partitions that only `other` has as they are there."""
+    return SourcePosition(
+        sources={source: {**offsets, **position.sources.get(source, {})} for source, offsets in other.sources.items()}
+    )
+
+
+def batch_records(begun: GenerationStarted | None, last: Progress | None) -> int | None:
+    """The limit of records in a batch that a reset has set; None: none, or its replay is over."""
+    if begun is None or begun.max_records_per_batch is None:
+        return None
+    at = last.boundary.position if last is not None and last.generation == begun.generation else begun.start
+    over = [at.dominates(span.end) for span in begun.processed]
+    return None if over and all(over) else begun.max_records_per_batch
+
+
+def free_until(mark: Mark) -> SourcePosition:
+    """How far a generation may run by batches of its own before it is led to `mark` by hand."""
+    boundary = mark.boundary
+    return boundary.position if boundary.settled or boundary.previous is None else boundary.previous
+
+
+def next_stop(wanted: Mark, steps: Sequence[Step], at: SourcePosition, max_records: int) -> SourcePosition:
+    """Where the next batch by hand ends: on the way by portions, the last one before `wanted` whole, as its predecessor
+    is part of what has to be met.
+    """
+    to = steps[0].to
+    last = len(steps) == 1 and wanted.boundary.previous is not None and not wanted.boundary.settled
+    return to if last else toward(at, to, max_records)
+
+
+def toward(at: SourcePosition, to: SourcePosition, max_records: int) -> SourcePosition:
+    """Where a batch of at most `max_records` ends on the way from `at` to `to`: each partition by its share of the rest."""
+    left = to.records_since(at)
+    if left <= max_records:
+        return to
+    # what the shares leave when they are rounded goes to the first that still have a way to go
+    spare = max_records
+    sources: dict[str, dict[int, int]] = {}
+    ways = [(s, p, at.sources.get(s, {}).get(p, 0), end) for s, ends in to.sources.items() for p, end in ends.items()]
+    for source, partition, here, end in ways:
+        share = max(0, end - here) * max_records // left
+        spare -= share
+        sources.setdefault(source, {})[partition] = here + share
+    for source, partition, _, end in ways:
+        more = max(0, min(spare, end - sources[source][partition]))
+        sources[source][partition] += more
+        spare -= more
+    return SourcePosition(sources=sources)
+
+
+class Replays:
+    """Which records of a result are a replay: their event had been processed before this generation began.
+
+    Where a batch reads only what had been processed, all that it writes is a replay; where it reads nothing of that,
+    nothing is, whatever older event a row of a join or of a state names. In between, a record that names its source
+    record is judged by that; another, as a table's row, comes of many and is none.
+    """
+
+    def __init__(self, processed: Iterable[Span], inputs: Mapping[str, str]) -> None:
+        """`processed`: with holes, where ranges were left out. `inputs`: source name -> topic; of two sources on one topic a
+        record is a replay where both had read it.
+        """
+        self._ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for span in processed:
+            for source, ends in span.end.sources.items():
+                for partition, end in ends.items():
+                    start = span.start.sources.get(source, {}).get(partition, 0)
+                    if start < end:
+                        self._ranges.setdefault((source, partition), []).append((start, end))
+        self._ranges = {key: _merged(ranges) for key, ranges in self._ranges.items()}
+        self._sources: dict[str, list[str]] = {}
+        for name, topic in inputs.items():
+            self._sources.setdefault(topic, []).append(name)
+
+    def batch(self, begin: SourcePosition, end: SourcePosition) -> Literal["all", "some", "none"]:
+        """How much of what a batch from `begin` to `end` reads had been processed.
+
+        One that reads nothing, by which windows close, is a replay while there is more of it to come.
+        """
+        if not self._ranges:
+            return "none"
+        read = {
+            (source, partition): (begin.sources.get(source, {}).get(partition, 0), last)
+            for source, ends in end.sources.items()
+            for partition, last in ends.items()
+        }
+        parts = {key: ends for key, ends in read.items() if ends[0] < ends[1]}
+        if not parts:
+            behind = all(last == 0 or self._covers(*key, last - 1, last) for key, (_, last) in read.items())
+            return (
+                "all"
+                if behind and any(self._covers(*key, last, last + 1) for key, (_, last) in read.items())
+                else "none"
+            )
+        if all(self._covers(*key, *ends) for key, ends in parts.items()):
+            return "all"
+        touched = any(
+            a < last and first < b for key, (first, last) in parts.items() for a, b in self._ranges.get(key, ())
+        )
+        return "some" if touched else "none"
+
+    def record(self, source: str) -> bool:
+        """Whether the record `topic:partition:offset` had been processed."""
+        if not self._ranges:
+            return False
+        topic, partition, offset = source.rsplit(":", 2)
+        return all(
+            self._covers(name, int(partition), int(offset), int(offset) + 1) for name in self._sources.get(topic, ())
+        )
+
+    def _covers(self, source: str, partition: int, first: int, end: int) -> bool:
+        return any(a <= first and end <= b for a, b in self._ranges.get((source, partition), ()))
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in order, those that meet made one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def spans_of(release: Release, last: Progress | None, of: Container[int] | None = None) -> list[Span]:
+    """The input that the generations of a release have read, which ended or, up to `last`, is under way. `of`: only these."""
+    found = []
+    ends = {**release.ended, **({last.generation: last} if last is not None else {})}
+    for number, end in ends.items():
+        begun = release.generations.get(number)
+        if begun is None or (of is not None and number not in of):
+            continue
+        if begun.until is not None and begun.then is not None and end.boundary.position.dominates(begun.then):
+            found += [Span(start=begun.start, end=begun.until), Span(start=begun.then, end=end.boundary.position)]
+        else:
+            found.append(Span(start=begun.start, end=end.boundary.position))
+    return found

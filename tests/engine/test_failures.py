@@ -1,0 +1,177 @@
+"""What Kafka's errors mean to a person, to a driver and to a follower."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from pipelines.engine.driver import Driver, _outage
+from pipelines.errors import Refused, SwitchyardError, Unavailable
+from pipelines.kafka.client import failure
+from pipelines.kafka.log import FencedWriter
+from pipelines.kafka.topics import partition_count
+from pipelines.settings import Settings
+
+SETTINGS = Settings(bootstrap_servers="kafka:9092")
+NOT_REACHED = [
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._MSG_TIMED_OUT,
+]
+FOR_NOW = [
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.REBALANCE_IN_PROGRESS,
+]
+FOR_GOOD = [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION]
+
+
+@pytest.mark.parametrize("code", NOT_REACHED)
+def test_without_an_answer_no_broker_answers(code: int) -> None:
+    found = failure(SETTINGS, KafkaError(code))
+    assert isinstance(found, Unavailable)
+    assert found.what.startswith("no Kafka broker answers at kafka:9092: ")
+    assert "SWITCHYARD_BOOTSTRAP_SERVERS" in found.fix
+    assert _outage(found) and _outage(KafkaException(KafkaError(code)))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (KafkaError._AUTHENTICATION, "refuses the login"),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, "refuses the login"),
+        (KafkaError._SSL, "no TLS connection"),
+        (KafkaError._ALL_BROKERS_DOWN, "takes connections and drops them"),
+    ],
+)
+def test_a_login_that_is_refused_is_said(code: int, words: str) -> None:
+    found = failure(SETTINGS, KafkaError(code))
+    assert isinstance(found, Unavailable) and words in found.what
+
+
+@pytest.mark.parametrize("code", FOR_NOW)
+def test_a_broker_that_can_not_do_it_for_now_has_answered_and_is_waited_for(code: int) -> None:
+    found = failure(SETTINGS, KafkaError(code))
+    assert isinstance(found, Unavailable) and found.retryable
+    assert found.what == f"Kafka refuses for now: {KafkaError(code).str()}"
+    assert "BOOTSTRAP" not in found.fix
+    # in a driver both of them mean to wait, not to count a try
+    assert _outage(found) and _outage(KafkaException(KafkaError(code)))
+
+
+@pytest.mark.parametrize("code", FOR_GOOD)
+def test_what_a_broker_will_never_take_is_no_outage(code: int) -> None:
+    found = failure(SETTINGS, KafkaError(code))
+    assert type(found) is SwitchyardError
+    assert found.what == f"Kafka refuses: {KafkaError(code).str()}"
+    assert not _outage(found) and not _outage(KafkaException(KafkaError(code)))
+
+
+@pytest.mark.parametrize(
+    ("code", "acl"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "topic orders (Read, "),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "group readers (Read, "),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id writer (Write and Describe)"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "the cluster (Describe, "),
+    ],
+)
+def test_a_missing_acl_is_refused_by_name(code: int, acl: str) -> None:
+    error = KafkaError(code)
+    found = failure(SETTINGS, error, topic="orders", group="readers", transactional_id="writer")
+    assert isinstance(found, Refused)
+    assert found.what == f"Kafka refuses: {error.str()}"
+    assert f"the ACL on {acl}" in found.fix
+    assert not _outage(found)
+    # where the name isn't known, the kind of it is said still; a consumer always has a group
+    kind = acl.split()[0]
+    alone = "the cluster" if kind == "the" else "group switchyard-unused" if kind == "group" else f"the {kind}"
+    assert f"the ACL on {alone}" in failure(SETTINGS, error).fix
+
+
+def test_an_error_of_the_client_s_own_is_not_laid_to_the_network_and_passes() -> None:
+    found = failure(SETTINGS, KafkaError(KafkaError._UNKNOWN_PARTITION))
+    assert isinstance(found, Unavailable) and found.what.startswith("the Kafka client fails: ")
+
+
+def test_a_topic_that_may_not_be_seen_is_not_taken_for_missing() -> None:
+    class Admin:
+        def list_topics(self, name: str, timeout: float) -> Any:
+            error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            return SimpleNamespace(topics={name: SimpleNamespace(error=error, partitions={})})
+
+    with pytest.raises(Refused) as caught:
+        partition_count(SETTINGS, "the-log", client=cast(AdminClient, Admin()))
+    assert "the ACL on topic the-log" in caught.value.fix
+
+
+def test_a_topic_that_is_gone_does_not_keep_a_driver_waiting() -> None:
+    assert not _outage(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+
+
+def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn() -> None:
+    driver = Driver.__new__(Driver)
+    driver._name = "stock-stats.v1"
+
+    def fail() -> None:
+        raise Unavailable("gone")
+
+    driver._quietly(fail)
+
+
+class FailingProducer:
+    """Fails at the beginning of each step with the same error."""
+
+    def __init__(self, error: KafkaError) -> None:
+        self.error = error
+        self.tries = 0
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self.tries += 1
+        raise KafkaException(self.error)
+
+
+def step_with(producer: FailingProducer, monkeypatch: pytest.MonkeyPatch) -> SwitchyardError:
+    """What a step of a log's writer raises that has this producer."""
+    monkeypatch.setattr("pipelines.kafka.log.producer", lambda *_, **__: producer)
+    writer = FencedWriter(SETTINGS, "the-log", "the-writer", attempts=3, sleep=lambda _: None)
+    with pytest.raises(SwitchyardError) as caught:
+        writer.append(lambda: [b"entry"])
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "acl"),
+    [
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id the-writer"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "topic the-log"),
+    ],
+)
+def test_a_writer_without_the_acl_says_so_at_its_first_try(
+    code: int, acl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as the commit says it of a record that was refused: the transaction is to be aborted
+    producer = FailingProducer(KafkaError(code, txn_requires_abort=True))
+    said = step_with(producer, monkeypatch)
+    assert isinstance(said, Refused) and f"the ACL on {acl}" in said.fix
+    assert producer.tries == 1
+
+
+def test_a_writer_calls_fenced_only_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = FailingProducer(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, txn_requires_abort=True))
+    assert step_with(producer, monkeypatch).what.startswith("Kafka refuses: ")
+    producer = FailingProducer(KafkaError(KafkaError.PRODUCER_FENCED))
+    assert "fenced 3 times" in step_with(producer, monkeypatch).what
+    assert producer.tries == 3

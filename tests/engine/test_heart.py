@@ -1,0 +1,125 @@
+"""The driver's heart beats on, whatever can't be asked for a heartbeat."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from itertools import count
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pipelines.engine import driver, heart
+from pipelines.engine.driver import Driver
+from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe
+from pipelines.errors import Unavailable
+from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Heartbeat
+from pipelines.settings import Settings
+
+SOON_S = 0.05
+
+
+def failing() -> int:
+    raise Unavailable("the partition has no leader")
+
+
+class Sent:
+    """A producer that keeps the heartbeats that it is given."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.beats: list[Heartbeat] = []
+
+    def produce(self, topic: str, value: str, key: str, partition: int) -> None:
+        self.beats.append(Heartbeat.model_validate_json(value))
+
+    def poll(self, timeout_s: float) -> None: ...
+
+    def flush(self, timeout_s: float) -> None: ...
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    made = Sent()
+    monkeypatch.setattr(heart, "producer", lambda *_, **__: made)
+    return made
+
+
+def snapshot(lag: Callable[[], int | None]) -> Callable[[], Heartbeat]:
+    return lambda: Heartbeat(
+        release="sums.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="failed", lag_records=lag()
+    )
+
+
+def test_a_beat_is_sent_where_the_lag_can_not_be_asked(sent: Sent) -> None:
+    Heart(Settings(heartbeat_s=60), snapshot(Probe("the lag", failing))).close()
+    assert [(beat.state, beat.lag_records) for beat in sent.beats] == [("failed", None)] * 2
+
+
+def test_a_beat_is_delayed_by_a_slow_answer_for_its_time_out_at_most(sent: Sent) -> None:
+    over = Event()
+    lag = Probe("the lag", lambda: over.wait(60) or 5, timeout_s=SOON_S)
+    began = time.monotonic()
+    Heart(Settings(heartbeat_s=60), snapshot(lag)).close()
+    assert time.monotonic() - began < 2
+    assert [(beat.state, beat.lag_records) for beat in sent.beats] == [("failed", None)] * 2
+    over.set()
+
+
+def test_what_comes_too_late_is_told_to_nobody_and_asked_again() -> None:
+    over, answers = Event(), count(1)
+
+    def ask() -> int:
+        over.wait(60)
+        return next(answers)
+
+    lag = Probe("the lag", ask, timeout_s=SOON_S)
+    assert [lag(), lag()] == [None, None]
+    over.set()
+    deadline = time.monotonic() + 10
+    while (found := lag()) is None:
+        assert time.monotonic() < deadline
+    assert found > 1
+
+
+def test_trouble_is_logged_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([True, True, False, False, True])
+
+    def ask() -> int:
+        return failing() if next(answers) else 7
+
+    lag = Probe("the lag", ask)
+    with caplog.at_level(logging.INFO):
+        assert [lag() for _ in range(5)] == [None, None, 7, 7, None]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
+    assert "the lag isn't known: Unavailable: the partition has no leader" in caplog.text
+
+
+def probe_of(settings: Settings, topic: str, partitions: int) -> Callable[[], int | None]:
+    """The driver's own, before its first batch."""
+    query = SimpleNamespace(sink=SimpleNamespace(position=SourcePosition(sources={})))
+    booted = SimpleNamespace(_settings=settings, _need_query=lambda: query)
+    return Driver._lag_probe(cast(Driver, booted), {"in": topic}, {"in": partitions})
+
+
+def test_the_driver_does_not_know_its_lag_where_kafka_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "admin", lambda _: None)
+    monkeypatch.setattr(driver, "end_of", lambda *_, **__: failing())
+    assert probe_of(Settings(), "trades", 1)() is None
+
+
+@pytest.mark.broker
+def test_a_partition_without_a_leader_makes_the_lag_unknown_soon(broker: Settings) -> None:
+    ensure_topic(broker, "lag-of-two", 1, INPUT)
+    try:
+        assert probe_of(broker, "lag-of-two", 1)() == 0
+        began = time.monotonic()
+        # the second one is not there, which is what a client is told of one that has no leader
+        assert probe_of(broker, "lag-of-two", 2)() is None
+        assert time.monotonic() - began < PROBE_TIMEOUT_S + 1
+    finally:
+        delete_topics(broker, ["lag-of-two"])
