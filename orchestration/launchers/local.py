@@ -17,8 +17,10 @@ _started: list[subprocess.Popen[bytes]] = []
 class Launcher(Protocol):
     """Where a driver runs."""
 
-    def launch(self, release: str, *, force: bool = False) -> str:
-        """Starts the driver of `release` and returns at once with where it is, in words."""
+    def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
+        """Starts the driver of `release` and returns at once with where it is, in words. `settle`: it only finishes a
+        batch that Kafka has and Spark's log has not.
+        """
 
     def log_path(self, release: str) -> Path | None:
         """The driver's log, if it is on this machine."""
@@ -30,18 +32,19 @@ class LocalLauncher:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def launch(self, release: str, *, force: bool = False) -> str:
-        process = self.spawn(release, force=force)
+    def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
+        process = self.spawn(release, force=force, settle=settle)
         _started[:] = [each for each in [*_started, process] if each.poll() is None]
         return f"process {process.pid}, log {self.log_path(release)}"
 
-    def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
+    def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
         """Starts the driver, the leader of a process group of its own, for the caller to take leave of."""
         folder = self._settings.state_dir / "run" / release
         folder.mkdir(parents=True, exist_ok=True)
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pipelines.engine.driver", release, *(["--force"] if force else [])]
+        flags = [flag for flag, wanted in (("--force", force), ("--settle", settle)) if wanted]
+        command = [sys.executable, "-m", "pipelines.engine.driver", release, *flags]
         with path.open("ab") as log:
             return subprocess.Popen(
                 command,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from orchestration.launchers.local import LocalLauncher
@@ -26,6 +26,8 @@ from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
 APP, RELEASE, RECORDS = "stock-stats", "stock-stats.v1", 2_000
+# beside the broker of `switchyard up`, which may be running, and its controller; set-ups with ports of their own differ
+_PORTS_ABOVE = 40
 _BOOT_TIMEOUT_S = 180.0
 _DUMP_TIMEOUT_S = 120.0
 # each class is loaded once: what the optimising compiler makes of it is not in the archive
@@ -42,8 +44,8 @@ class _Dumping(LocalLauncher):
         super().__init__(settings.model_copy(update={"spark": more}))
         self._process: subprocess.Popen[bytes] | None = None
 
-    def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
-        self._process = super().spawn(release, force=force)
+    def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
+        self._process = super().spawn(release, force=force, settle=settle)
         return self._process
 
     def await_end(self) -> None:
@@ -78,16 +80,16 @@ def build(path: Path) -> None:
         dumped = Path(work) / path.name
         settings = Settings(
             bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
-            state_dir=Path(work) / "state", broker_port=_free_port(), broker_heap_mb=512, driver_heap_mb=512,
+            state_dir=Path(work) / "state", broker_port=Settings().broker_port + _PORTS_ABOVE, broker_heap_mb=512, driver_heap_mb=512,
         )  # fmt: skip
         broker, launcher = EmbeddedBroker(settings), _Dumping(settings, dumped)
-        try:
+        # the last first; a driver that can't be ended keeps nobody from stopping the broker
+        with ExitStack() as ends:
+            ends.callback(broker.stop)
+            ends.callback(launcher.kill)
             broker.start(_BOOT_TIMEOUT_S)
             _work(settings, launcher)
             launcher.await_end()
-        finally:
-            launcher.kill()
-            broker.stop()
         if not dumped.is_file():
             raise SwitchyardError("Java wrote no class archive")
         os.replace(dumped, path)
@@ -108,22 +110,20 @@ def _work(settings: Settings, launcher: LocalLauncher) -> None:
         rel.execute(context, rel.plan_stop(context, RELEASE))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
     """Makes the archive. That it could not be made is said, and stops nothing."""
-    path = class_archive()
-    path.unlink(missing_ok=True)
     try:
+        path = class_archive()
+        path.unlink(missing_ok=True)
         build(path)
-    except (SwitchyardError, OSError) as error:
-        print(f"no class archive, drivers will start slower: {error}")
+        size_mib = path.stat().st_size >> 20
+    # whatever it was: all that is lost is time at each start of a driver
+    except Exception as error:
+        reason = str(error) if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
+        print(f"no class archive, drivers will start slower: {reason}")
+        print("  to try again: python -m orchestration.local.class_archive")
     else:
-        print(f"class archive written, {path.stat().st_size >> 20} MiB: {path}")
+        print(f"class archive written, {size_mib} MiB: {path}")
 
 
 if __name__ == "__main__":

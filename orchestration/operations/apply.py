@@ -7,45 +7,59 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from orchestration.operations import evidence as ev
+from orchestration.operations.backlog import MEANWHILE_RECORDS
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.delta import Delta, write_delta
+from orchestration.operations.generations import Generations, begun, last_of
+from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.journal import aborting
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import (
     AbortSwitch,
     Align,
+    AppendGeneration,
     AppendSwitch,
+    AwaitFollowers,
     AwaitStopped,
     BeginGeneration,
     ChooseStart,
     Compare,
+    CompareGenerations,
     CreateTopic,
+    DeleteCheckpoint,
     DeleteFiles,
     DeleteGroup,
     DeleteTopic,
     Fence,
+    FinishBatch,
     FlagBoundary,
+    GiveBack,
+    InheritState,
     Launch,
     Meet,
+    PrepareDelta,
+    Reach,
     RecordRelease,
+    Seize,
     SetState,
     Stage,
     StoreCode,
+    Tombstone,
     Want,
+    WriteClearing,
     WriteDelta,
     describe,
 )
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import FrozenCode, code_path, store
-from pipelines.engine.lease import held_by, this_process
-from pipelines.engine.writer import Writer
+from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import HeartbeatTail, latest_heartbeats
 from pipelines.kafka.progress import ProgressTail, progress_history
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.registry import Decide, now_ms
 from pipelines.kafka.topics import delete_topics, ensure_topic
-from pipelines.model.names import progress_topic, result_topic
+from pipelines.model.names import progress_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Mark, Progress
 from pipelines.model.registry import (
@@ -53,7 +67,6 @@ from pipelines.model.registry import (
     DeltaSegment,
     Entry,
     EvidenceRecorded,
-    GenerationStarted,
     LeaseEnded,
     LeaseTaken,
     MarkOrdered,
@@ -65,7 +78,7 @@ from pipelines.model.registry import (
     Switch,
     WantedSet,
 )
-from pipelines.model.switch import choose_start, promotion
+from pipelines.model.switch import choose_start, of_generation, promotion
 
 _POLL_S = 0.05
 _SHORT_BATCH_MS = 5_000
@@ -84,31 +97,44 @@ class Applier:
         self._past: SourcePosition | None = None
         # where the two sides of a switch stand, if they did not meet at a boundary
         self._ends: dict[str, Mark] = {}
+        self._generations = Generations(context, plan, self._step)
 
     def orders(self) -> list[Entry]:
         """What the drivers may be asked in the very step that opens the operation: it saves a step where seconds count."""
-        return [
-            AlignOrdered(id=self._plan.id, release=stage.release, other=stage.other, switch=stage.switch)
-            for stage in self._plan.stages
-            if isinstance(stage, Align)
-        ]
+        if any(isinstance(stage, PrepareDelta) for stage in self._plan.stages):
+            # that takes long, and goes before
+            return []
+        return [self._order(stage) for stage in self._plan.stages if isinstance(stage, Align)]
+
+    def _order(self, stage: Align) -> AlignOrdered:
+        return AlignOrdered(id=self._plan.id, release=stage.release, other=stage.other, switch=stage.switch)
 
     def run(self) -> None:
         """Applies every stage, saying each."""
         try:
             for stage in self._plan.stages:
-                if isinstance(stage, WriteDelta):
+                # of an evidence of its own there is nothing to begin with
+                if isinstance(stage, WriteDelta) and stage.evidence != self._plan.id:
                     self._delta = self._new_delta(stage)
             if self._delta is not None and self.orders():
                 self._delta.begin()
-            for stage in self._plan.stages:
+            for stage in self._left():
+                self._refuse_closed(self._context.registry.known)
                 self._context.say(describe(stage))
                 self.apply(stage)
         finally:
+            self._generations.close()
             if self._delta is not None:
                 self._delta.close()
             for tail in self._tails.values():
                 tail.close()
+
+    def _left(self) -> tuple[Stage, ...]:
+        """The stages to apply: behind the beginning of a generation, if that is done, what came before it is over."""
+        stages = self._plan.stages
+        if begun(self._context.registry.known, self._plan.id):
+            return stages[1 + next(n for n, s in enumerate(stages) if isinstance(s, BeginGeneration)) :]
+        return stages
 
     def apply(self, stage: Stage) -> None:
         """Applies one stage. Raises Refused where the world is not as planned, SwitchyardError where it fails."""
@@ -120,19 +146,15 @@ class Applier:
                 ensure_topic(settings, stage.name, stage.partitions, stage.config)
             case RecordRelease():
                 self._step(lambda state: _new_release(state, stage))
-            case BeginGeneration():
-                self._step(lambda state: [] if state.releases[stage.release].generation >= stage.generation else [
-                    GenerationStarted(release=stage.release, generation=stage.generation, start=stage.start)
-                ])  # fmt: skip
             case Want():
+                self._refuse_in_use(stage.release)
                 self._step(lambda state: self._want(state, stage))
             case Launch():
                 self._launch(stage)
             case AwaitStopped():
                 self._await_stopped(stage)
             case SetState():
-                self._step(lambda s: [] if s.releases[stage.release].state == stage.state
-                           else [StateSet(release=stage.release, state=stage.state)])  # fmt: skip
+                self._set_state(stage)
             case Align():
                 self._align(stage)
             case FlagBoundary():
@@ -146,6 +168,8 @@ class Applier:
                 self._choose_start(stage)
             case Compare():
                 self._compare(stage)
+            case PrepareDelta():
+                self._prepare_delta(stage)
             case WriteDelta():
                 self._write_delta(stage)
             case AppendSwitch():
@@ -163,16 +187,34 @@ class Applier:
                     shutil.rmtree(ev.evidence_path(settings, evidence).parent, ignore_errors=True)
                 if stage.code_digest is not None:
                     code_path(settings, stage.code_digest).unlink(missing_ok=True)
+            case (
+                BeginGeneration() | FinishBatch() | Seize() | GiveBack() | InheritState() | Tombstone() | Reach()
+                | CompareGenerations() | WriteClearing() | AppendGeneration() | AwaitFollowers() | DeleteCheckpoint()
+            ):  # fmt: skip
+                self._generations.apply(stage)
             case _:
                 assert_never(stage)
 
-    def _step(self, decide: object) -> RegistryState:
-        return self._context.registry.step(decide, op=self._plan.id, reason=self._plan.reason)  # type: ignore[arg-type]
+    def _step(self, decide: Decide) -> RegistryState:
+        def mine(state: RegistryState) -> Sequence[Entry]:
+            self._refuse_closed(state)
+            return decide(state)
+
+        return self._context.registry.step(mine, op=self._plan.id, reason=self._plan.reason)
+
+    def _refuse_closed(self, state: RegistryState) -> None:
+        """Raises Refused if this plan's operation was ended meanwhile: nothing more of it may happen."""
+        known = state.operations.get(self._plan.id)
+        if known is not None and known.closed is not None:
+            raise Refused(f"{self._plan.id} was {known.closed.outcome} meanwhile: {known.closed.detail or 'by someone else'}",
+                          fix="see `switchyard log`; make a new plan if it is still wanted")  # fmt: skip
 
     # -- drivers
 
     def _want(self, state: RegistryState, stage: Want) -> Sequence[Entry]:
         release = find_release(state, stage.release)
+        if self._retires():
+            refuse_live(state, release)
         entries: list[Entry] = []
         if release.wanted != stage.wanted:
             entries.append(WantedSet(release=stage.release, wanted=stage.wanted))
@@ -183,10 +225,30 @@ class Applier:
             refuse_blocked(state, stage.release, but=self._plan.id)
         return entries
 
+    def _retires(self) -> bool:
+        return self._plan.operation == "retire"
+
+    def _refuse_in_use(self, name: str) -> None:
+        """Since a retirement was planned, and before it blocked the release, someone may have come to need it."""
+        state = self._context.registry.state()
+        # one that is retired already has gone: what is left of it helps nobody
+        if self._retires() and (release := find_release(state, name)).state != "retired":
+            refuse_needed(self._context, state, release)
+
+    def _set_state(self, stage: SetState) -> None:
+        def decide(state: RegistryState) -> Sequence[Entry]:
+            release = find_release(state, stage.release)
+            if release.state == stage.state:
+                return []
+            if self._retires():
+                refuse_live(state, release)
+            return [StateSet(release=stage.release, state=stage.state)]
+
+        self._refuse_in_use(stage.release)
+        self._step(decide)
+
     def _holder(self, release: str) -> str | None:
-        context = self._context
-        known = context.registry.state().releases[release]
-        return held_by(known, latest_heartbeats(context.settings).get(release), context.settings, at_ms=now_ms())
+        return self._context.holder(self._context.registry.state().releases[release])
 
     def _launch(self, stage: Launch) -> None:
         holder = None if stage.force else self._holder(stage.release)
@@ -254,7 +316,7 @@ class Applier:
 
     def _align(self, stage: Align) -> None:
         if self._operation(self._context.registry.known).align is None:
-            raise SwitchyardError(f"{self._plan.id} has not asked {stage.release} to align", fix="make a new plan")
+            self._step(lambda state: [] if self._operation(state).align is not None else [self._order(stage)])
         beats = HeartbeatTail(self._context.settings)
         try:
             # whichever comes first: its word, or the boundary at which it stands
@@ -325,20 +387,15 @@ class Applier:
                 LeaseEnded(release=name, token=token),
             ]
 
-        release = self._step(decide).releases[name]
-        topic = result_topic(name, release.generation)
-        writer = Writer(settings, name, topic, release.spec.partitions)
-        try:
-            last = writer.connect()
-        finally:
-            writer.close()
+        last = last_of(self._context, self._step(decide).releases[name])
         if last is None:
             raise SwitchyardError(f"{name} has committed nothing", fix="promote another release instead")
         self._ends[name] = Mark(op=self._plan.id, boundary=last.boundary, result=last.result)
 
     def _choose_start(self, stage: ChooseStart) -> None:
         end = self._ends[stage.other].boundary.position
-        history = progress_history(self._context.settings, stage.release)
+        generation = self._context.registry.state().releases[stage.release].generation
+        history = of_generation(progress_history(self._context.settings, stage.release), generation)
         found = choose_start(history, end, stage.allowed)
         self._ends[stage.release] = Mark(op=self._plan.id, boundary=found.boundary, result=found.result)
 
@@ -350,12 +407,12 @@ class Applier:
         if any(e.id == self._plan.id for e in state.evidence):
             return
         live, new = state.releases[stage.live], state.releases[stage.new]
-        here, there = self._mark(stage.live, "evidence"), self._mark(stage.new, "aligned")
+        here, there = self._end(stage.live, "evidence"), self._end(stage.new, "aligned")
         spark = context.session()
         path = ev.evidence_path(settings, self._plan.id)
         ev.write_fold(
-            ev.folded(spark, settings, live.spec, live.generation, here.result),
-            ev.folded(spark, settings, new.spec, new.generation, there.result),
+            ev.folded(spark, settings, live.spec, here.result),
+            ev.folded(spark, settings, new.spec, there.result),
             path,
         )
         found = ev.compare(spark, path, live_ddl=live.spec.schema_ddl, new_ddl=new.spec.schema_ddl,
@@ -381,19 +438,38 @@ class Applier:
             summary=summary,
             forward=forward,
             backward=backward,
+            apart=not here.boundary.position.same(there.boundary.position),
         )
         self._step(lambda _: [entry])
 
-    def _new_delta(self, stage: WriteDelta) -> Delta:
+    def _prepare_delta(self, stage: PrepareDelta) -> None:
+        self._delta = self._delta or self._new_delta(stage)
+        if self._operation(self._context.registry.state()).align is not None:
+            # resumed: the drivers meet already, and consumers may wait
+            self._delta.begin()
+        else:
+            self._delta.advance(self._in_time, MEANWHILE_RECORDS)
+
+    def _in_time(self) -> None:
+        """Raises once the operation was ended, or has outlived its deadline: anyone may end it then."""
+        self._context.registry.poll(0)
+        if self._operation(self._context.registry.known).opened.deadline_ms < now_ms():
+            raise SwitchyardError(
+                f"what changed since the evidence could not be read before the deadline of {self._plan.id}",
+                fix="`switchyard diff` first: then there is less",
+            )
+
+    def _new_delta(self, stage: PrepareDelta | WriteDelta) -> Delta:
         evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
         return Delta(self._context.settings, evidence, to=stage.new)
 
     def _write_delta(self, stage: WriteDelta) -> None:
         self._delta = self._delta or self._new_delta(stage)
         touched = self._delta.touched(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
-        if stage.max_changed is not None and touched.ratio > stage.max_changed:
+        # of the whole table, as when it was planned: a few keys that were touched are no measure of it
+        if stage.max_changed is not None and (ratio := self._delta.changed_ratio(touched)) > stage.max_changed:
             raise Refused(
-                f"since the evidence cut {touched.ratio:.1%} of the touched keys differ, over --max-changed {stage.max_changed:.1%}",
+                f"by now {ratio:.2%} of the keys differ, over --max-changed {stage.max_changed:.2%}: {len(touched.values):,} were touched since the evidence cut",
                 fix="run `switchyard diff` again and look at it",
             )
         self._context.say(
@@ -407,8 +483,7 @@ class Applier:
             return []
         new = state.releases[stage.new]
         if stage.old is None:
-            topic = result_topic(stage.new, new.generation)
-            start = ResultPosition(topics={topic: dict.fromkeys(range(new.spec.partitions), 0)})
+            start = ResultPosition(topics={new.result_topic: dict.fromkeys(range(new.spec.partitions), 0)})
             switch = Switch(number=stage.number, old=None, old_generation=None, old_end=None, new=stage.new,
                             new_generation=new.generation, new_start=start)  # fmt: skip
             return [*promotion(state, stage.alias, self._plan.id, switch), StateSet(release=stage.new, state="live")]
@@ -416,7 +491,8 @@ class Applier:
         switch = Switch(
             number=stage.number,
             old=stage.old,
-            old_generation=state.releases[stage.old].generation,
+            # the generation whose result consumers read; what goes on writing it may be a later one
+            old_generation=state.chains[stage.alias][-1].new_generation,
             old_end=barrier.result,
             new=stage.new,
             new_generation=new.generation,
@@ -471,5 +547,5 @@ def owned_topics(state: RegistryState, name: str) -> list[str]:
     from pipelines.model.names import dead_letter_topic
 
     release = state.releases[name]
-    results = [result_topic(name, generation) for generation in range(1, release.generation + 1)]
+    results = sorted({release.topic_of(generation) for generation in release.generations})
     return [*results, progress_topic(name), dead_letter_topic(name)]

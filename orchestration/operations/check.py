@@ -10,7 +10,6 @@ from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, live_release
 from orchestration.operations.switch import are_compared, comparison, evidence_for
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.names import result_topic
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
 
@@ -48,7 +47,7 @@ def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLER
             f"{release.name} has no result yet", fix=f"`switchyard start {release.name} --execute`, then wait"
         )
     upto = _upto(release, evidence) or progress.result
-    topic = result_topic(release.name, release.generation)
+    topic = release.result_topic
     verdict = run_gate(
         context.session(),
         GateRequest(

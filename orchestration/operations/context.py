@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestration.launchers.local import Launcher, LocalLauncher
+from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
-from pipelines.kafka.registry import Registry
+from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.names import release_name, split_release
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
@@ -55,6 +57,11 @@ class Context:
         from pipelines.engine.session import build_session
 
         return build_session(self.settings, "switchyard")
+
+    def holder(self, release: Release) -> str | None:
+        """Who runs a release, in words; None if nobody does."""
+        beat = latest_heartbeats(self.settings).get(release.name)
+        return held_by(release, beat, self.settings, at_ms=now_ms())
 
     def progress(self, release: str) -> Progress | None:
         """The newest progress record of a release."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from orchestration.operations.evidence import evidence_path
+from orchestration.operations.evidence import Comparison, evidence_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain, producer
 from pipelines.kafka.offsets import end_of
@@ -96,18 +96,25 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
 
 
 def read_changes(
-    client: Consumer, topic: str, start: Mapping[int, int], end: Mapping[int, int], timeout_s: float
+    client: Consumer,
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    timeout_s: float,
+    go_on: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, str | None], dict[int, int]]:
     """Key -> last value (None: deleted) of the committed records of a result topic in [start, end), and the offsets after
     the last of them, which lie before `end` where that is a transaction's.
 
-    `client` is assigned to it. Raises SwitchyardError if nothing comes for `timeout_s`.
+    `client` is assigned to it. `go_on` is called now and then; what it raises ends the reading. Raises SwitchyardError if
+    nothing comes for `timeout_s`.
     """
     reached = dict(start)
     wanted = {p: o for p, o in end.items() if o > start.get(p, 0)}
     found: dict[str, str | None] = {}
     client.assign([TopicPartition(topic, p, start.get(p, 0)) for p in wanted])
     while wanted:
+        go_on()
         messages = drain(client, timeout_s)
         if not messages:
             raise SwitchyardError(
@@ -142,7 +149,7 @@ class TouchUp:
 
     @property
     def ratio(self) -> float:
-        """Share of touched keys in which the results differ."""
+        """Share of the touched keys in which the results differ; of all keys: `changed_ratio`."""
         return sum(old != new for old, new in self.values.values()) / len(self.values) if self.values else 0.0
 
     def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -168,6 +175,49 @@ def touch_up(old: Mapping[str, str | None], new: Mapping[str, str | None], fold:
     return TouchUp(values=values)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtCut:
+    """What an evidence has of some keys: how many, how many in one result only, in how many the texts of both differ."""
+
+    keys: int
+    one_sided: int
+    differing: int
+
+
+def at_cut(fold: Path, keys: Set[str]) -> AtCut:
+    """Counts `keys` in the fold of an evidence."""
+    known = one_sided = differing = 0
+    for rows in _rows_of(fold, keys):
+        import pyarrow.compute as pc
+
+        _, live, new = rows.columns
+        known += rows.num_rows
+        one_sided += pc.sum(pc.xor(live.is_null(), new.is_null())).as_py() or 0
+        # null where a side lacks the key, which a sum leaves out
+        differing += pc.sum(pc.not_equal(live, new)).as_py() or 0
+    return AtCut(keys=known, one_sided=one_sided, differing=differing)
+
+
+def changed_ratio(evidence: EvidenceRecorded, touched: TouchUp, before: AtCut) -> float:
+    """Share of all keys in which the results differ now: the evidence's counts, corrected by the touched keys.
+
+    `before`: what the evidence has of these. Never too small. A diff may count keys as identical whose texts differ, by
+    its tolerance, or as the same values are written otherwise: which ones isn't kept, only how many. So a touched key
+    counts as differing now if its texts do, and of those that did before, as many as may have been such ones count
+    as identical then.
+    """
+    if evidence.forward is None:
+        raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")
+    found = Comparison.from_json(evidence.summary)
+    differed = found.total - found.identical
+    # the evidence's delta has every key whose texts differ
+    alike = max(0, evidence.forward.end - evidence.forward.start - differed)
+    no_more = before.one_sided + max(0, before.differing - alike)
+    now = [old != new for old, new in touched.values.values() if (old, new) != (None, None)]
+    total = found.total - before.keys + len(now)
+    return (differed - no_more + sum(now)) / total if total else 0.0
+
+
 class _Since:
     """What a result has changed since the evidence: key -> last value, read on and on."""
 
@@ -175,12 +225,12 @@ class _Since:
         self.position = since
         self.changes: dict[str, str | None] = {}
 
-    def read(self, client: Consumer, end: ResultPosition, timeout_s: float) -> set[str]:
+    def read(self, client: Consumer, end: ResultPosition, timeout_s: float, go_on: Callable[[], None]) -> set[str]:
         """Reads on to `end`; returns the keys that came."""
         keys: set[str] = set()
         reached: dict[str, dict[int, int]] = {}
         for topic, offsets in end.topics.items():
-            found, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s)
+            found, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s, go_on)
             self.changes.update(found)
             keys |= found.keys()
         self.position = ResultPosition(topics=reached)
@@ -195,6 +245,7 @@ class Delta:
 
     `begin` while the drivers meet, as consumers wait at its end: it reads what the results have so far, writes what the
     new one has of it as a segment of its own, and compares it; what fails in advance is done when it is needed.
+    `advance` instead, before they are asked to, where that is too much to be read meanwhile.
     """
 
     def __init__(self, settings: Settings, evidence: EvidenceRecorded, *, to: str) -> None:
@@ -203,6 +254,7 @@ class Delta:
         if base is None:
             raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")
         self._base = base
+        self._recorded = evidence
         self._settings = settings
         self._fold = evidence_path(settings, evidence.id)
         self._admin = admin(settings)
@@ -221,6 +273,21 @@ class Delta:
         """Has a thread do in advance what can be."""
         self._preparing = threading.Thread(target=self._prepare, name="delta", daemon=True)
         self._preparing.start()
+
+    def advance(self, go_on: Callable[[], None], few: int) -> None:
+        """Does in advance all that can be. `go_on` is called now and then, and raises where it is to end.
+
+        1. reads, until no more than `few` records came meanwhile; 2. compares; 3. writes. What fails is raised: where
+        consumers wait there would be no time for it.
+        """
+        came = True
+        while came:
+            ends = (self._old, self._now(self._old)), (self._new, self._now(self._new))
+            many = sum(end.records_since(result.position) for result, end in ends) > few
+            keys = [r.read(self._consumer, end, self._settings.request_timeout_s, go_on) for r, end in ends]
+            # the ends of transactions count as records, and are never read
+            came = many and any(keys)
+        self._tell(touch_up(self._old.changes, self._new.changes, self._fold, reverse=self._reverse))
 
     def prepared(self) -> None:
         """Waits until what could be done in advance is done."""
@@ -243,6 +310,10 @@ class Delta:
         rest = touch_up(self._old.only(self._open), self._new.only(self._open), self._fold, reverse=self._reverse)
         return TouchUp(values={**self._compared, **rest.values})
 
+    def changed_ratio(self, touched: TouchUp) -> float:
+        """Share of all keys in which the results differ at the switch cut."""
+        return changed_ratio(self._recorded, touched, at_cut(self._fold, touched.values.keys()))
+
     def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:
         """Writes the touched keys. Returns the delta's segments: a key is taken from the first one that has it."""
         segment, ahead = self._ahead or (None, {})
@@ -257,6 +328,11 @@ class Delta:
         # what was compared in advance, and the other touched keys
         self._compared: dict[str, tuple[str | None, str | None]] = {}
         self._open: set[str] = set()
+
+    def _tell(self, touched: TouchUp) -> None:
+        ahead = {key: new for key, (_, new) in touched.values.items()}
+        self._ahead = (self._topic.append(ahead.items()), ahead) if ahead else None
+        self._compared = touched.values
 
     def _prepare(self) -> None:
         try:
@@ -285,7 +361,7 @@ class Delta:
             raise SwitchyardError("the operation is over")
 
     def _read(self, result: _Since, end: ResultPosition) -> set[str]:
-        return result.read(self._consumer, end, self._settings.request_timeout_s)
+        return result.read(self._consumer, end, self._settings.request_timeout_s, self._go_on)
 
     def _now(self, result: _Since) -> ResultPosition:
         position = result.position.topics
@@ -295,19 +371,24 @@ class Delta:
 
 
 def _lookup(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for rows in _rows_of(fold, keys):
+        for key, live, new in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            found[key] = live, new
+    return found
+
+
+def _rows_of(fold: Path, keys: Set[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of `keys`: key, live value, new value."""
     if not keys:
-        return {}
+        return
     if not fold.exists():
         raise SwitchyardError(f"the evidence {fold} is gone", fix="run `switchyard diff` again")
     import pyarrow.compute as pc
 
     wanted = _strings(keys)
-    found: dict[str, tuple[str | None, str | None]] = {}
     for batch in _batches(fold):
-        rows = batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
-        for key, live, new in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            found[key] = live, new
-    return found
+        yield batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
 
 
 def _strings(values: Iterable[str]) -> pa.StringArray:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.model.names import result_topic
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import ReleaseSpec
 from pipelines.settings import Settings
@@ -16,12 +15,17 @@ from pipelines.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Samples lie in a registry entry. Kafka takes no record over 1 MB: a diff would fail when all else of it is done; and every
+# command, driver and follower reads the entry from then on, so it is a quarter of that. The rest of it is far less.
+SAMPLES_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What a diff of two results found. Counts of keys (tables) or of records by identity (streams).
 
-    `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values.
+    `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as
+    many as were asked for and fit.
     """
 
     only_live: int
@@ -54,10 +58,8 @@ class Comparison:
         return cls(**{**values, "samples": tuple(values.get("samples", ()))})
 
 
-def folded(
-    spark: SparkSession, settings: Settings, spec: ReleaseSpec, generation: int, upto: ResultPosition
-) -> DataFrame:
-    """A result as of a position: `identity string, key string, value string`.
+def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: ResultPosition) -> DataFrame:
+    """A result as of a position of its topic: `identity string, key string, value string`.
 
     A table: one row per key, the last value; deleted keys are left out. A stream: one row per record, its identity
     being key and source record, or key and value where it names none; `copies` counts repetitions.
@@ -66,7 +68,7 @@ def folded(
 
     from pipelines.engine.frames import read_range
 
-    topic = result_topic(spec.release, generation)
+    [topic] = upto.topics
     raw = read_range(spark, settings, topic, {}, upto.of(topic))
     key, value = F.col("key").cast("string"), F.col("value").cast("string")
     if spec.table:
@@ -75,7 +77,7 @@ def folded(
         )
         rows = last.select(F.col("key").alias("identity"), "key", F.col("last.value").alias("value"))
         return rows.where(F.col("value").isNotNull())
-    source = F.expr("filter(headers, h -> h.key = 'source')[0].value").cast("string")
+    source = F.expr("get(filter(headers, h -> h.key = 'source'), 0).value").cast("string")
     rows = raw.select(
         key.alias("key"), value.alias("value"), F.concat_ws("|", key, F.coalesce(source, value)).alias("identity")
     )
@@ -149,8 +151,20 @@ def compare(
         changed=changed,
         identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
         columns={name: int(count) for name, count in counted.items() if count},
-        samples=tuple({"key": _json(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked),
+        samples=fitting({"key": _json(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked),
     )
+
+
+def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES) -> tuple[dict[str, Any], ...]:
+    """Those of `samples`, in order, that fit together; one too large for what is left is left out."""
+    found, left = [], limit_bytes
+    for sample in samples:
+        # with escapes and spaces: never less than the entry takes
+        size = len(json.dumps(sample)) + 1
+        if size <= left:
+            found.append(sample)
+            left -= size
+    return tuple(found)
 
 
 def _json(text: str | None) -> Any:

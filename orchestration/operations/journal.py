@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from orchestration.operations.context import Context, refuse_blocked
 from orchestration.operations.plan import Plan
-from orchestration.operations.stages import AppendSwitch
+from orchestration.operations.stages import AppendGeneration, AppendSwitch, BeginGeneration
+from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.registry import Closed, Entry, Opened, Operation, RegistryState
-from pipelines.model.switch import abortion, expired
+from pipelines.model.registry import Carried, Closed, Entry, Holder, Opened, Operation, RegistryState, fold
+from pipelines.model.switch import abortion, emptying, expired
 
 
 def ending(state: RegistryState, operation: Operation, outcome: str, detail: str) -> list[Entry]:
@@ -33,6 +34,12 @@ def aborting(state: RegistryState, operation_id: str, reason: str | None) -> lis
     return [] if operation.closed else ending(state, operation, "abandoned", reason or "aborted by order")
 
 
+def standing(registry: Registry) -> RegistryState:
+    """The registry as if operations whose deadline has passed had been ended: what a plan is made on, which writes nothing."""
+    state = registry.state()
+    return fold(state, expired(state, now_ms()))
+
+
 def expire(registry: Registry) -> RegistryState:
     """Ends operations whose deadline has passed; writes nothing if there are none."""
     state = registry.state()
@@ -44,8 +51,10 @@ def expire(registry: Registry) -> RegistryState:
 def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryState:
     """Opens the plan's operation, or finds it open already. `also`: entries of the same step.
 
-    Raises Refused while another operation is under way on one of its releases.
+    Raises Refused while another operation is under way on one of its releases, or another process that lives carries this one out.
     """
+    mine = this_process(context.settings)
+    carried = Carried(id=plan.id, holder=mine)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
         entries = expired(state, now_ms())
@@ -60,7 +69,15 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
         if known is not None:
             if known.closed is not None:
                 raise Refused(f"{plan.id} is {known.closed.outcome}: {known.closed.detail}", fix="make a new plan")
-            return entries
+            carrier = known.carrier
+            if carrier == mine:
+                return entries
+            if carrier is not None and is_alive(carrier, context.settings):
+                raise Refused(
+                    f"{plan.id} is being carried out by process {carrier.pid} on {carrier.host}",
+                    fix="wait for it; or end that process, then try again",
+                )
+            return [*entries, carried]
         opened = Opened(
             id=plan.id,
             name=plan.operation,
@@ -69,7 +86,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             deadline_ms=now_ms() + int(plan.deadline_s * 1000),
             plan=plan.for_journal(),
         )
-        return [*entries, opened, *also]
+        return [*entries, opened, carried, *also]
 
     return context.registry.step(decide, op=plan.id, reason=plan.reason)
 
@@ -77,7 +94,9 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
 def _refuse_changed(state: RegistryState, plan: Plan) -> None:
     """Raises Refused if the alias has been switched since the plan: before anything of it pauses or waits."""
     for stage in plan.stages:
-        if isinstance(stage, AppendSwitch):
+        if isinstance(stage, BeginGeneration):
+            refuse_other_generation(state, stage)
+        if isinstance(stage, AppendSwitch | AppendGeneration):
             chain = state.chains.get(stage.alias, ())
             if len(chain) + 1 != stage.number:
                 raise Refused(
@@ -86,15 +105,30 @@ def _refuse_changed(state: RegistryState, plan: Plan) -> None:
                 )
 
 
+def refuse_other_generation(state: RegistryState, stage: BeginGeneration) -> None:
+    """Raises Refused if the release is in another generation, or its alias at another switch, than when the plan was made."""
+    release = state.releases[stage.release]
+    links = len(state.chains.get(release.spec.app, ()))
+    if (stage.old is not None and release.generation != stage.old) or (
+        stage.links is not None and links != stage.links
+    ):
+        raise Refused(
+            f"{release.name}, or what is live of {release.spec.app}, has changed since the plan was made",
+            fix="make a new plan, and look at it",
+        )
+
+
 def finish(context: Context, plan: Plan, detail: str = "") -> None:
     """Closes the operation as done, if it is open."""
     _close(context, plan.id, "done", detail)
 
 
-def fail(context: Context, plan_id: str, error: BaseException) -> None:
-    """Closes the operation as failed; its switch, if it had one, is aborted."""
+def fail(context: Context, plan_id: str, error: BaseException, also: Sequence[Entry] = ()) -> None:
+    """Closes the operation as failed, if it is this process that carries it out; its switch, if it had one, is aborted.
+    `also`: entries of the same step.
+    """
     detail = error.what if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
-    _close(context, plan_id, "failed", detail)
+    _close(context, plan_id, "failed", detail, also, only_by=this_process(context.settings))
 
 
 def under_way(state: RegistryState, operation_id: str) -> Operation:
@@ -111,26 +145,60 @@ def under_way(state: RegistryState, operation_id: str) -> Operation:
     return operation
 
 
-def abandon(context: Context, operation_id: str, *, reason: str | None = None) -> None:
-    """Ends an operation for whoever began it. Raises as `under_way` does."""
-    under_way(context.registry.state(), operation_id)
-    _close(context, operation_id, "abandoned", reason or "by order")
+def abandon(context: Context, operation_id: str, *, reason: str | None = None, also: Sequence[Entry] = ()) -> None:
+    """Ends an operation for whoever began it. `also`: entries of the same step.
+
+    Raises as `under_way` does, and Refused for one that empties a result and has begun to: what is there is neither the
+    old table nor the new one.
+    """
+    state = context.registry.state()
+    under_way(state, operation_id)
+    if (release := emptying(state, operation_id)) is not None:
+        raise Refused(
+            f"{operation_id} empties {release}, which can only be finished",
+            fix=f"`switchyard resume {operation_id}`",
+        )
+    _close(context, operation_id, "abandoned", reason or "by order", also)
 
 
-def _close(context: Context, operation_id: str, outcome: str, detail: str) -> None:
+def _close(
+    context: Context, operation_id: str, outcome: str, detail: str, also: Sequence[Entry] = (), *,
+    only_by: Holder | None = None,
+) -> None:  # fmt: skip
     def decide(state: RegistryState) -> Sequence[Entry]:
         operation = state.operations.get(operation_id)
-        return [] if operation is None or operation.closed else ending(state, operation, outcome, detail)
+        if operation is None or operation.closed:
+            return []
+        if only_by is not None and operation.carrier not in (None, only_by):
+            return []
+        return [*ending(state, operation, outcome, detail), *also]
 
     context.registry.step(decide, op=operation_id)
 
 
-def journaled(context: Context, plan: Plan, work: Callable[[], None], also: Sequence[Entry] = ()) -> None:
-    """Opens the operation, does `work`, closes it; what `work` raises closes it as failed, Ctrl-C included."""
+def journaled(
+    context: Context,
+    plan: Plan,
+    work: Callable[[], None],
+    also: Sequence[Entry] = (),
+    *,
+    stays_open: Callable[[RegistryState], bool] = lambda _: False,
+    give_up: Sequence[Entry] = (),
+) -> None:
+    """Opens the operation, does `work`, closes it; what `work` raises closes it as failed, Ctrl-C included.
+
+    `stays_open`: whether the registry is such that it can't be left as it is, and has to be resumed or abandoned.
+    `give_up`: entries of the step that closes it as failed.
+    """
     begin(context, plan, also)
     try:
         work()
     except BaseException as error:
-        fail(context, plan.id, error)
+        if not stays_open(context.registry.state()):
+            fail(context, plan.id, error, give_up)
+        elif isinstance(error, SwitchyardError):
+            error.fix = (
+                f"{error.fix}; then `switchyard resume {plan.id}`" if error.fix else f"`switchyard resume {plan.id}`"
+            )
         raise
     finish(context, plan)

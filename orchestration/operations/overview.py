@@ -7,21 +7,24 @@ from dataclasses import dataclass
 
 from orchestration.operations import journal
 from orchestration.operations.context import Context
+from orchestration.operations.in_use import notes
 from pipelines.engine.lease import held_by
+from pipelines.errors import Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Entry, Operation, Release
+from pipelines.model.registry import Entry, Operation, RegistryState, Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseStatus:
-    """A release with what is known of its driver. `holder`: who runs it, in words; None: nobody."""
+    """A release with what is known of its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`."""
 
     release: Release
     beat: Heartbeat | None
     holder: str | None
     live: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def health(self) -> str:
@@ -32,8 +35,8 @@ class ReleaseStatus:
 
 
 def statuses(context: Context) -> list[ReleaseStatus]:
-    """Every release that is not retired, by name."""
-    state = context.registry.state()
+    """Every release that is not retired, by name; operations past their deadline are ended first."""
+    state = _expired(context)
     beats = latest_heartbeats(context.settings) if state.releases else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
@@ -46,6 +49,7 @@ def statuses(context: Context) -> list[ReleaseStatus]:
                 beat=current,
                 holder=held_by(release, beat, context.settings, at_ms=now_ms()),
                 live=live is not None and live.new == release.name,
+                notes=tuple(notes(state, release)),
             )
         )
     return out
@@ -53,15 +57,29 @@ def statuses(context: Context) -> list[ReleaseStatus]:
 
 def open_operations(context: Context) -> list[Operation]:
     """Operations under way, oldest first; those past their deadline are ended first."""
-    return [o for o in journal.expire(context.registry).operations.values() if o.closed is None]
+    return [o for o in _expired(context).operations.values() if o.closed is None]
 
 
 def audit(context: Context, name: str | None = None) -> Iterator[Entry]:
-    """The registry's entries, oldest first; only those of a release, app or operation, if `name` is given."""
-    context.registry.state()
+    """The registry's entries, oldest first; only those of a release, app or operation, if `name` is given.
+
+    Operations past their deadline are ended first, and so are among them.
+    """
+    operations = _expired(context).operations
     for entry in context.registry.entries:
-        if name is None or name in _subjects(entry):
+        # what was done by an operation on a release is of that release, whatever it names itself
+        known = operations.get(entry.op or "")
+        if name is None or name in _subjects(entry) or (known is not None and name in _subjects(known.opened)):
             yield entry
+
+
+def _expired(context: Context) -> RegistryState:
+    """The registry after `journal.expire`; for a user who may only read it, as it is."""
+    try:
+        return journal.expire(context.registry)
+    except Refused as error:
+        context.say(f"an operation is past its deadline, and can't be ended from here: {error.what}; {error.fix}")
+        return context.registry.known
 
 
 def _subjects(entry: Entry) -> set[str]:

@@ -30,6 +30,7 @@ class Table:
 class Plan:
     """What an operation would do. `facts`: name -> value, in the order to show; `undo`: how and until when to go back.
 
+    `figures`: what the facts and tables say in words, as numbers for scripts and the audit, by names with units.
     `deadline_s`: how long, once begun, it may block its releases before anyone may end it.
     """
 
@@ -39,6 +40,7 @@ class Plan:
     stages: tuple[Stage, ...]
     alias: str | None = None
     facts: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     warnings: tuple[str, ...] = ()
     undo: str = ""
@@ -56,6 +58,7 @@ class Plan:
             "releases": list(self.releases),
             "alias": self.alias,
             "facts": self.facts,
+            "figures": self.figures,
             "tables": [{"title": t.title, "columns": t.columns, "rows": t.rows} for t in self.tables],
             "stages": self.steps(),
             "warnings": list(self.warnings),
@@ -64,7 +67,12 @@ class Plan:
 
     def for_journal(self) -> dict[str, Any]:
         """What the journal keeps, for whoever resumes."""
-        return {"facts": self.facts, "stages": [to_journal(stage) for stage in self.stages], "undo": self.undo}
+        return {
+            "facts": self.facts,
+            "figures": self.figures,
+            "stages": [to_journal(stage) for stage in self.stages],
+            "undo": self.undo,
+        }
 
     @classmethod
     def from_journal(cls, opened: Opened | Proposed) -> Plan:
@@ -76,6 +84,7 @@ class Plan:
             alias=opened.alias,
             stages=tuple(from_journal(stage) for stage in opened.plan.get("stages", [])),
             facts=opened.plan.get("facts", {}),
+            figures=opened.plan.get("figures", {}),
             undo=opened.plan.get("undo", ""),
             reason=opened.reason,
         )

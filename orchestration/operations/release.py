@@ -11,9 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from expectations.names import require_suite
 from orchestration.operations import journal
 from orchestration.operations.apply import Applier, owned_topics, starting_state
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
+from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
+from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.plan import Plan, join, new_id
 from orchestration.operations.stages import (
     AwaitStopped,
@@ -33,7 +36,6 @@ from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.follow import committed_number
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets
 from pipelines.kafka.registry import now_ms
@@ -51,19 +53,76 @@ from pipelines.model.registry import (
     ReleaseSpec,
     Staged,
     StateSet,
+    WantedSet,
 )
 
 # journaled: others on these releases wait until they are closed
-_JOURNALED = {"diff", "promote", "rollback", "retire"}
+_JOURNALED = {"diff", "promote", "rollback", "retire", "reset", "undo", "clean"}
 
 
 def execute(context: Context, plan: Plan) -> None:
     """Applies a plan. A journaled one blocks its releases meanwhile, and is resumed by applying it again."""
     applier = Applier(context, plan)
     if plan.operation in _JOURNALED:
-        journal.journaled(context, plan, applier.run, applier.orders())
+        # a generation that is begun can only be finished, or undone: whoever fails on the way leaves it to `resume`
+        try:
+            journal.journaled(
+                context,
+                plan,
+                applier.run,
+                applier.orders(),
+                stays_open=lambda s: begun(s, plan.id),
+                give_up=_as_before(plan),
+            )
+        except BaseException:
+            _run_again(context, plan)
+            raise
     else:
         applier.run()
+
+
+def _as_before(plan: Plan) -> list[WantedSet]:
+    """What is wanted again of a release that a reset or an undo has stopped and then failed to change: it ran before."""
+    if plan.operation not in ("reset", "undo"):
+        return []
+    stopped = [s.release for s in plan.stages if isinstance(s, Want) and (s.wanted, s.before) == ("stopped", "running")]
+    return [WantedSet(release=name, wanted="running") for name in stopped]
+
+
+def _run_again(context: Context, plan: Plan) -> None:
+    """Starts what a plan had stopped before it failed, or was ended, without a change.
+
+    Only where the plan's own operation is over: one that was refused has stopped nothing, and what stands still may do so
+    for whoever is at work on it.
+    """
+    for entry in _as_before(plan):
+        try:
+            state = context.registry.state()
+            operation, release = state.operations.get(plan.id), state.releases[entry.release]
+            if operation is None or operation.closed is None or state.blocking(release.name) is not None:
+                continue
+            if begun(state, plan.id) or release.wanted != "running" or context.holder(release) is not None:
+                continue
+            where = context.launcher.launch(release.name)
+        except SwitchyardError as error:
+            context.say(f"{entry.release} could not be started again: {error}")
+            continue
+        context.say(f"{release.name} is as it was, and started again: {where}")
+
+
+def abandon(context: Context, operation_id: str, *, reason: str | None = None) -> None:
+    """Ends an operation for whoever began it. What it had stopped, and has not changed, runs on.
+
+    Raises as `journal.abandon` does.
+    """
+    state = context.registry.state()
+    opened = journal.under_way(state, operation_id).opened
+    if opened.name not in ("reset", "undo"):
+        journal.abandon(context, operation_id, reason=reason)
+        return
+    plan = Plan.from_journal(opened)
+    journal.abandon(context, operation_id, reason=reason, also=() if begun(state, operation_id) else _as_before(plan))
+    _run_again(context, plan)
 
 
 def default_code_dir() -> Path:
@@ -71,6 +130,12 @@ def default_code_dir() -> Path:
     import pipelines.apps
 
     return Path(pipelines.apps.__path__[0])
+
+
+def _how_to_fill(app: str) -> str:
+    from orchestration.sources import app_names
+
+    return f"create it{f', or fill it: `switchyard produce {app} --history 100000`' if app in app_names() else ''}"
 
 
 def plan_stage(
@@ -89,7 +154,7 @@ def plan_stage(
     folder's; `settings` are on top. `correction`: why unchanged code runs again. Raises BadUsage for an unknown app,
     topic or setting and for what the author must mend; Refused for a version staged already or without a change.
     """
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     known = state.of_app(app)
     number = version if version is not None else max((r.spec.version for r in known), default=0) + 1
     if number < 1:
@@ -102,18 +167,21 @@ def plan_stage(
         )
     given = dict(settings or {})
     if same_as is not None:
-        model = _model_for(state, app, same_as, code_dir)
+        model = model_for(state, app, same_as, code_dir)
         code, given = frozen(context.settings, model.spec.code_digest), {**model.spec.settings, **given}
         origin = model.name
     else:
         code, origin = freeze(code_dir or default_code_dir()), str(code_dir or "pipelines/apps")
     facts = _probe(context, code, app, given)
+    if facts["suite"] is not None:
+        # not at its first check, after all of history is read
+        require_suite(facts["suite"])
     inputs = {}
     for source, topic in facts["inputs"].items():
         partitions = partition_count(context.settings, topic)
         if partitions is None:
             raise BadUsage(f"input {source} of {app}: there is no topic {topic}",
-                           fix=f"create it, or fill it: `switchyard produce {app} --history 100000`")  # fmt: skip
+                           fix=_how_to_fill(app))  # fmt: skip
         inputs[source] = InputSpec(topic=topic, partitions=partitions)
     before = _predecessor(state, known, app)
     spec = ReleaseSpec(
@@ -131,6 +199,7 @@ def plan_stage(
         suite=facts["suite"],
         watermark=facts["watermark"],
         comparable=facts["comparable"],
+        reset_allowed=facts["reset_allowed"],
         change=_change(before, facts, code.digest),
         correction=correction,
         platform=_platform(),
@@ -153,7 +222,10 @@ def plan_stage(
         CreateTopic(name=dead_letter_topic(name), partitions=1, config=dict(RESULT_STREAM)),
         RecordRelease(
             release=name,
-            entries=(Staged(spec=spec), GenerationStarted(release=name, generation=1, start=start)),
+            entries=(
+                Staged(spec=spec),
+                GenerationStarted(release=name, generation=1, start=start, processed=processed(context, state, spec)),
+            ),
         ),
     )
     return Plan(
@@ -172,11 +244,12 @@ def plan_stage(
             + (f", about {replay / rate:,.0f} s at {rate:,.0f} records/s" if rate else ""),
         },
         warnings=_schema_warnings(before, spec),
-        undo=f"switchyard retire {name} --execute",
+        undo=f"switchyard retire {name} --after 0s --execute",
     )
 
 
-def _model_for(state: RegistryState, app: str, same_as: str, code_dir: Path | None) -> Release:
+def model_for(state: RegistryState, app: str, same_as: str, code_dir: Path | None) -> Release:
+    """The release of `app` whose frozen code is asked for. Raises BadUsage for another app's, or beside a folder."""
     if code_dir is not None:
         raise BadUsage(f"code of the folder {code_dir} and the same as {same_as} can't both be", fix="leave one out")
     model = find_release(state, same_as)
@@ -265,8 +338,11 @@ def _probe(context: Context, code: FrozenCode, app: str, settings: Mapping[str, 
 
 
 def plan_start(context: Context, name: str, *, force: bool = False, reason: str | None = None) -> Plan:
-    """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives."""
-    state = journal.expire(context.registry)
+    """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives.
+
+    Raises Refused where retention has deleted what it has not read: its first batch would fail.
+    """
+    state = journal.standing(context.registry)
     release = find_release(state, name)
     if release.state in ("retired", "aborted"):
         raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
@@ -278,9 +354,12 @@ def plan_start(context: Context, name: str, *, force: bool = False, reason: str 
     if release.state == "failed":
         context.say(f"{release.name} failed before: {release.failure}")
         if starting_state(state, release) == "hydrating":
-            # a candidate never goes on from its own bad state
-            generation += 1
+            # a candidate never goes on from its own bad state; refused before there is a topic of it
+            refuse_blocked(state, release.name)
+            generation = max(release.generations) + 1
             stages = (*_fresh(context, release, generation), *stages)
+    if generation == release.generation:
+        _refuse_cut_off(context, release)
     return Plan(
         id=new_id("start"),
         operation="start",
@@ -288,15 +367,34 @@ def plan_start(context: Context, name: str, *, force: bool = False, reason: str 
         stages=stages,
         reason=reason,
         facts={"state": release.state, "generation": str(generation)},
+        # one that begins anew stands nowhere yet
+        warnings=(moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else (),
         undo=f"switchyard stop {release.name} --execute",
     )
 
 
+def _refuse_cut_off(context: Context, release: Release) -> None:
+    last = progress_of(context, release)
+    stands = last.boundary.position if last is not None else release.start
+    if stands is not None and context.holder(release) is None and (gone := cut_off(context, release, stands)):
+        raise Refused(
+            f"{release.name} can't go on where it stands: gone is {join(gone)}",
+            fix=f"`switchyard reset {release.name} --to-earliest` reads what there is",
+        )
+
+
 def _fresh(context: Context, release: Release, generation: int) -> tuple[Stage, ...]:
-    """The stages by which a release begins anew, from the first offsets that its inputs still have."""
+    """The stages by which a release begins anew, from where it began, or the first offsets that its inputs still have."""
     spec = release.spec
     first = first_offsets(context.settings, sorted({i.topic for i in spec.inputs.values()}))
-    start = SourcePosition(sources={source: first[i.topic] for source, i in spec.inputs.items()})
+    # where it was told to begin, as far as that is there still
+    begun_at = release.generations[release.generation].start.sources
+    start = SourcePosition(
+        sources={
+            source: {p: max(o, begun_at.get(source, {}).get(p, o)) for p, o in first[i.topic].items()}
+            for source, i in spec.inputs.items()
+        }
+    )
     config = RESULT_TABLE if spec.table else RESULT_STREAM
     topic = result_topic(release.name, generation)
     return (
@@ -307,7 +405,7 @@ def _fresh(context: Context, release: Release, generation: int) -> tuple[Stage, 
 
 def plan_stop(context: Context, name: str, *, timeout_s: float = 120.0, reason: str | None = None) -> Plan:
     """Stops a release's driver at a boundary."""
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     release = find_release(state, name)
     refuse_blocked(state, release.name)
     live = live_release(state, release.spec.app)
@@ -337,13 +435,11 @@ def plan_retire(
 
     Raises Refused while it is live, younger out of use than `after_s`, or needed by a release or a follower, naming who.
     """
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     release = find_release(state, name)
-    app = release.spec.app
     if release.state == "retired" and not _left_of(context, state, release):
         raise Refused(f"{release.name} is retired already", fix="nothing is left to do")
-    if live_release(state, app) is release:
-        raise Refused(f"{release.name} is live", fix="promote or roll back to another release first")
+    refuse_live(state, release)
     refuse_blocked(state, release.name)
     idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(context, release)) / 1000
     # one that was left half retired can't be used any more: the rest goes at once
@@ -352,10 +448,7 @@ def plan_retire(
             f"{release.name} has been out of use for {idle_s:,.0f} s only, less than --after {after_s:,.0f} s",
             fix="wait, or say a shorter one, as in --after 0s",
         )
-    needed = needed_by(context, state, release)
-    if needed:
-        raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix="let them pass, or remove a follower that is gone: `switchyard forget-follower`")  # fmt: skip
+    refuse_needed(context, state, release)
     others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
     shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
     topics = [*owned_topics(state, release.name), *_delta_topics(state, release)]
@@ -396,27 +489,18 @@ def _out_of_use_ms(context: Context, release: Release) -> int:
 
 def _delta_topics(state: RegistryState, release: Release) -> list[str]:
     mine = {e.forward.topic for e in state.evidence if e.forward and release.name in (e.live, e.new)}
-    return sorted(mine)
-
-
-def needed_by(context: Context, state: RegistryState, release: Release) -> list[str]:
-    """Registered followers that have not passed the last switch that this release has a part in."""
+    # of a reset that cleared a result
     chain = state.chains.get(release.spec.app, ())
-    parts = [s.number for s in chain if release.name in (s.old, s.new)]
-    if not parts:
-        return []
-    # a follower needs its result until it has passed the switch away from it
-    passed = next((s.number for s in reversed(chain) if s.old == release.name), max(parts) + 1)
-    return [
-        f"follower {group}"
-        for group in state.followers.get(release.spec.app, ())
-        if (committed_number(context.settings, group, release.spec.app, chain) or 0) < passed
-    ]
+    mine |= {segment.topic for s in chain if s.old == s.new == release.name for segment in s.delta}
+    return sorted(mine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hydration:
-    """How far a release is. `eta_s`: seconds to the end of the input as it is now, at the rate so far; None: unknown."""
+    """How far a release is. `eta_s`: seconds to the end of the input as it is now, at the rate so far; None: unknown.
+
+    `error`: what its driver is in trouble with, and tries again.
+    """
 
     release: str
     position_records: int
@@ -425,6 +509,7 @@ class Hydration:
     behind_records: int | None
     eta_s: float | None
     done: bool
+    error: str | None = None
 
 
 def wait_ready(
@@ -442,7 +527,7 @@ def wait_ready(
     if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; Refused if its
     input no longer begins where the live one's did.
     """
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     release = find_release(state, name)
     _same_start(context, state, release)
     began, caught_up_at = context.monotonic(), None
@@ -516,6 +601,7 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         behind_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
         eta_s=lag / rate if rate > 0 else None,
         done=lag == 0,
+        error=beat.error,
     )
 
 
@@ -531,7 +617,8 @@ def _same_start(context: Context, state: RegistryState, release: Release) -> Non
     ]
     if not cut:
         return
-    what = f"retention has cut the history of {release.name}: {join(cut)}"
+    how = "a reset has cut" if release.generation > 1 else "retention has cut"
+    what = f"{how} the history of {release.name}: {join(cut)}"
     if release.spec.correction is None:
         raise Refused(
             what, fix="restore the input from an archive, or accept it: stage a version with --correction REASON"

@@ -43,19 +43,127 @@ class RecordRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginGeneration:
-    """Has a release run from fresh state, from `start` on, into the generation's own topic."""
+    """Has a release go on in another generation: one from `start` on, or, with `again`, one that there was before.
+
+    `keeps`: it has the state of the generation before. `result`, `meet`, `cleared`, `until`, `then`,
+    `max_records_per_batch`: as the registry's entry has them. `state`: what the release is then; None: as it was.
+    What the plan was made on, None: whatever it is. `old`: the generation that ends; `links`: how many switches the
+    alias has had; `at`: where that generation ends.
+    """
 
     release: str
     generation: int
     start: SourcePosition
+    again: bool = False
+    keeps: bool = False
+    result: int | None = None
+    meet: bool = False
+    cleared: bool = False
+    until: SourcePosition | None = None
+    then: SourcePosition | None = None
+    max_records_per_batch: int | None = None
+    state: ReleaseState | None = None
+    old: int | None = None
+    links: int | None = None
+    at: SourcePosition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishBatch:
+    """Runs a stopped release until Spark's log has the batch that Kafka has, and no further."""
+
+    release: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seize:
+    """Takes the lease of a stopped release for this process, so that no driver starts while it is changed."""
+
+    release: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBack:
+    """Ends the lease that `Seize` took."""
+
+    release: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InheritState:
+    """Makes the checkpoint of a new generation: the state of `old`, which stands `at`, standing at `position`."""
+
+    release: str
+    old: int
+    generation: int
+    at: SourcePosition
+    position: SourcePosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """Writes a tombstone for every key of the result that the release goes on writing."""
+
+    release: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Waits until the generation has read to exactly where the one before ended."""
+
+    release: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareGenerations:
+    """Compares the results of two generations of a release at the same input, and writes what takes the old to the new."""
+
+    release: str
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteClearing:
+    """Writes a tombstone for every key of the old generation's result, for consumers that go on in the new one's."""
+
+    release: str
+    old: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendGeneration:
+    """Appends to the alias's chain that a release goes on in another result: from the old one's end to, with `met`, where
+    the new one stands at the same input; else to its beginning.
+    """
+
+    alias: str
+    number: int
+    release: str
+    old: int
+    new: int
+    met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitFollowers:
+    """Waits until no registered follower of `alias` needs what lies before switch `number`."""
+
+    alias: str
+    number: int
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """Sets what is wanted of a release."""
+    """Sets what is wanted of a release. `before`: what was, to which an operation that changes nothing goes back."""
 
     release: str
     wanted: Literal["running", "stopped"]
+    before: Literal["running", "stopped"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +234,28 @@ class ChooseStart:
 
     release: str
     other: str
-    allowed: Literal["gap", "duplicates"] | None
+    allowed: Literal["gap", "duplicates", "either"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """Folds both results as of the flagged boundary, compares them, and records what it found as evidence."""
+    """Folds both results as of the flagged boundary, or of where each one stands if one is dead, compares them, and
+    records what it found as evidence.
+    """
 
     live: str
     new: str
     tolerance: float
     samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareDelta:
+    """Does of `WriteDelta` what can be done before anyone is asked to meet: consumers then wait for what comes after it."""
+
+    evidence: str
+    old: str
+    new: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +311,25 @@ class DeleteFiles:
     evidence: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteCheckpoint:
+    """Deletes the checkpoints of a generation that is over."""
+
+    release: str
+    generation: int
+
+
+# what a reset and its undo are made of, besides what others have, too
+GenerationStage = (
+    BeginGeneration | FinishBatch | Seize | GiveBack | InheritState | Tombstone | Reach | CompareGenerations | WriteClearing
+    | AppendGeneration | AwaitFollowers | DeleteCheckpoint
+)  # fmt: skip
+
 Stage = (
     StoreCode | CreateTopic | RecordRelease | BeginGeneration | Want | Launch | AwaitStopped | SetState | Align | FlagBoundary | Meet
-    | Fence | ChooseStart | Compare | WriteDelta | AppendSwitch | AbortSwitch | DeleteTopic | DeleteGroup | DeleteFiles
+    | Fence | ChooseStart | Compare | PrepareDelta | WriteDelta | AppendSwitch | AbortSwitch | DeleteTopic | DeleteGroup
+    | DeleteFiles | FinishBatch | Seize | GiveBack | InheritState | Tombstone | Reach | CompareGenerations | WriteClearing
+    | AppendGeneration | AwaitFollowers | DeleteCheckpoint
 )  # fmt: skip
 
 
@@ -209,7 +344,40 @@ def describe(stage: Stage) -> str:
         case RecordRelease():
             return f"enter {stage.release} in the registry"
         case BeginGeneration():
-            return f"begin generation {stage.generation} of {stage.release}, from fresh state"
+            how = (
+                "its own state, where it ended"
+                if stage.again
+                else "the state as it is"
+                if stage.keeps
+                else "fresh state"
+            )
+            until = ", up to the given end" if stage.until and not stage.then else ""
+            until = ", and leave out the given record" if stage.then else until
+            return f"begin generation {stage.generation} of {stage.release}{' again' if stage.again else ''}, from {how}{until}"
+        case FinishBatch():
+            return f"finish the batch of {stage.release} that Kafka has and Spark's log has not"
+        case Seize():
+            return f"take the right to run {stage.release}, so that nobody starts it meanwhile"
+        case GiveBack():
+            return f"give the right to run {stage.release} back"
+        case InheritState():
+            return f"keep generation {stage.old}'s state of {stage.release} for generation {stage.generation}, by hard links, at the new position"
+        case Tombstone():
+            return f"write a tombstone for each key of the result of {stage.release}"
+        case Reach():
+            return f"wait until {stage.release} has read to exactly where the old result ended"
+        case CompareGenerations():
+            return f"compare the results of generations {stage.old} and {stage.new} of {stage.release} there, for consumers of tables"
+        case WriteClearing():
+            return (
+                f"write a tombstone for each key of generation {stage.old} of {stage.release}, for consumers that go on"
+            )
+        case AppendGeneration():
+            return f"append switch {stage.number} to {stage.alias}: from generation {stage.old} of {stage.release} to {stage.new}"
+        case AwaitFollowers():
+            return f"wait until the followers of {stage.alias} have passed switch {stage.number}, at most {stage.timeout_s:g} s"
+        case DeleteCheckpoint():
+            return f"delete the checkpoint of generation {stage.generation} of {stage.release}"
         case Want():
             return f"want {stage.release} {stage.wanted}"
         case Launch():
@@ -231,7 +399,9 @@ def describe(stage: Stage) -> str:
             how = f", with {stage.allowed} allowed" if stage.allowed else ""
             return f"choose where consumers go on in {stage.release}{how}"
         case Compare():
-            return f"compare the results of {stage.live} and {stage.new} as of that boundary, and record the evidence"
+            return f"compare the results of {stage.live} and {stage.new} as of there, and record the evidence"
+        case PrepareDelta():
+            return f"write what has changed since evidence {stage.evidence} so far, while consumers read on"
         case WriteDelta():
             return f"write what changed since evidence {stage.evidence} for consumers of tables"
         case AppendSwitch():

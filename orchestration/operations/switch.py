@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from orchestration.operations import journal
+from orchestration.operations.backlog import Backlog, ahead, backlog_of, too_old
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.evidence import Comparison
+from orchestration.operations.generations import progress_of
+from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.plan import Plan, new_id
 from orchestration.operations.stages import (
     AbortSwitch,
@@ -27,21 +30,26 @@ from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import EvidenceRecorded, RegistryState, Release, VerdictRecorded
-from pipelines.model.switch import choose_start
+from pipelines.model.switch import choose_start, of_generation
 
 # approvals take minutes; a diff older than this says too little about now
 MAX_EVIDENCE_AGE_S = 600.0
 # a driver that pauses finishes its batch first
 _PAUSE_TIMEOUT_S = 120.0
+# for comparing results of any size
+_COMPARE_TIMEOUT_S = 1800.0
 
 
 def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: int = 10) -> Plan:
     """Compares a release with the live one at exactly the same boundary. `tolerance`: relative, for floating point."""
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     new = find_release(state, name)
     live = _other(state, new)
+    for release in (new, live):
+        refuse_unfinished(state, release)
     if not are_compared(new, live):
         raise Refused(
             f"{new.spec.app} states that two runs can't be compared", fix="check it instead: `switchyard check`"
@@ -62,7 +70,7 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
             Compare(live=live.name, new=new.name, tolerance=tolerance, samples=samples),
         ),
         facts={"live": live.name, "new": new.name},
-        deadline_s=1800.0,
+        deadline_s=_COMPARE_TIMEOUT_S,
     )
 
 
@@ -92,10 +100,10 @@ def _meeting(
 def _other(state: RegistryState, release: Release) -> Release:
     live = live_release(state, release.spec.app)
     if live is release:
-        # the live one is compared with the one to which it could go back
-        standby = [r for r in state.of_app(release.spec.app) if r.state == "standby"]
-        if standby:
-            return standby[-1]
+        # the live one is compared with the one to which it would go back
+        back = before_live(state, release.spec.app)
+        if back is not None and back.state == "standby":
+            return back
         raise Refused(f"{release.name} is live and has no standby to compare with", fix="stage another version")
     if live is None:
         raise Refused(
@@ -103,6 +111,13 @@ def _other(state: RegistryState, release: Release) -> Release:
             fix=f"promote {release.name}, or another release, first",
         )
     return live
+
+
+def before_live(state: RegistryState, app: str) -> Release | None:
+    """The release that was live before the one that is: a rollback goes to it. None: there was none."""
+    chain = state.chains.get(app, ())
+    back = next((s.old for s in reversed(chain) if s.old not in (None, chain[-1].new)), None)
+    return state.releases[back] if back is not None else None
 
 
 def _require_running(context: Context, release: Release, beats: Mapping[str, Heartbeat]) -> None:
@@ -128,11 +143,20 @@ def _require_near(context: Context, release: Release, beats: Mapping[str, Heartb
         raise Refused(far, fix=f"`switchyard wait {release.name}`, then try again")
 
 
-def evidence_for(state: RegistryState, one: Release, other: Release) -> EvidenceRecorded | None:
-    """The newest evidence of two releases in their present generations, whichever was live then."""
+def evidence_for(state: RegistryState, one: Release, other: Release, *, apart: bool = False) -> EvidenceRecorded | None:
+    """The newest evidence of two releases in their present generations, whichever was live then.
+
+    `apart`: also one for which they did not meet, which is enough for a delta.
+    """
     wanted = {(one.name, one.generation), (other.name, other.generation)}
-    found = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
+    both = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
+    found = [e for e in both if apart or not e.apart]
     return found[-1] if found else None
+
+
+def recorded(state: RegistryState, diff_id: str) -> Comparison:
+    """What a diff that was carried out has found."""
+    return comparison(next(e for e in state.evidence if e.id == diff_id))
 
 
 def comparison(evidence: EvidenceRecorded) -> Comparison:
@@ -148,12 +172,14 @@ def plan_promote(
     max_evidence_age_s: float = MAX_EVIDENCE_AGE_S,
     max_changed: float | None = None,
     reason: str | None = None,
+    renewed: bool = False,
 ) -> Plan:
     """Moves the consumers of `app` to a release that is ready, checked and compared with the live one.
 
-    `max_changed`: refuse if a larger share of keys differs; None: report only. Raises Refused with all that is missing.
+    `max_changed`: refuse if a larger share of keys differs; None: report only. `renewed`: the evidence will be another
+    one when this is carried out, so that its age doesn't count. Raises Refused with all that is missing.
     """
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     alias = find_release(state, app).spec.app if app in state.releases else app
     new = find_release(state, app) if app in state.releases else version_of(state, app, version)
     live = live_release(state, alias)
@@ -166,7 +192,8 @@ def plan_promote(
     lacking = _not_ready(context, new, beats) + _not_checked(new, evidence, live, max_evidence_age_s)
     if live is not None:
         refuse_blocked(state, live.name)
-        lacking += _not_compared(new, live, evidence, max_evidence_age_s, max_changed)
+        refuse_unfinished(state, live)
+        lacking += _not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed)
         if held_by(live, beats.get(live.name), context.settings, at_ms=now_ms()) is None:
             lacking.append(f"{live.name}, which is live, isn't running: start it")
     if lacking:
@@ -175,10 +202,13 @@ def plan_promote(
             fix=f"`switchyard reprocess {alias}` does each in its turn",
         )
     stages: tuple[Stage, ...] = ()
+    backlog: Backlog | None = None
     if live is not None:
         stages = _meeting(context, new, live, switch=number, alias=alias)
         if new.spec.table and evidence is not None:
-            stages += (WriteDelta(evidence=evidence.id, old=live.name, new=new.name, max_changed=max_changed),)
+            backlog = backlog_of(context, evidence)
+            delta = WriteDelta(evidence=evidence.id, old=live.name, new=new.name, max_changed=max_changed)
+            stages = (*ahead(backlog, delta), *stages, delta)
     stages += (
         AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
                      evidence=evidence.id if evidence else None),
@@ -190,19 +220,44 @@ def plan_promote(
         alias=alias,
         stages=stages,
         reason=reason,
-        facts=_switch_facts(live, new, number, evidence),
-        undo=f"switchyard rollback {alias} --execute, in seconds, while {live.name} runs on as standby" if live else "",
-        deadline_s=_PAUSE_TIMEOUT_S + 3 * context.settings.switch_timeout_s,
+        facts=_switch_facts(live, new, number, evidence, backlog),
+        undo=_way_back(alias, new, live) if live else "",
+        deadline_s=_deadline_s(context, backlog),
     )
 
 
-def _switch_facts(live: Release | None, new: Release, number: int, evidence: EvidenceRecorded | None) -> dict[str, str]:
+def _deadline_s(context: Context, backlog: Backlog | None) -> float:
+    # twice the time that reading takes: others may use the cores
+    reading_s = 2 * backlog.seconds if backlog is not None else 0.0
+    return _PAUSE_TIMEOUT_S + 3 * context.settings.switch_timeout_s + reading_s
+
+
+def _way_back(alias: str, new: Release, live: Release) -> str:
+    command = f"switchyard rollback {alias} --leaving {new.name} --execute"
+    if not new.spec.table:
+        return f"{command}, in seconds, while {live.name} runs on as standby"
+    days = COMPACTION_LAG_MS // DAY_MS
+    return (
+        f"{command}, while {live.name} runs on as standby: in seconds, and first the time to read what both have written "
+        f"since the diff; {days} days after that, `switchyard diff {new.name}` first"
+    )
+
+
+def _switch_facts(
+    live: Release | None,
+    new: Release,
+    number: int,
+    evidence: EvidenceRecorded | None,
+    backlog: Backlog | None,
+) -> dict[str, str]:
     facts = {"from": live.name if live else "nothing", "to": new.name, "switch": str(number)}
     if evidence is not None:
         found = comparison(evidence)
         facts["evidence"] = (
             f"{evidence.id}: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical"
         )
+    if backlog is not None:
+        facts["since the diff"] = str(backlog)
     if new.verdict is not None:
         facts["checks"] = f"{new.verdict.passed} passed, {new.verdict.failed} failed"
     return facts
@@ -229,8 +284,15 @@ def _not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release 
         return [f"its result isn't checked (`switchyard check {new.name}`)"]
     if verdict.failed or verdict.errored:
         return [f"the checks failed: {', '.join(verdict.failures)}"]
+    if not verdict.passed:
+        # as `Verdict.ok`: what was skipped says nothing
+        return [f"none of its checks passed: all were skipped (`switchyard check {new.name}`)"]
     if live is not None and are_compared(new, live):
-        if evidence is None or verdict.evidence != evidence.id:
+        if verdict.evidence is None:
+            return [f"its last check was not of a diff, but of all that it had written (`switchyard check {new.name}`)"]
+        if evidence is None:
+            return [f"its last check was at {verdict.evidence}, of other releases (`switchyard check {new.name}`)"]
+        if verdict.evidence != evidence.id:
             return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
     elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
         # without a diff, whose age is looked at, it is the verdict's that says what is known of the newest data
@@ -241,7 +303,13 @@ def _not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release 
 
 
 def _not_compared(
-    new: Release, live: Release, evidence: EvidenceRecorded | None, max_age_s: float, max_changed: float | None
+    new: Release,
+    live: Release,
+    evidence: EvidenceRecorded | None,
+    max_age_s: float,
+    max_changed: float | None,
+    *,
+    renewed: bool = False,
 ) -> list[str]:
     if not are_compared(new, live):
         return []
@@ -253,6 +321,8 @@ def _not_compared(
         lacking.append(
             f"the diff is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
         )
+    elif new.spec.table and not renewed and (old := too_old(evidence, now_ms())) is not None:
+        lacking.append(f"{old} (`switchyard diff {new.name}`)")
     found = comparison(evidence)
     if max_changed is not None and found.ratio > max_changed:
         lacking.append(f"{found.ratio:.2%} of the keys differ, over --max-changed {max_changed:.2%}")
@@ -265,15 +335,17 @@ def plan_rollback(
     *,
     allowed: Literal["gap", "duplicates"] | None = None,
     fence: bool = False,
+    leaving: str | None = None,
     reason: str | None = None,
 ) -> Plan:
     """Moves the consumers of `app` back to the release that was live before, which ran on as standby.
 
-    With the live release dead or stuck there is no common boundary: tables are exact all the same, by the delta; for
+    `leaving`: the release that they are to leave; refused if another one is live by now, since what was live before that
+    one may be the very release that was left. With the live release dead or stuck there is no common boundary: tables are exact all the same, by the delta; for
     streams `allowed` says what consumers may see. `fence`: take a live release for stuck that still gives signs of life,
     as one whose batch doesn't end; its driver is fenced.
     """
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     chain = state.chains.get(app, ())
     if not chain:
         known = state.releases.get(app)
@@ -282,13 +354,17 @@ def plan_rollback(
             fix=f"name the app: `switchyard rollback {known.spec.app}`" if known else "promote a release first",
         )
     live = state.releases[chain[-1].new]
-    back = next((s.old for s in reversed(chain) if s.old not in (None, live.name)), None)
-    if back is None:
+    if leaving is not None and find_release(state, leaving) is not live:
+        raise Refused(
+            f"{live.name} is live since switch {chain[-1].number}, not {leaving}: someone has switched already",
+            fix=f"`switchyard log {app}` says who; to leave {live.name}, name it",
+        )
+    standby = before_live(state, app)
+    if standby is None:
         raise Refused(
             f"{live.name} is the first live release of {app}: there is nothing to go back to",
             fix="stage and promote another version",
         )
-    standby = state.releases[back]
     if standby.state != "standby":
         raise Refused(
             f"{standby.name} is {standby.state}, not a standby",
@@ -298,38 +374,64 @@ def plan_rollback(
         )
     for release in (live, standby):
         refuse_blocked(state, release.name)
+    refuse_unfinished(state, live)
     beats = latest_heartbeats(context.settings)
     _require_running(context, standby, beats)
-    evidence = evidence_for(state, standby, live)
-    if standby.spec.table and evidence is None:
-        raise Refused(f"{standby.name} and {live.name} were never compared", fix=f"`switchyard diff {live.name}` first")
     number = len(chain) + 1
+    dead = fence or _is_dead(context, live, beats.get(live.name))
+    evidence = evidence_for(state, standby, live, apart=True)
+    lacking = _no_delta(standby, live, evidence)
+    if lacking is not None:
+        if not dead:
+            raise Refused(lacking, fix=f"`switchyard diff {live.name}` first")
+        evidence = None
+    known_as = new_id("rollback")
+    delta: WriteDelta | None = None
+    backlog: Backlog | None = None
     warnings: tuple[str, ...] = ()
-    if fence or _is_dead(context, live, beats.get(live.name)):
+    # where none serves, one is made on the way
+    compared = known_as if lacking is not None else evidence.id if evidence else None
+    if standby.spec.table and compared is not None:
+        backlog = backlog_of(context, evidence) if evidence is not None else None
+        delta = WriteDelta(evidence=compared, old=live.name, new=standby.name, max_changed=None)
+    if dead:
         choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
         stages: tuple[Stage, ...] = (Fence(release=live.name), choose)
         warnings = _without_meeting(context, live, standby, allowed)
+        if lacking is not None:
+            stages += (Compare(live=live.name, new=standby.name, tolerance=0.0, samples=10),)
+            warnings += (f"{lacking}: the whole of both results is compared on the way, which takes a minute or more",)
     else:
         _require_near(context, standby, beats)
         stages = _meeting(context, standby, live, switch=number, alias=app)
-    if standby.spec.table and evidence is not None:
-        stages += (WriteDelta(evidence=evidence.id, old=live.name, new=standby.name, max_changed=None),)
+        # nobody waits at a barrier of a dead one
+        stages = (*ahead(backlog, delta), *stages)
     stages += (
+        *([delta] if delta is not None else []),
         AppendSwitch(alias=app, number=number, old=live.name, new=standby.name,
-                     evidence=evidence.id if evidence else None, allowed=allowed),
+                     evidence=compared, allowed=allowed),
     )  # fmt: skip
     return Plan(
-        id=new_id("rollback"),
+        id=known_as,
         operation="rollback",
         releases=(standby.name, live.name),
         alias=app,
         stages=stages,
         reason=reason,
-        facts=_switch_facts(live, replace(standby, verdict=None), number, evidence),
+        facts=_switch_facts(live, replace(standby, verdict=None), number, evidence, backlog),
         warnings=warnings,
         undo=f"switchyard promote {live.name} --execute, or rollback again, while it runs on as standby",
-        deadline_s=_PAUSE_TIMEOUT_S + 3 * context.settings.switch_timeout_s,
+        deadline_s=_deadline_s(context, backlog) + (_COMPARE_TIMEOUT_S if lacking is not None else 0.0),
     )
+
+
+def _no_delta(standby: Release, live: Release, evidence: EvidenceRecorded | None) -> str | None:
+    """Why there is no delta between two tables that could be brought up to date; None where there is, or needs to be none."""
+    if not standby.spec.table:
+        return None
+    if evidence is None:
+        return f"{standby.name} and {live.name} were never compared, as they are now"
+    return too_old(evidence, now_ms())
 
 
 def _is_dead(context: Context, live: Release, beat: Heartbeat | None) -> bool:
@@ -340,21 +442,22 @@ def _is_dead(context: Context, live: Release, beat: Heartbeat | None) -> bool:
     return age_s >= context.settings.lease_timeout_s
 
 
-def _how(standby: Release, allowed: Literal["gap", "duplicates"] | None) -> Literal["gap", "duplicates"] | None:
-    """A table's delta corrects whatever lies between; going on from before the end leaves nothing out."""
-    return allowed or ("duplicates" if standby.spec.table else None)
+def _how(
+    standby: Release, allowed: Literal["gap", "duplicates"] | None
+) -> Literal["gap", "duplicates", "either"] | None:
+    """A table's delta corrects whatever lies between."""
+    return allowed or ("either" if standby.spec.table else None)
 
 
 def _without_meeting(
     context: Context, live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> tuple[str, ...]:
-    last = context.progress(live.name)
+    last = progress_of(context, live)
     if last is None:
         raise Refused(f"{live.name} is dead and has committed nothing", fix="promote another release")
     end = last.boundary.position
-    found = choose_start(
-        progress_history(context.settings, standby.name), end, _how(standby, allowed)
-    ).boundary.position
+    history = of_generation(progress_history(context.settings, standby.name), standby.generation)
+    found = choose_start(history, end, _how(standby, allowed)).boundary.position
     if found.same(end):
         what = "the standby has a boundary at exactly its end: nothing is missing or double"
     elif standby.spec.table:
@@ -368,7 +471,7 @@ def _without_meeting(
 
 def plan_abort(context: Context, app: str, *, reason: str | None = None) -> Plan:
     """Ends the switch of `app` that is under way; followers that wait at its barrier go on with the old result."""
-    state = journal.expire(context.registry)
+    state = journal.standing(context.registry)
     under_way = [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
     if not state.of_app(app):
         known = sorted({r.spec.app for r in state.releases.values()})

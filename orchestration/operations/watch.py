@@ -8,7 +8,7 @@ from orchestration.operations import release as rel
 from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.switch import plan_rollback
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 
 _INTERVAL_S = 30.0
 
@@ -25,14 +25,14 @@ class Watched:
 def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INTERVAL_S) -> Watched:
     """Checks the live release `name` again and again for `for_s` seconds.
 
-    A failed expectation rolls back, once; a check that can't be evaluated is said and does not switch.
+    A failed expectation rolls back, once, and only while `name` is still live: a check takes its time, and someone may
+    have gone back meanwhile. A check that can't be evaluated is said and does not switch.
     """
     deadline, checks = context.monotonic() + for_s, 0
     app = context.registry.state().releases[name].spec.app
     while True:
-        live = live_release(context.registry.state(), app)
-        if live is None or live.name != name:
-            return Watched(rolled_back=False, checks=checks, message=f"{name} is live no more: the watch is over")
+        if not _is_live(context, app, name):
+            return _over(name, checks)
         try:
             verdict = check(context, name)
             checks += 1
@@ -41,7 +41,12 @@ def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INT
         else:
             if verdict.failed:
                 failures = "; ".join(verdict.failures)
-                rel.execute(context, plan_rollback(context, app, reason=f"watch: {failures}"))
+                try:
+                    rel.execute(context, plan_rollback(context, app, leaving=name, reason=f"watch: {failures}"))
+                except Refused:
+                    if _is_live(context, app, name):
+                        raise
+                    return _over(name, checks)
                 return Watched(
                     rolled_back=True, checks=checks, message=f"{name} failed and was rolled back: {failures}"
                 )
@@ -51,3 +56,12 @@ def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INT
         if left <= 0:
             return Watched(rolled_back=False, checks=checks, message=f"{name} passed its watch: {checks} checks")
         context.sleep(min(interval_s, left))
+
+
+def _is_live(context: Context, app: str, name: str) -> bool:
+    live = live_release(context.registry.state(), app)
+    return live is not None and live.name == name
+
+
+def _over(name: str, checks: int) -> Watched:
+    return Watched(rolled_back=False, checks=checks, message=f"{name} is live no more: the watch is over")

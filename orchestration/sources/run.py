@@ -12,7 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from orchestration.sources.base import Record, Source
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import admin, producer, require_broker, unavailable
+from pipelines.kafka.client import admin, failure, producer, require_broker
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
 
@@ -49,7 +49,7 @@ def last_timestamp_ms(settings: Settings, topic: str, partitions: int) -> int | 
         except KafkaException as error:
             # a topic just made has no leader yet
             if time.monotonic() > deadline:
-                raise unavailable(settings, error.args[0]) from error
+                raise failure(settings, error.args[0], topic=topic) from error
             time.sleep(0.1)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 KEY = {"ticker": "IBM", "window_start": "2013-03-01T12:00:00Z"}
 NOON_MS = 1_362_139_200_000
-SETTINGS = {"window_s": 5, "advance_s": 5}
+SETTINGS: dict[str, Any] = {"window_s": 5, "advance_s": 5}
 
 
 def trade(price: float) -> bytes:

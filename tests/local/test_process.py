@@ -63,7 +63,7 @@ def test_an_unreadable_file_names_no_process(tmp_path: Path, content: str) -> No
 def test_a_spawned_process_leads_a_session_of_its_own(tmp_path: Path) -> None:
     process = started(SLEEP, tmp_path)
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
-    assert process.terminate(timeout_s=10.0)
+    assert process.terminate(timeout_s=60.0)
     assert not process.alive()
     assert process.uptime_s() is None
 

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+from orchestration.operations.context import Context
+from pipelines.kafka.registry import Registry
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.registry import EvidenceRecorded, InputSpec, Release, ReleaseSpec
+from pipelines.model.registry import (
+    Entry,
+    EvidenceRecorded,
+    GenerationStarted,
+    InputSpec,
+    Promoted,
+    RegistryState,
+    Release,
+    ReleaseSpec,
+    Staged,
+    StateSet,
+    Switch,
+    fold,
+)
+from pipelines.settings import Settings
 
+NOWHERE = ResultPosition(topics={})
 POSITION = SourcePosition(sources={"trades": {0: 5}})
 
 
@@ -34,9 +52,19 @@ def spec(name: str = "stock-stats.v1", **changes: Any) -> ReleaseSpec:
     )
 
 
-def release(name: str = "stock-stats.v1", **changes: Any) -> Release:
+def generation(name: str, number: int = 1, **changes: Any) -> GenerationStarted:
+    return GenerationStarted(**{"release": name, "generation": number, "start": POSITION, **changes})
+
+
+def release(
+    name: str = "stock-stats.v1", *, number: int = 1, start: SourcePosition = POSITION, **changes: Any
+) -> Release:
+    """A release in generation `number`, which began at `start`."""
     known = {name: changes.pop(name) for name in list(changes) if name in Release.__dataclass_fields__}
-    return Release(spec=spec(name, **changes), **{"generation": 1, "state": "ready", **known})
+    under = generation(name, number, start=start)
+    return Release(
+        spec=spec(name, **changes), **{"generations": {number: under}, "under": under, "state": "ready", **known}
+    )
 
 
 def evidence(live: str, new: str, **changes: Any) -> EvidenceRecorded:
@@ -55,3 +83,57 @@ def evidence(live: str, new: str, **changes: Any) -> EvidenceRecorded:
             **changes,
         }
     )
+
+
+class Log:
+    """A registry of this process alone: every step is taken, its entries are kept."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self.entries = list(entries)
+
+    @property
+    def known(self) -> RegistryState:
+        return fold(RegistryState(), self.entries)
+
+    def state(self) -> RegistryState:
+        return self.known
+
+    def poll(self, timeout_s: float) -> bool:
+        return False
+
+    def step(
+        self, decide: Callable[[RegistryState], Sequence[Entry]], *, op: str | None = None, reason: str | None = None
+    ) -> RegistryState:
+        taken = decide(self.known)
+        self.entries += [e.model_copy(update={"op": e.op or op, "reason": e.reason or reason}) for e in taken]
+        return self.known
+
+
+def context_of(log: Log, **also: Any) -> Context:
+    """A context of that registry, with settings of nowhere: what would ask a broker fails."""
+    registry, launcher = cast(Registry, log), cast(Any, None)
+    return Context(settings=Settings(bootstrap_servers="127.0.0.1:1"), registry=registry, launcher=launcher, **also)
+
+
+def switch(number: int, old: str | None, new: str) -> Switch:
+    return Switch(number=number, old=old, old_generation=1 if old else None, old_end=NOWHERE if old else None,
+                  new=new, new_generation=1, new_start=ResultPosition(topics={f"{new}.g1": {0: 0}}))  # fmt: skip
+
+
+def switched(number: int, old: str | None, new: str, *, op: str | None = None) -> list[Entry]:
+    """What a switch enters: the link of the chain, and the states of both."""
+    app = new.rpartition(".v")[0]
+    entries: list[Entry] = [
+        Promoted(alias=app, switch=switch(number, old, new), op=op),
+        StateSet(release=new, state="live"),
+    ]
+    return entries if old is None else [*entries, StateSet(release=old, state="standby")]
+
+
+def staged(*names: str) -> list[Entry]:
+    """Releases in their first generation."""
+    return [
+        e
+        for name in names
+        for e in (Staged(spec=spec(name)), GenerationStarted(release=name, generation=1, start=POSITION))
+    ]

@@ -11,6 +11,7 @@ import pytest
 
 from orchestration.operations.delta import Delta, read_changes, write_delta
 from orchestration.operations.evidence import evidence_path
+from pipelines.errors import Refused
 from pipelines.kafka.client import consumer, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import delete_topics
@@ -146,6 +147,58 @@ def test_what_fails_in_advance_is_done_at_the_cut(compared: Make, monkeypatch: p
     delta.prepared()
     segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
     assert results.told(segments) == [{"a": "4"}, {"b": "2"}]
+
+
+def test_what_was_done_before_the_drivers_met_is_corrected_at_the_cut(compared: Make) -> None:
+    results = compared({"a": "1", "b": "1", "c": "1", "d": "1", "e": "1"}, {"a": "2", "b": "2", "c": "2", "d": "1"})
+    results.write(results.live, {"a": "3", "b": "3", "e": "3", "x": "3"})
+    results.write(results.new, {"a": "4", "b": "4", "y": "4"})
+    delta = results.delta(to="sums.v2")
+    # while it reads, more comes than few: it reads on
+    came = iter([{"z": "4"}, {"z": "5"}])
+    delta.advance(lambda: results.write(results.new, said) if (said := next(came, None)) else None, few=1)
+    # until the cut: b changes again, d comes, y goes; e and x, of the live one alone, stay as they were told
+    results.write(results.live, {"b": "5"})
+    results.write(results.new, {"b": "6", "d": "6", "y": None})
+    touched = delta.touched(results.end(results.live), results.end(results.new))
+    assert (touched.values["e"], touched.values["x"], touched.values["z"]) == (("3", None), ("3", None), (None, "5"))
+    last, told, base = results.told(delta.write(touched))
+    assert last == {"b": "6", "d": "6", "y": None}
+    assert told == {"a": "4", "e": None, "x": None, "z": "5"}
+    assert base == {"c": "2"}
+
+
+def test_nothing_is_read_at_the_cut_that_was_read_before(compared: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = compared({"a": "1"}, {"a": "2"})
+    results.write(results.live, {"a": "3", "x": "3"})
+    results.write(results.new, {"a": "4"})
+    delta = results.delta(to="sums.v2")
+    delta.advance(lambda: None, few=1)
+    reads: list[dict[str, str | None]] = []
+
+    def reads_again(*arguments: Any) -> Any:
+        found = read_changes(*arguments)
+        reads.append(found[0])
+        return found
+
+    monkeypatch.setattr("orchestration.operations.delta.read_changes", reads_again)
+    # nor is the fold looked through
+    monkeypatch.setattr("orchestration.operations.delta._batches", lambda _: pytest.fail("it reads the fold"))
+    segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
+    assert not any(reads)
+    assert results.told(segments) == [{"a": "4", "x": None}, {}]
+
+
+def test_what_fails_before_the_drivers_meet_is_raised(compared: Make) -> None:
+    results = compared({"a": "1"}, {"a": "2"})
+    results.write(results.new, {"a": "4"})
+    delta = results.delta(to="sums.v2")
+
+    def abandoned() -> None:
+        raise Refused("the operation was abandoned")
+
+    with pytest.raises(Refused, match="was abandoned"):
+        delta.advance(abandoned, few=1)
 
 
 def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +11,18 @@ from typing import Any, cast
 
 import pytest
 
+from orchestration.operations import release as release_operations
 from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
 from orchestration.operations.journal import aborting
 from orchestration.operations.overview import _subjects
-from orchestration.operations.release import _change, _measured_rate, _model_for, _predecessor, _schema_warnings
+from orchestration.operations.release import (
+    _change,
+    _measured_rate,
+    _predecessor,
+    _schema_warnings,
+    model_for,
+    plan_stage,
+)
 from orchestration.operations.switch import (
     MAX_EVIDENCE_AGE_S,
     _far_behind,
@@ -99,13 +109,39 @@ def test_a_change_is_against_the_live_release_else_the_newest_that_is_in_use() -
 
 def test_code_is_taken_of_a_folder_or_of_a_release_of_the_same_app() -> None:
     known = state("a.v1", "b.v1")
-    assert _model_for(known, "a", "a.v1", None).name == "a.v1"
+    assert model_for(known, "a", "a.v1", None).name == "a.v1"
     with pytest.raises(BadUsage, match=r"the folder src and the same as a\.v1 can't both be"):
-        _model_for(known, "a", "a.v1", Path("src"))
+        model_for(known, "a", "a.v1", Path("src"))
     with pytest.raises(BadUsage, match=r"b\.v1 is a release of b, not of a"):
-        _model_for(known, "a", "b.v1", None)
+        model_for(known, "a", "b.v1", None)
     with pytest.raises(BadUsage, match=r"a\.v9"):
-        _model_for(known, "a", "a.v9", None)
+        model_for(known, "a", "a.v9", None)
+
+
+def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sums.py").write_text("X = 1\n")
+    registry = SimpleNamespace(state=lambda: RegistryState())
+    context = cast(Context, SimpleNamespace(registry=registry, settings=Settings()))
+
+    def counted(*_: Any, **__: Any) -> int:
+        raise LookupError("the inputs are looked at")
+
+    monkeypatch.setattr(release_operations, "partition_count", counted)
+    for suite, error in (("stock_stat", BadUsage), ("stock_stats", LookupError), (None, LookupError)):
+        facts = {"suite": suite, "inputs": {"lines": "lines"}}
+        monkeypatch.setattr(release_operations, "_probe", lambda *_, facts=facts: facts)
+        with pytest.raises(error) as found:
+            plan_stage(context, "sums", code_dir=tmp_path)
+        if isinstance(found.value, BadUsage):
+            assert found.value.what == "there is no suite 'stock_stat'"
+            assert "large_orders, stock_stats, word_count" in found.value.fix
+
+
+def test_a_suite_is_looked_up_without_loading_great_expectations() -> None:
+    code = "import sys, orchestration.operations.release; from expectations.names import require_suite; "
+    code += "require_suite('stock_stats'); print('great_expectations' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_the_time_of_a_replay_is_by_the_rate_of_the_last_one() -> None:
@@ -201,12 +237,20 @@ def verdict(**changes: Any) -> VerdictRecorded:
         (verdict(failed=1, failures=("volume",)), "checks failed: volume"),
         (verdict(errored=1, failures=("volume",)), "checks failed: volume"),
         (verdict(evidence="diff-0"), "before the last diff"),
+        # as the watch leaves it: of the live release, later than the diff
+        (verdict(evidence=None), "was not of a diff, but of all that it had written"),
+        (verdict(passed=0), "none of its checks passed: all were skipped"),
     ],
 )
 def test_a_verdict_opens_the_gate_only_for_what_it_looked_at(given: VerdictRecorded | None, said: str) -> None:
     new = release("a.v2", verdict=given)
     found = _not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"), MAX_EVIDENCE_AGE_S)
     assert len(found) == 1 and said in found[0]
+
+
+def test_a_verdict_at_a_diff_with_another_release_is_called_that() -> None:
+    [found] = _not_checked(release("a.v3", verdict=verdict(release="a.v3")), None, release("a.v2"), MAX_EVIDENCE_AGE_S)
+    assert "was at diff-1, of other releases" in found
 
 
 def test_a_verdict_on_the_evidence_is_enough_and_no_suite_needs_none() -> None:
@@ -252,7 +296,7 @@ def test_evidence_is_of_both_generations_whichever_was_live() -> None:
     found = evidence_for(known, one, other)
     assert found is not None and found.id == "diff-2"
     assert evidence_for(known, other, one) == found
-    assert evidence_for(known, one, replace(other, generation=2)) is None
+    assert evidence_for(known, one, release(other.name, number=2)) is None
 
 
 # -- the audit

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from orchestration.operations.apply import left_by_consumers, starting_state
-from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import RegistryState, StateSet, Switch
-from tests.operations.builders import release
+from orchestration.operations import generations
+from orchestration.operations import release as module
+from orchestration.operations.apply import Applier, left_by_consumers, starting_state
+from orchestration.operations.in_use import refuse_unfinished
+from orchestration.operations.plan import Plan
+from orchestration.operations.release import plan_start
+from orchestration.operations.stages import BeginGeneration, Stage
+from pipelines.errors import Refused
+from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet
+from tests.operations.builders import POSITION, Log, context_of, generation, release, staged, switch
 
 NAMES = ("a.v1", "a.v2", "a.v3")
-NOWHERE = ResultPosition(topics={})
-
-
-def switch(number: int, old: str | None, new: str) -> Switch:
-    return Switch(number=number, old=old, old_generation=1 if old else None, old_end=NOWHERE if old else None,
-                  new=new, new_generation=1, new_start=NOWHERE)  # fmt: skip
+FRESH = BeginGeneration(release="a.v2", generation=2, start=POSITION)
+DIFF = Opened(id="diff-1", name="diff", releases=("a.v2", "a.v1"), deadline_ms=2**60, actor="ada")
 
 
 @pytest.mark.parametrize(("name", "state"), [("a.v1", "standby"), ("a.v2", "live"), ("a.v3", "hydrating")])
@@ -28,3 +32,52 @@ def test_a_release_that_failed_is_again_what_consumers_know_it_as(name: str, sta
 def test_a_release_that_failed_says_so_when_consumers_have_left_it() -> None:
     assert left_by_consumers(release("a.v2", state="live")) == [StateSet(release="a.v2", state="standby")]
     assert left_by_consumers(release("a.v2", state="failed")) == []
+
+
+def failed() -> Log:
+    return Log(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="failed", reason="out of memory"))
+
+
+def begun(log: Log) -> None:
+    stages: tuple[Stage, ...] = (FRESH,)
+    Applier(context_of(log), Plan(id="start-1", operation="start", releases=("a.v2",), stages=stages)).apply(FRESH)
+
+
+def test_a_failed_candidate_is_not_begun_anew_under_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "first_offsets", lambda *_: {"trades": {0: 0}})
+    log = failed()
+    assert [type(stage).__name__ for stage in plan_start(context_of(log), "a.v2").stages][:2] == [
+        "CreateTopic",
+        "BeginGeneration",
+    ]
+    log.entries.append(DIFF)
+    with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
+        plan_start(context_of(log), "a.v2")
+
+
+def test_nor_under_one_that_began_after_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations, "newest_progress", lambda *_: None)
+    log = failed()
+    log.entries.append(DIFF)
+    with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
+        begun(log)
+    assert log.entries[-1] is DIFF
+    log.entries.append(Closed(id="diff-1", outcome="failed"))
+    begun(log)
+    assert isinstance(log.entries[-1], GenerationStarted) and log.state().releases["a.v2"].generation == 2
+    # again: nothing is left to do
+    begun(Log(*log.entries, DIFF))
+
+
+def test_nothing_is_compared_or_switched_where_a_reset_was_left_in_the_middle() -> None:
+    live = release("a.v1", state="live")
+    begun_by = generation("a.v1", 2, ended=None).model_copy(update={"op": "reset-1"})
+    half = replace(live, generations={**live.generations, 2: begun_by}, under=begun_by)
+    known = RegistryState(releases={"a.v1": half}, chains={"a": (switch(1, None, "a.v1"),)})
+    with pytest.raises(Refused, match="have not gone along with reset-1") as caught:
+        refuse_unfinished(known, half)
+    assert "switchyard undo reset-1" in caught.value.fix
+    refuse_unfinished(known, live)
+    # one that goes on writing the same result is as good as before
+    same = begun_by.model_copy(update={"result": 1})
+    refuse_unfinished(known, replace(half, generations={**live.generations, 2: same}, under=same))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestration.operations.delta import TouchUp, _differing, touch_up
+from orchestration.operations.apply import Applier
+from orchestration.operations.delta import AtCut, TouchUp, _differing, at_cut, changed_ratio, touch_up
 from orchestration.operations.evidence import Comparison
-from pipelines.errors import SwitchyardError
+from orchestration.operations.plan import Plan
+from orchestration.operations.stages import WriteDelta
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.registry import DeltaSegment, EvidenceRecorded
+from tests.operations.builders import NOWHERE, Log, context_of, evidence
 
 Fold = Mapping[str, str]
 Changes = Mapping[str, str | None]
@@ -67,6 +73,61 @@ def test_the_ratio_is_the_share_of_touched_keys_that_differ() -> None:
     assert TouchUp(values={"a": ("1", "1"), "b": ("1", None), "c": (None, None), "d": ("1", "2")}).ratio == 0.5
 
 
+def table(identical: int, differing: int, *, alike: int = 0) -> EvidenceRecorded:
+    """What a diff of so many keys recorded; of the identical ones the texts of `alike` differ."""
+    summary = {"only_live": 0, "only_new": 0, "changed": differing, "identical": identical}
+    return evidence(
+        "a.v1", "a.v2", summary=summary, forward=DeltaSegment(topic="d", start=7, end=7 + differing + alike)
+    )
+
+
+def test_a_few_touched_keys_do_not_stand_for_the_table() -> None:
+    # 4 of 100 keys differ, and 2 of the 20 that were touched: the same 2
+    values: dict[str, tuple[str | None, str | None]] = {str(n): ("1", "1" if n else "2") for n in range(18)}
+    touched = TouchUp(values={**values, "x": ("3", "4"), "y": ("3", "4")})
+    touched.values["0"] = ("1", "1")
+    assert touched.ratio == 0.1
+    assert changed_ratio(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=2)) == 0.04
+    # 2 more
+    assert changed_ratio(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=0)) == 0.06
+
+
+def test_touched_keys_that_are_equal_now_count_down_and_new_ones_are_of_the_table() -> None:
+    touched = TouchUp(values={"healed": ("2", "2"), "both": (None, None), "come": (None, "2"), "nowhere": (None, None)})
+    # `nowhere` came and went since; one of the other three was in one result only
+    before = AtCut(keys=3, one_sided=1, differing=1)
+    assert changed_ratio(table(8, 2), touched, before) == 1 / 9
+
+
+def test_what_the_diff_took_for_identical_though_it_is_written_otherwise_is_not_counted_down() -> None:
+    touched = TouchUp(values={"a": ("1", "1.0"), "b": ("1", "1.0")})
+    before = AtCut(keys=2, one_sided=0, differing=2)
+    # the two may be among those that were taken for identical: then 6 differ now
+    assert changed_ratio(table(96, 4, alike=2), touched, before) == 0.06
+    assert changed_ratio(table(96, 4, alike=1), touched, before) == 0.05
+    assert changed_ratio(table(96, 4), touched, before) == 0.04
+
+
+def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = WriteDelta(evidence="diff-1", old="a.v1", new="a.v2", max_changed=0.05)
+    touched = TouchUp(values={"x": ("3", "4"), "y": ("3", "3")})
+    written: list[TouchUp] = []
+
+    def applied(ratio: float) -> None:
+        applier = Applier(context_of(Log()), Plan(id="p", operation="promote", releases=(), stages=(stage,)))
+        end = SimpleNamespace(result=NOWHERE)
+        monkeypatch.setattr(applier, "_end", lambda *_: end)
+        delta = SimpleNamespace(touched=lambda *_: touched, changed_ratio=lambda _: ratio, write=written.append)
+        monkeypatch.setattr(applier, "_delta", delta)
+        applier.apply(stage)
+
+    applied(0.05)
+    assert written == [touched]
+    with pytest.raises(Refused, match=r"by now 5\.10% of the keys differ, over --max-changed 5\.00%: 2 were touched"):
+        applied(0.051)
+    assert len(written) == 1
+
+
 def test_evidence_that_is_gone_is_said_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(SwitchyardError, match="is gone") as error:
         touch_up({"k": "1"}, {}, tmp_path / "gone.parquet", reverse=False)
@@ -83,7 +144,7 @@ def applied(fold: Fold, changes: Changes) -> dict[str, str]:
 
 
 # a file is written per example: how long that takes is the machine's affair
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(live=folds, new=folds, live_since=updates, new_since=updates, reverse=st.booleans())
 def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(
     tmp_path_factory: pytest.TempPathFactory,
@@ -103,6 +164,28 @@ def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(
     # the touch-ups first; a key that they held is left out of what the evidence says
     seen = applied(applied(old, old_since), {**base, **touched})
     assert seen == applied(to, to_since)
+
+
+@settings(max_examples=50)
+@given(live=folds, new=folds, live_since=updates, new_since=updates, reverse=st.booleans())
+def test_the_ratio_is_that_of_a_diff_at_the_switch(
+    tmp_path_factory: pytest.TempPathFactory,
+    live: Fold,
+    new: Fold,
+    live_since: Changes,
+    new_since: Changes,
+    reverse: bool,
+) -> None:
+    path = written(tmp_path_factory.mktemp("evidence"), live, new)
+    keys = live.keys() | new.keys()
+    differing = sum(live.get(key) != new.get(key) for key in keys)
+    sides = (new_since, live_since) if reverse else (live_since, new_since)
+    touched = touch_up(*sides, path, reverse=reverse)
+    now_live, now_new = applied(live, live_since), applied(new, new_since)
+    left = now_live.keys() | now_new.keys()
+    share = sum(now_live.get(key) != now_new.get(key) for key in left) / len(left) if left else 0.0
+    found = changed_ratio(table(len(keys) - differing, differing), touched, at_cut(path, touched.values.keys()))
+    assert found == share
 
 
 def test_a_comparison_survives_the_registry() -> None:

@@ -1,0 +1,143 @@
+"""What runs with a state directory: drivers, commands such as `produce`, Dagster.
+
+Nothing lists these processes, as a driver outlives what started it: they are known by their environment and by what they
+run. `python -m orchestration.local.running DIR...` ends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.local.process import POLL_S, ProcessRef
+
+_VARIABLE = "SWITCHYARD_STATE_DIR"
+_DRIVER = "pipelines.engine.driver"
+_PROGRAMS = (_DRIVER, "orchestration.cli", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
+             "dagster_webserver", "dagster._daemon")  # fmt: skip
+# Dagster's supervisor may start a driver again while it is itself being ended
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """A process and what it runs. `release`: of a driver; `cluster`: None for the embedded broker."""
+
+    process: ProcessRef
+    program: str
+    release: str | None
+    cluster: str | None
+
+    def __str__(self) -> str:
+        what = self.program if self.release is None else f"the driver of {self.release}"
+        return f"{what} (process {self.process.pid})"
+
+
+def running_with(state_dir: Path) -> list[Running]:
+    """The processes of `state_dir`, this one left out; those of other users can't be seen."""
+    found = []
+    for pid in _pids():
+        arguments, environment = _words(pid, "cmdline"), dict(_pairs(_words(pid, "environ")))
+        program, rest = _program(arguments)
+        # a run of Dagster's is forked off a code server, and then its command says no more than that
+        known = program in _PROGRAMS or ("--multiprocessing-fork" in arguments and "DAGSTER_HOME" in environment)
+        process = ProcessRef.of(pid)
+        if not known or process is None or _state_dir(pid, environment) != state_dir.resolve():
+            continue
+        release = rest[0] if program == _DRIVER and rest else None
+        cluster = environment.get("SWITCHYARD_BOOTSTRAP_SERVERS")
+        name = program if program in _PROGRAMS else "a run of dagster"
+        found.append(Running(process=process, program=name, release=release, cluster=cluster))
+    return found
+
+
+def drivers_of_embedded(state_dir: Path) -> list[str]:
+    """Names of the releases whose drivers run with `state_dir` and its embedded broker."""
+    found = running_with(state_dir)
+    return sorted({each.release for each in found if each.release is not None and each.cluster is None})
+
+
+def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running]:
+    """Ends what runs with these state directories, by force after `wait_s`: a driver stops at a boundary, as the broker
+    is still there. Returns what it ended.
+    """
+    ended: list[Running] = []
+    wanted = list(state_dirs)
+    for _ in range(_ROUNDS):
+        found = [each for state_dir in wanted for each in running_with(state_dir)]
+        if not found:
+            break
+        ended += found
+        processes = [each.process for each in found]
+        if not _signal(processes, signal.SIGTERM, wait_s):
+            _signal(processes, signal.SIGKILL, 5.0)
+    return ended
+
+
+def _signal(processes: Sequence[ProcessRef], number: signal.Signals, wait_s: float) -> bool:
+    """Signals each, not its group: a driver's JVM must live until the driver has stopped. Whether all end in time."""
+    left = [process for process in processes if process.alive()]
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    deadline = time.monotonic() + wait_s
+    while any(process.alive() for process in left):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()]
+
+
+def _words(pid: int, file: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+    except OSError:
+        # ended meanwhile, or another user's
+        return []
+
+
+def _pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        name, sign, value = line.partition("=")
+        if sign:
+            yield name, value
+
+
+def _program(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The module or script that a Python process runs, and what follows it; "" for any other process.
+
+    Not any process with such a word in its command: an editor or `tail -f dagster.log` is left alone.
+    """
+    if len(arguments) < 2 or not Path(arguments[0]).name.startswith("python"):
+        return "", ()
+    at = arguments.index("-m") + 1 if "-m" in arguments[:-1] else 1
+    return Path(arguments[at]).name, arguments[at + 1 :]
+
+
+def _state_dir(pid: int, environment: dict[str, str]) -> Path | None:
+    """As the process's settings find it: relative to where it runs, and `.switchyard` there if nothing is said."""
+    try:
+        folder = Path(environment.get(_VARIABLE) or ".switchyard").expanduser()
+        return Path(os.readlink(f"/proc/{pid}/cwd"), folder).resolve()
+    except OSError:
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Ends what runs with the state directories that are named, and says what that was."""
+    for each in end_all([Path(name) for name in (sys.argv[1:] if arguments is None else arguments)]):
+        print(f"ended {each}")
+
+
+if __name__ == "__main__":
+    main()

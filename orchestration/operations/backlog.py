@@ -1,0 +1,64 @@
+"""What a switch of a table has to read first: all that both results have written since they were compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestration.operations.context import Context
+from orchestration.operations.stages import PrepareDelta, Stage, WriteDelta
+from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
+from pipelines.model.registry import EvidenceRecorded
+
+# records per second: `read_changes` took 160,000 to 260,000 of 160 bytes each, of one partition and of four, from a broker
+# on the same two cores, which others used, too
+READ_RATE = 150_000
+# two seconds' worth: the drivers take as long to meet in any case, so that nobody waits for it
+MEANWHILE_RECORDS = 2 * READ_RATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How many result records, of both releases, lie behind their evidence."""
+
+    records: int
+
+    @property
+    def seconds(self) -> float:
+        return self.records / READ_RATE
+
+    @property
+    def long(self) -> bool:
+        """Whether reading it while the drivers meet would keep consumers at the barrier, whose mark has a deadline."""
+        return self.records > MEANWHILE_RECORDS
+
+    def __str__(self) -> str:
+        when = "before the drivers meet" if self.long else "while they meet"
+        took = f"about {self.seconds:,.0f} s at {READ_RATE:,} records/s" if self.seconds >= 1 else "under 1 s"
+        return f"{self.records:,} result records, read {when}: {took}"
+
+
+def backlog_of(context: Context, evidence: EvidenceRecorded) -> Backlog:
+    """What lies behind `evidence` now."""
+    records = 0
+    for name, since in ((evidence.live, evidence.live_result), (evidence.new, evidence.new_result)):
+        progress = context.progress(name)
+        records += progress.result.records_since(since) if progress is not None else 0
+    return Backlog(records=records)
+
+
+def ahead(backlog: Backlog | None, delta: WriteDelta | None) -> tuple[Stage, ...]:
+    """What is done before the drivers are asked to meet, where there is too much of it to be done while they do."""
+    if backlog is None or delta is None or not backlog.long:
+        return ()
+    return (PrepareDelta(evidence=delta.evidence, old=delta.old, new=delta.new),)
+
+
+def too_old(evidence: EvidenceRecorded, at_ms: int) -> str | None:
+    """That an evidence can't be brought up to date any more: what tells that a key is gone may be gone itself."""
+    age_ms = at_ms - evidence.at_ms
+    if age_ms <= COMPACTION_LAG_MS:
+        return None
+    return (
+        f"the diff {evidence.id} is {age_ms / DAY_MS:.1f} days old: after {COMPACTION_LAG_MS // DAY_MS}, deletions since then "
+        "may have been compacted away, and a switch would bring the keys back"
+    )

@@ -1,0 +1,208 @@
+"""Positions as people write them, for a reset: by the names of Kafka's own tool."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pipelines.errors import BadUsage
+from pipelines.kafka.registry import now_ms
+from pipelines.model.reset import Target
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+_NAMES = (
+    "--to-earliest, --to-latest, --to-current, --to-datetime, --by-duration, --shift-by, --to-offset or --from-file"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionOptions:
+    """The options by which a command or a job names a position; exactly one is to be given."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    to_datetime: str | None = None
+    by_duration: str | None = None
+    shift_by: int | None = None
+    to_offset: int | None = None
+    from_file: Path | None = None
+    skip: str | None = None
+
+    def target(self, clock_ms: Callable[[], int] = now_ms) -> Target:
+        """The position. Raises BadUsage for none, for two, and for one that can't be read."""
+        given: list[tuple[str, Callable[[], Target]]] = []
+        if self.to_earliest:
+            given.append(("--to-earliest", lambda: Target(kind="earliest", text="--to-earliest")))
+        if self.to_latest:
+            given.append(("--to-latest", lambda: Target(kind="latest", text="--to-latest")))
+        if self.to_current:
+            given.append(("--to-current", lambda: Target(kind="current", text="--to-current")))
+        if (text := self.to_datetime) is not None:
+            given.append(("--to-datetime", lambda: at_time(text)))
+        if (duration := self.by_duration) is not None:
+            given.append(("--by-duration", lambda: before_now(duration, clock_ms())))
+        if (shift := self.shift_by) is not None:
+            given.append(("--shift-by", lambda: Target(kind="shift", text=f"--shift-by {shift}", number=shift)))
+        if (offset := self.to_offset) is not None:
+            given.append(("--to-offset", lambda: to_offset(offset)))
+        if (path := self.from_file) is not None:
+            given.append(("--from-file", lambda: from_file(path)))
+        if (record := self.skip) is not None:
+            given.append(("--skip", lambda: one_record(record)))
+        if not given:
+            raise BadUsage("a reset needs a position", fix=f"give one of {_NAMES}")
+        if len(given) > 1:
+            raise BadUsage(f"{' and '.join(name for name, _ in given)} can't both be", fix="give one position")
+        return given[0][1]()
+
+
+def at_time(text: str) -> Target:
+    """`2026-11-01T00:00:00.000`, with or without a zone: without one it is UTC, and the plan says so.
+
+    Raises BadUsage for any other form.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or "T" not in text:
+        raise BadUsage(
+            f"--to-datetime {text!r} is not a date and time",
+            fix="as in 2026-11-01T00:00:00.000, or with a zone: ...+01:00",
+        )
+    zoned = found.tzinfo is not None
+    at = found if zoned else found.replace(tzinfo=UTC)
+    if at.timestamp() < 0:
+        # Kafka takes -1 for the end and -2 for the beginning
+        raise BadUsage(f"--to-datetime {text} lies before 1970", fix="--to-earliest goes to the first records")
+    return Target(
+        kind="datetime",
+        text=f"--to-datetime {text}" + ("" if zoned else " (UTC)"),
+        at_ms=int(at.timestamp() * 1000),
+    )
+
+
+def before_now(text: str, now: int) -> Target:
+    """An ISO 8601 duration, as `PT6H` or `P1DT30M`, before now. Raises BadUsage for any other form, and for zero."""
+    match = _DURATION.fullmatch(text)
+    parts = {name: float(value) for name, value in (match.groupdict() if match else {}).items() if value}
+    if not parts:
+        raise BadUsage(f"--by-duration {text!r} is not a duration", fix="as in PT6H, PT30M or P1DT12H")
+    try:
+        duration = timedelta(**parts)
+    except OverflowError:
+        duration = timedelta.max
+    if duration.total_seconds() * 1000 > now:
+        raise BadUsage(f"--by-duration {text} lies before 1970", fix="--to-earliest goes to the first records")
+    if not duration:
+        raise BadUsage(f"--by-duration {text} is zero", fix="--to-latest goes to the end; give how far to go back")
+    return Target(kind="datetime", text=f"--by-duration {text}", at_ms=now - int(duration.total_seconds() * 1000))
+
+
+def to_offset(number: int) -> Target:
+    """The same offset on every partition. Raises BadUsage for a negative one."""
+    if number < 0:
+        raise BadUsage(f"--to-offset {number} is negative", fix="offsets begin at 0; --shift-by goes back")
+    return Target(kind="offset", text=f"--to-offset {number}", number=number)
+
+
+def from_file(path: Path) -> Target:
+    """Lines `topic,partition,offset`, as `--export` and Kafka's own tool write them. Raises BadUsage naming the line."""
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadUsage(
+            f"--from-file {path} can't be read: {error}", fix="give a file of topic,partition,offset"
+        ) from error
+    offsets: dict[str, dict[int, int]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        parts = [part.strip().strip('"') for part in line.split(",")]
+        if len(parts) != 3 or not parts[0] or not all(re.fullmatch(r"[0-9]+", part) for part in parts[1:]):
+            raise BadUsage(f"{path}, line {number}: {line!r} is not topic,partition,offset", fix="as in trades,0,1500")
+        topic, partition, offset = parts[0], int(parts[1]), int(parts[2])
+        if partition in offsets.setdefault(topic, {}):
+            raise BadUsage(f"{path}, line {number}: {topic}[{partition}] stands twice", fix="leave one")
+        offsets[topic][partition] = offset
+    if not offsets:
+        raise BadUsage(f"{path} names no partition", fix="lines of topic,partition,offset, as in trades,0,1500")
+    # by it, the same command with another content is another reset
+    digest = hashlib.sha256(as_lines(offsets).encode()).hexdigest()[:8]
+    return Target(kind="file", text=f"--from-file {path.name} ({digest})", offsets=offsets)
+
+
+def one_record(text: str) -> Target:
+    """`trades:0:1234`, one record. Raises BadUsage for any other form."""
+    topic, _, rest = text.partition(":")
+    partition, _, offset = rest.partition(":")
+    if not topic or not re.fullmatch(r"[0-9]+", partition) or not re.fullmatch(r"[0-9]+", offset):
+        raise BadUsage(f"--skip {text!r} is no record", fix="as in trades:0:1234: topic, partition and offset")
+    return Target(kind="skip", text=f"--skip {text}", offsets={topic: {int(partition): int(offset)}})
+
+
+def until_of(text: str | None) -> Target | None:
+    """Where a bounded replay stops: `current`, `latest`, an offset, or a date and time. Raises BadUsage for another form."""
+    if text is None:
+        return None
+    if text == "latest":
+        return Target(kind="latest", text="latest")
+    if text == "current":
+        # where the release stands now
+        return Target(kind="shift", text="current", number=0)
+    if re.fullmatch(r"[0-9]+", text):
+        return Target(kind="offset", text=text, number=int(text))
+    try:
+        found = at_time(text)
+    except BadUsage as error:
+        raise BadUsage(
+            f"--until {text!r} is no position", fix="current, latest, an offset, or a time as 2026-11-01T00:00:00.000"
+        ) from error
+    return Target(kind="datetime", text=text, at_ms=found.at_ms)
+
+
+def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
+    """`trades:0,1,orders` -> `{"trades": (0, 1), "orders": None}`; None and the empty text: every input.
+
+    Raises BadUsage for what can't be read, and for a topic or partition that stands twice.
+    """
+    found: dict[str, tuple[int, ...] | None] = {}
+    newest = ""
+    for part in [p.strip() for p in (text or "").split(",") if p.strip()]:
+        if re.fullmatch("[0-9]+", part) and newest and found[newest] is not None:
+            partition = int(part)
+        else:
+            newest, colon, first = part.partition(":")
+            if not newest or newest in found or (colon and not re.fullmatch("[0-9]+", first)):
+                raise BadUsage(
+                    f"--input-topics {text!r}: {part!r} can't be read, or stands twice", fix="as in trades:0,1,orders"
+                )
+            found[newest] = () if colon else None
+            if not colon:
+                continue
+            partition = int(first)
+        known = found[newest] or ()
+        if partition in known:
+            raise BadUsage(f"--input-topics {text!r} names {newest}[{partition}] twice", fix="leave one")
+        found[newest] = (*known, partition)
+    return found
+
+
+def export_to(path: Path, positions: Mapping[str, Mapping[int, int]]) -> None:
+    """Writes positions, topic -> partition -> offset, as `--from-file` reads them. Raises BadUsage where it can't."""
+    try:
+        path.write_text(as_lines(positions))
+    except OSError as error:
+        raise BadUsage(f"--export {path} can't be written: {error.strerror}", fix="name another file") from error
+
+
+def as_lines(positions: Mapping[str, Mapping[int, int]]) -> str:
+    """Topic -> partition -> offset as lines `topic,partition,offset`."""
+    return "".join(f"{t},{p},{o}\n" for t, offsets in sorted(positions.items()) for p, o in sorted(offsets.items()))

@@ -1,0 +1,773 @@
+"""Resetting a release: its position, its state and its result, planned, resumable, and undone by `plan_undo`."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestration.operations import journal
+from orchestration.operations.apply import starting_state
+from orchestration.operations.clean import needing_result
+from orchestration.operations.context import Context, find_release, refuse_blocked
+from orchestration.operations.generations import cut_off, progress_of
+from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
+from orchestration.operations.plan import Plan, Table, join, new_id
+from orchestration.operations.stages import (
+    AppendGeneration,
+    AwaitFollowers,
+    AwaitStopped,
+    BeginGeneration,
+    CompareGenerations,
+    CreateTopic,
+    DeleteCheckpoint,
+    DeleteTopic,
+    FinishBatch,
+    GiveBack,
+    InheritState,
+    Launch,
+    Reach,
+    Seize,
+    Stage,
+    Tombstone,
+    Want,
+    WriteClearing,
+)
+from pipelines.engine.checkpoint import newest_folder, size_of
+from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets, offsets_at
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import RESULT_STREAM, RESULT_TABLE, topic_names
+from pipelines.model.names import result_topic
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Progress
+from pipelines.model.registry import ReadyRecorded, RegistryState, Release, Wanted
+from pipelines.model.reset import (
+    Choice,
+    Objection,
+    Output,
+    Partitions,
+    Seen,
+    State,
+    Target,
+    around,
+    in_one_piece,
+    move,
+    objections,
+    resolve,
+)
+
+# a batch under way is finished before a release stops
+_STOP_TIMEOUT_S = 120.0
+# whoever goes on with a reset may come the next morning; until then nobody else may touch the release
+_DEADLINE_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A reset as asked for. `inputs`: topic -> partitions (None: all), of the scope; empty: every input."""
+
+    target: Target
+    inputs: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
+    until: Target | None = None
+    state: State | None = None
+    output: Output | None = None
+    stop: bool = False
+    stay_stopped: bool = False
+    force: bool = False
+    max_records_per_batch: int | None = None
+    timeout_s: float = 3600.0
+
+    @property
+    def chosen_state(self) -> State:
+        """Only a record that is left out is left out under the state; else it begins anew."""
+        return self.state or ("keep" if self.target.kind == "skip" else "clear")
+
+    @property
+    def chosen_output(self) -> Output:
+        """A kept state goes on writing what it has written; a cleared one begins the next generation's topic."""
+        return self.output or ("keep" if self.chosen_state == "keep" else "new")
+
+    def words(self) -> str:
+        """What was asked, as one line: by it the same command finds an operation that it began."""
+        named = sorted((t, ":" + ",".join(map(str, p)) if p else "") for t, p in self.inputs.items())
+        scope = ",".join(f"{topic}{partitions}" for topic, partitions in named)
+        parts = [self.target.text, f"--state {self.chosen_state}", f"--output {self.chosen_output}"]
+        parts += [f"--input-topics {scope}"] if scope else []
+        parts += [f"--until {self.until.text}"] if self.until else []
+        parts += [f"--max-records-per-batch {self.max_records_per_batch}"] if self.max_records_per_batch else []
+        parts += ["--stay-stopped"] if self.stay_stopped else []
+        return " ".join(parts)
+
+
+def plan_reset(context: Context, name: str, request: Request, *, reason: str | None = None) -> Plan:
+    """Has a release read again from elsewhere, its state cleared or kept, its result as asked.
+
+    Raises BadUsage for what is unknown; Refused while it runs (unless `stop`), while another operation has it, where a
+    position is out of range, where position, state and output make no sense together, where its app forbids it, and
+    where the disk is too small. Where the same request is under way, its plan, to go on with.
+    """
+    state = journal.standing(context.registry)
+    release = find_release(state, name)
+    if (open_plan := _under_way(state, release, request)) is not None:
+        return open_plan
+    if release.state in ("retired", "aborted"):
+        raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+    if not release.spec.reset_allowed:
+        raise Refused(
+            f"{release.spec.app} states that it may not be reset",
+            fix=f"reprocess it beside the live one: `switchyard reprocess {release.spec.app}`, or change reset_allowed in its definition",
+        )
+    refuse_blocked(state, release.name)
+    # what consumers of a live release read: not what it writes, where an earlier reset left them behind
+    behind = left_behind(state, release) is not None
+    if behind and request.chosen_output != "truncate":
+        _refuse_behind(state, release)
+    runs = _must_stand(context, release, request)
+    last = progress_of(context, release)
+    old = last.boundary.position if last else release.generations[release.generation].start
+    seen = look(context, release, old)
+    scope = scope_of(release, seen, request)
+    # without a batch there is no state: keeping it is beginning anew
+    fresh = last is None or last.boundary.batch_id < 0
+    new, until, then = _where(context, request, seen, scope, old)
+    if fresh and until is not None and until.same(old) and then is not None:
+        new, until, then = then, None, None
+    in_use = _is_read(state, release)
+    choice = Choice(
+        state=request.chosen_state,
+        output=request.chosen_output,
+        move=move(old, then or new),
+        table=release.spec.table,
+        stateful=has_state(context, release),
+        scoped=scope != set(seen),
+        bounded=until is not None and then is None,
+        live=in_use,
+    )
+    _refuse(objections(choice), force=request.force)
+    by_where = choice.move != "back" or choice.scoped or request.target.kind == "shift"
+    until_where = request.until is not None and request.until.kind in ("current", "shift")
+    if runs and (request.chosen_state == "keep" or by_where or until_where):
+        raise Refused(
+            f"what {request.target.text} means depends on where {release.name} stands, and it reads on until it has stopped",
+            fix=f"`switchyard stop {release.name} --execute` first",
+        )
+    _refuse_readers(context, state, release, choice)
+    meets = in_use and in_one_piece(choice)
+    plan_id = new_id("reset")
+    stages = _stages(
+        context, state, release, request, choice, old=old, new=new, until=until, then=then, meets=meets, fresh=fresh
+    )
+    replay = (SourcePosition(sources=_ends(seen)) if until is None or then else until).records_since(new)
+    rate = _replay_rate(context, state, release, request.max_records_per_batch)
+    replay_s = None if rate is None else round(replay / rate, 1)
+    cost = _cost(context, release, choice)
+    _must_fit(context, release, choice, cost)
+    undo = _undo(context, plan_id, choice)
+    return Plan(
+        id=plan_id,
+        operation="reset",
+        releases=(release.name,),
+        alias=release.spec.app if in_use and choice.output in ("new", "truncate") else None,
+        stages=stages,
+        reason=reason,
+        facts={
+            "asked": request.words(),
+            "generation": f"{release.generation} -> {_next(release)}",
+            "replay": f"{replay:,} records{_time(rate, replay)}",
+            **cost.facts(choice),
+            **_affected(context, state, release, choice, meets),
+        },
+        figures={
+            "replay_records": replay,
+            "replay_s": replay_s,
+            **asdict(cost),
+            "positions": _figures(seen, then or new),
+        },
+        tables=(_positions(seen, scope, then or new, None if then else until),),
+        warnings=(
+            *_warnings(state, request, choice, release),
+            *_left_out(release, choice, seen, then or new),
+            *(_too_long(request, replay_s) if meets else ()),
+        ),
+        undo=undo,
+        deadline_s=_DEADLINE_S + request.timeout_s,
+    )
+
+
+def _where(
+    context: Context, request: Request, seen: Partitions, scope: set[tuple[str, int]], old: SourcePosition
+) -> tuple[SourcePosition, SourcePosition | None, SourcePosition | None]:
+    """Where a reset begins, where it stops, if it does, and, where a record is left out there, where it goes on."""
+    if request.target.kind == "skip":
+        _only_skips(request)
+        return old, *around(request.target, seen)
+    new = resolve(request.target, timed(context, seen, request.target), scope)
+    if request.until is None:
+        return new, None, None
+    return new, _until(request, new, resolve(request.until, timed(context, seen, request.until), scope)), None
+
+
+def _only_skips(request: Request) -> None:
+    if request.chosen_state != "keep" or request.until is not None or request.inputs:
+        raise BadUsage(
+            "--skip leaves one record out under the state", fix="leave out --state, --until and --input-topics"
+        )
+
+
+def _under_way(state: RegistryState, release: Release, request: Request) -> Plan | None:
+    blocking = state.blocking(release.name)
+    if blocking is None or blocking.opened.name != "reset":
+        return None
+    asked = blocking.opened.plan.get("facts", {}).get("asked")
+    return Plan.from_journal(blocking.opened) if asked == request.words() else None
+
+
+def _refuse_behind(state: RegistryState, release: Release) -> None:
+    """Raises Refused with both ways out: the one that loses nothing, and the one that is always there."""
+    try:
+        refuse_unfinished(state, release)
+    except Refused as error:
+        raise Refused(
+            error.what,
+            fix=f"{error.fix}; where that can't be, a reset with --output truncate deletes the old result once consumers have gone on",
+        ) from None
+
+
+def _must_stand(context: Context, release: Release, request: Request) -> bool:
+    """Whether it runs, and is to be stopped first. Raises Refused where it runs and isn't."""
+    holder = context.holder(release)
+    if holder is not None and not request.stop:
+        raise Refused(
+            f"{release.name} is run by {holder}",
+            fix=f"`switchyard stop {release.name} --execute` first, or add --stop",
+        )
+    return holder is not None
+
+
+def look(context: Context, release: Release, at: SourcePosition) -> Partitions:
+    """What is known of each partition of a release's inputs, which stands `at`."""
+    settings, spec = context.settings, release.spec
+    topics = sorted({i.topic for i in spec.inputs.values()})
+    first, end = first_offsets(settings, topics), end_offsets(settings, topics)
+    committed = group_offsets(settings, release.name)
+    return {
+        (source, partition): Seen(
+            topic=given.topic,
+            first=first[given.topic][partition],
+            end=limit,
+            position=at.sources.get(source, {}).get(partition, first[given.topic][partition]),
+            committed=committed.get(given.topic, {}).get(partition, (None, ""))[0],
+        )
+        for source, given in spec.inputs.items()
+        for partition, limit in end[given.topic].items()
+    }
+
+
+def timed(context: Context, seen: Partitions, target: Target | None) -> Partitions:
+    """`seen`, with the offsets of the time that `target` names, if it names one."""
+    if target is None or target.kind != "datetime":
+        return seen
+    found = offsets_at(context.settings, sorted({here.topic for here in seen.values()}), target.at_ms)
+    return {
+        (source, partition): replace(here, at_time=found.get(here.topic, {}).get(partition))
+        for (source, partition), here in seen.items()
+    }
+
+
+def scope_of(release: Release, seen: Partitions, request: Request) -> set[tuple[str, int]]:
+    """The (source, partition) pairs that move. Raises BadUsage for a topic or a partition that isn't an input's."""
+    named = dict(request.inputs)
+    if not named and request.target.kind in ("file", "skip"):
+        named = {topic: tuple(offsets) for topic, offsets in (request.target.offsets or {}).items()}
+    if not named:
+        return set(seen)
+    topics = {seen_.topic for seen_ in seen.values()}
+    unknown = sorted(set(named) - topics)
+    if unknown:
+        raise BadUsage(f"{release.name} does not read {join(unknown)}", fix=f"its inputs are {join(sorted(topics))}")
+    for topic, partitions in named.items():
+        has = {p for (_, p), s in seen.items() if s.topic == topic}
+        wrong = sorted(set(partitions or ()) - has)
+        if wrong:
+            raise BadUsage(f"{topic} has no partition {join([str(p) for p in wrong])}",
+                           fix=f"it has {join([str(p) for p in sorted(has)])}")  # fmt: skip
+    return {
+        (source, p)
+        for (source, p), s in seen.items()
+        if s.topic in named and (named[s.topic] is None or p in (named[s.topic] or ()))
+    }
+
+
+def _until(request: Request, new: SourcePosition, until: SourcePosition) -> SourcePosition:
+    if not until.dominates(new) or until.same(new):
+        raise BadUsage(
+            f"--until {request.until.text if request.until else ''} lies at or before {request.target.text}",
+            fix="name a later end",
+        )
+    return until
+
+
+def has_state(context: Context, release: Release) -> bool:
+    """Whether Spark keeps a state for this release, by its checkpoint; with no batch yet there is nothing to lose."""
+    folder = newest_folder(context.settings, release.name, release.generation)
+    return folder is not None and (folder / "state").is_dir()
+
+
+def _is_read(state: RegistryState, release: Release) -> bool:
+    """Whether consumers read this release's result now."""
+    newest = state.live(release.spec.app)
+    return newest is not None and newest.new == release.name
+
+
+def _refuse_readers(context: Context, state: RegistryState, release: Release, choice: Choice) -> None:
+    """Raises Refused where a result would be deleted that a release reads, or a follower that nothing leads on."""
+    if choice.output != "truncate":
+        return
+    topics = {release.topic_of(g) for g in (release.generation, _read_by_consumers(state, release))}
+    needing = [n for topic in sorted(topics) for n in needing_result(context, state, release, topic)]
+    # the followers of the live one are led on, and waited for
+    left = [n for n in needing if not (choice.live and n.startswith(("alias ", "follower ")))]
+    if left:
+        raise Refused(
+            f"{join(sorted(topics))} can't be deleted: {join(left)} still need it",
+            fix="--output new keeps it; or let them pass, or `switchyard forget-follower` one that is gone",
+        )
+
+
+def _refuse(found: list[Objection], *, force: bool) -> None:
+    standing = [o for o in found if not (force and o.forced)]
+    if standing:
+        forced = " (--force goes over it)" if all(o.forced for o in standing) else ""
+        raise Refused("; ".join(o.reason for o in standing), fix="; ".join(o.way_out for o in standing) + forced)
+
+
+def _next(release: Release) -> int:
+    return max(release.generations, default=0) + 1
+
+
+def _stages(
+    context: Context, state: RegistryState, release: Release, request: Request, choice: Choice, *,
+    new: SourcePosition, until: SourcePosition | None, then: SourcePosition | None, meets: bool, old: SourcePosition, fresh: bool,
+) -> tuple[Stage, ...]:  # fmt: skip
+    name, generation, keeps = release.name, _next(release), choice.state == "keep" and not fresh
+    own_topic = choice.output in ("new", "truncate")
+    stages = _stop(name, release.wanted)
+    if keeps:
+        # nothing to be done but where its driver was killed between Kafka's commit and Spark's
+        stages.append(FinishBatch(release=name, timeout_s=context.settings.boot_timeout_s))
+    stages.append(Seize(release=name))
+    if own_topic:
+        config = RESULT_TABLE if release.spec.table else RESULT_STREAM
+        stages.append(
+            CreateTopic(name=result_topic(name, generation), partitions=release.spec.partitions, config=dict(config))
+        )
+    if keeps:
+        stages.append(InheritState(release=name, old=release.generation, generation=generation, at=old, position=new))
+    known = release.generations[release.generation].result or release.generation
+    read = _read_by_consumers(state, release)
+    stages.append(
+        BeginGeneration(
+            release=name,
+            generation=generation,
+            start=new,
+            keeps=keeps,
+            result=None if own_topic else known,
+            meet=meets,
+            until=until,
+            then=then,
+            cleared=choice.output == "tombstone",
+            max_records_per_batch=request.max_records_per_batch,
+            state=_state_after(state, release),
+            old=release.generation,
+            links=len(state.chains.get(release.spec.app, ())),
+            # what lies behind, and was read on meanwhile, is read again; of another move the meaning would change
+            at=old if choice.move != "back" or request.target.kind == "shift" else None,
+        )
+    )
+    if choice.output == "tombstone":
+        stages.append(Tombstone(release=name, generation=generation))
+    stages.append(GiveBack(release=name))
+    switch = _is_read(state, release) and own_topic
+    number = len(state.chains.get(release.spec.app, ())) + 1
+    append = AppendGeneration(alias=release.spec.app, number=number, release=name, old=read, new=generation, met=meets)
+    if switch and not meets:
+        stages += [WriteClearing(release=name, old=read)] if release.spec.table else []
+        stages.append(append)
+    stays = release.wanted == "stopped" or request.stay_stopped
+    # consumers are moved where the replay stands at the old end: to that it has to run
+    if not stays or meets:
+        stages += [Want(release=name, wanted="running"), Launch(release=name)]
+        if switch and meets:
+            stages.append(Reach(release=name, timeout_s=request.timeout_s))
+            if release.spec.table:
+                stages.append(CompareGenerations(release=name, old=release.generation, new=generation))
+            stages.append(append)
+            stages += _stop(name) if stays else []
+    if choice.output == "truncate":
+        if switch:
+            stages.append(AwaitFollowers(alias=release.spec.app, number=number, timeout_s=request.timeout_s))
+        for gone in sorted({read, release.generation}):
+            stages += [DeleteTopic(name=release.topic_of(gone)), DeleteCheckpoint(release=name, generation=gone)]
+    return tuple(stages)
+
+
+def _stop(name: str, before: Wanted | None = None) -> list[Stage]:
+    return [
+        Want(release=name, wanted="stopped", before=before),
+        AwaitStopped(release=name, timeout_s=_STOP_TIMEOUT_S),
+    ]
+
+
+def _read_by_consumers(state: RegistryState, release: Release) -> int:
+    """The generation whose result consumers read: an earlier one, where a reset that was left in the middle left them behind."""
+    newest = state.live(release.spec.app)
+    if newest is None or left_behind(state, release) is None:
+        return release.generation
+    [topic] = newest.new_start.topics
+    last = release.last_of(topic)
+    # what was never written has no end
+    return last if last is not None else newest.new_generation
+
+
+def _state_after(state: RegistryState, release: Release) -> Any:
+    """A release that consumers read stays live; another has to catch up again before it may be promoted."""
+    return "staged" if release.state == "staged" else starting_state(state, release)
+
+
+# -- what it costs, and whom it touches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    state_bytes: int
+    result_records: int
+    result_bytes: int | None
+
+    def facts(self, choice: Choice) -> dict[str, str]:
+        size = "its bytes only its broker knows" if self.result_bytes is None else _bytes(self.result_bytes)
+        state = {"clear": "archived", "keep": "kept, and archived as it is"}[choice.state]
+        result = {
+            "new": "archived, as a topic of its own",
+            "truncate": "deleted, once its followers have passed it",
+            "tombstone": "cleared by a tombstone per key",
+            "keep": "kept, and written on",
+        }[choice.output]
+        return {
+            "state": f"{_bytes(self.state_bytes)}: {state}",
+            "result": f"{self.result_records:,} records, {size}: {result}",
+        }
+
+
+def _cost(context: Context, release: Release, choice: Choice) -> _Cost:
+    topic, partitions = release.result_topic, release.spec.partitions
+    first = first_offsets(context.settings, [topic])[topic]
+    end = end_of(context.settings, topic, partitions)
+    folder = newest_folder(context.settings, release.name, release.generation)
+    return _Cost(
+        state_bytes=size_of(folder),
+        result_records=sum(end[p] - first[p] for p in end),
+        result_bytes=_topic_bytes(context, topic, partitions),
+    )
+
+
+def _topic_bytes(context: Context, topic: str, partitions: int) -> int | None:
+    """Bytes of a topic on the embedded broker's disk; None: the broker is elsewhere."""
+    data = context.settings.state_dir / "broker" / "data"
+    if context.settings.bootstrap_servers is not None or not data.is_dir():
+        return None
+    # the indexes beside the log are laid out in advance, and mostly holes
+    return sum(log.stat().st_size for p in range(partitions) for log in (data / f"{topic}-{p}").glob("*.log"))
+
+
+def _must_fit(context: Context, release: Release, choice: Choice, cost: _Cost) -> None:
+    """The archive stays, so the replay needs as much again, of what this disk holds: a result elsewhere is not reckoned."""
+    needed = (cost.state_bytes if choice.state == "clear" else 0) + (cost.result_bytes or 0)
+    free = shutil.disk_usage(context.settings.state_dir).free
+    if needed > free:
+        raise Refused(
+            f"the replay of {release.name} needs about {_bytes(needed)} beside the archive, {_bytes(free)} are free",
+            fix="make room, or retire a release that nobody needs",
+        )
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:,.1f} GiB"
+
+
+def _replay_rate(
+    context: Context, state: RegistryState, release: Release, max_records_per_batch: int | None
+) -> float | None:
+    """Records per second of a replay: the best rate that the release, or else another of its app, reached when it hydrated
+    (where there was little to read, a rate says little), as far as its throttle allows; None: it was never measured.
+    """
+    names = {release.name, *(r.name for r in state.of_app(release.spec.app))}
+    rates = [
+        (e.release == release.name, float(e.facts["records_per_s"]))
+        for e in context.registry.entries
+        if isinstance(e, ReadyRecorded) and e.release in names and e.facts.get("records_per_s")
+    ]
+    if not rates:
+        return None
+    trigger_s = context.settings.trigger_s
+    throttle = max_records_per_batch / trigger_s if max_records_per_batch and trigger_s else math.inf
+    return min(max(rates)[1], throttle)
+
+
+def _time(rate: float | None, records: int) -> str:
+    if rate is None:
+        return ", its rate was never measured"
+    return f", about {records / rate:,.0f} s at {rate:,.0f} records/s"
+
+
+def _affected(context: Context, state: RegistryState, release: Release, choice: Choice, meets: bool) -> dict[str, str]:
+    facts = {}
+    followers = state.followers.get(release.spec.app, ())
+    if _is_read(state, release):
+        own = choice.output in ("new", "truncate")
+        if meets:
+            what = "the old result stays until the new one stands at the same input; then they go on in it"
+        elif own:
+            what = "they go on in the new result at once, and see the replay"
+        elif choice.output == "tombstone":
+            what = "they see the tombstones, then the replay"
+        else:
+            what = "they go on in the same result" + (", and see the replay" if choice.move != "forward" else "")
+        facts["alias"] = f"{release.spec.app} names this release: {what}"
+    else:
+        # those that a switch has not yet led out of it
+        needing = needing_result(context, state, release, release.result_topic)
+        followers = tuple(n.removeprefix("follower ") for n in needing if n.startswith("follower "))
+    facts["followers"] = join(list(followers))
+    pinned = [r.name for r in readers_of(state, release.result_topic)]
+    if pinned:
+        facts["read by"] = f"{join(pinned)}: they read the result of this generation{_for_readers(choice)}"
+    return facts
+
+
+def _for_readers(choice: Choice) -> str:
+    if choice.output in ("new", "truncate"):
+        return ", which is written no more: each needs a version that reads the next one"
+    if choice.output == "keep" and choice.move == "forward":
+        return ", which goes on without what is left out"
+    what = "the tombstones and the replay" if choice.output == "tombstone" else "what comes again"
+    return f" and take {what} for news: each needs a reset of its own, which `switchyard status` goes on saying"
+
+
+def _positions(
+    seen: Partitions, scope: set[tuple[str, int]], new: SourcePosition, until: SourcePosition | None
+) -> Table:
+    rows = []
+    for (source, partition), here in sorted(seen.items()):
+        to = new.sources[source][partition]
+        end = until.sources[source][partition] if until else here.end
+        name = f"{here.topic}[{partition}]" + ("" if (source, partition) in scope else " (stays)")
+        rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, end - to):,}"))
+    return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
+
+
+def _figures(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
+    return [
+        {"topic": here.topic, "partition": partition, "old": here.position, "new": new.sources[source][partition]}
+        for (source, partition), here in sorted(seen.items())
+    ]
+
+
+def _ends(seen: Partitions) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for (source, partition), here in seen.items():
+        found.setdefault(source, {})[partition] = here.end
+    return found
+
+
+def _warnings(state: RegistryState, request: Request, choice: Choice, release: Release) -> list[str]:
+    found = [f"{o.reason}: --force goes over it" for o in objections(choice) if o.forced]
+    if choice.output == "keep" and not choice.table and choice.move in ("back", "mixed"):
+        found.append("records come again in the same result; they bear the header replay")
+    if choice.output in ("truncate", "tombstone"):
+        found.append("what is cleared can't be brought back: there is no undo")
+    if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
+        found.append("a rollback needs another `switchyard diff` afterwards: what was compared is of the old result")
+    if request.target.kind == "datetime" and request.target.text.endswith("(UTC)"):
+        found.append("the time was given without a zone: it is taken as UTC")
+    if release.state == "failed" and request.chosen_state == "clear":
+        found.append(f"{release.name} failed: {release.failure}; the same record, read again, fails it again")
+    return found
+
+
+def _left_out(release: Release, choice: Choice, seen: Partitions, new: SourcePosition) -> list[str]:
+    """That a table read anew from the middle lacks what came of the input before, where the old one has that."""
+    if not choice.table or choice.state == "keep" or release.generations[release.generation].start.dominates(new):
+        return []
+    earliest = all(new.sources[source][p] == here.first for (source, p), here in seen.items())
+    what = "retention has left that input" if earliest else "--to-earliest reads that again, too"
+    return [f"of the input before its new position nothing will be in the result: {what}"]
+
+
+def _too_long(request: Request, replay_s: float | None) -> list[str]:
+    if replay_s is None or replay_s < request.timeout_s:
+        return []
+    return [
+        f"the replay takes about {replay_s:,.0f} s, and the reset waits {request.timeout_s:,.0f} s for it: give a longer --timeout"
+    ]
+
+
+def _undo(context: Context, plan_id: str, choice: Choice) -> str:
+    if choice.output in ("truncate", "tombstone"):
+        return ""
+    until = datetime.fromtimestamp(now_ms() / 1000 + context.settings.archive_keep_s, UTC)
+    what = "; what was written into the same result meanwhile stays" if choice.output == "keep" else ""
+    return f"switchyard undo {plan_id} --execute, until {until:%Y-%m-%d %H:%M} UTC{what}"
+
+
+# -- undo --------------------------------------------------------------------------------------------------------------
+
+
+def plan_undo(
+    context: Context, reset_id: str, *, stop: bool = False, timeout_s: float = 3600.0, reason: str | None = None
+) -> Plan:
+    """Has a release go on in the generation that a reset ended: its position, its state and its result as they were.
+
+    Consumers that had gone on in the reset's result go back where the old generation stands at the same input.
+    Raises BadUsage for an unknown reset; Refused where it is under way, was followed by another one, or its archive is gone.
+    """
+    state = journal.standing(context.registry)
+    operation = state.operations.get(reset_id)
+    if operation is None or operation.opened.name not in ("reset", "undo"):
+        raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` names them")
+    release = state.releases[operation.opened.releases[0]]
+    undoing = state.blocking(release.name)
+    asked = undoing.opened.plan.get("facts", {}).get("asked") if undoing else None
+    if undoing is not None and undoing.opened.name == "undo" and asked == reset_id:
+        return Plan.from_journal(undoing.opened)
+    refuse_blocked(state, release.name)
+    if release.state in ("retired", "aborted"):
+        raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+    under = release.under
+    if under is None or reset_id not in (under.op, release.generations[release.generation].op):
+        begun_by = under.op if under else None
+        if not any(g.op == reset_id for g in release.generations.values()):
+            raise Refused(f"{reset_id} has begun nothing", fix="nothing is to be undone")
+        raise Refused(
+            f"{release.name} was changed since {reset_id}, by {begun_by}",
+            fix=f"undo that one first: `switchyard undo {begun_by}`",
+        )
+    generation = _ended_by(release, reset_id)
+    if generation is None:
+        raise Refused(f"{reset_id} ended nothing that had begun", fix="reset it again instead")
+    _archive_stands(context, release, generation)
+    holder = context.holder(release)
+    if holder is not None and not stop:
+        raise Refused(
+            f"{release.name} is run by {holder}", fix=f"`switchyard stop {release.name} --execute`, or add --stop"
+        )
+    chain = state.chains.get(release.spec.app, ())
+    newest = chain[-1] if chain else None
+    same = release.topic_of(generation) == release.result_topic
+    # whether consumers have gone on in the result that the reset began
+    meets = newest is not None and release.result_topic in newest.new_start.topics and not same
+    now, before = progress_of(context, release), release.ended[generation]
+    if meets and now is not None and not now.boundary.position.dominates(before.boundary.position):
+        raise Refused(
+            f"{release.name} has not read again to where it stood before {reset_id}",
+            fix=f"`switchyard start {release.name} --execute`, and undo it when it has caught up",
+        )
+    name = release.name
+    stages: list[Stage] = [
+        *_stop(name, release.wanted),
+        Seize(release=name),
+        BeginGeneration(
+            release=name,
+            generation=generation,
+            start=release.generations[generation].start,
+            again=True,
+            result=release.generations[generation].result,
+            meet=meets,
+            state=starting_state(state, release),
+            old=release.generation,
+            links=len(chain),
+        ),
+        GiveBack(release=name),
+    ]
+    if release.wanted == "running" or meets:
+        stages += [Want(release=name, wanted="running"), Launch(release=name)]
+        if meets:
+            stages.append(Reach(release=name, timeout_s=timeout_s))
+            if release.spec.table:
+                stages.append(CompareGenerations(release=name, old=release.generation, new=generation))
+            stages.append(
+                AppendGeneration(alias=release.spec.app, number=len(chain) + 1, release=name,
+                                 old=release.generation, new=generation, met=True)
+            )  # fmt: skip
+            stages += _stop(name) if release.wanted == "stopped" else []
+    warnings: tuple[str, ...] = ()
+    if same and now is not None:
+        written = _records(before, now)
+        warnings = (f"{written:,} records that were written into the same result since stay in it",)
+    return Plan(
+        id=new_id("undo"),
+        operation="undo",
+        releases=(name,),
+        alias=release.spec.app if meets else None,
+        stages=tuple(stages),
+        reason=reason,
+        facts={
+            "asked": reset_id,
+            "generation": f"{release.generation} -> {generation}",
+            "position": json.dumps(before.boundary.position.sources),
+            "consumers": "go back where both stand at the same input" if meets else "stay where they are",
+        },
+        warnings=warnings,
+        deadline_s=_DEADLINE_S + timeout_s,
+    )
+
+
+def _ended_by(release: Release, reset_id: str) -> int | None:
+    """The generation that was under way when `reset_id` began another one."""
+    begun = next((g for g in release.generations.values() if g.op == reset_id), release.under)
+    if begun is None or begun.ended is None:
+        return None
+    return begun.ended.generation
+
+
+def _records(before: Progress, now: Progress) -> int:
+    return sum(
+        offset - before.result.of(topic).get(p, 0)
+        for topic, offsets in now.result.topics.items()
+        for p, offset in offsets.items()
+    )
+
+
+def _archive_stands(context: Context, release: Release, generation: int) -> None:
+    gone = []
+    topic = release.topic_of(generation)
+    if topic not in topic_names(context.settings):
+        gone.append(f"its result {topic}")
+    ended = release.ended.get(generation)
+    if ended is None:
+        gone.append("its last boundary")
+    elif ended.boundary.batch_id >= 0 and newest_folder(context.settings, release.name, generation) is None:
+        gone.append("its state")
+    if release.generations[release.generation].cleared:
+        gone.append(f"what {topic} held before it was cleared")
+    gone += cut_off(context, release, ended.boundary.position if ended else SourcePosition(sources={}))
+    if gone:
+        raise Refused(
+            f"generation {generation} of {release.name} can't be brought back: gone is {join(gone)}",
+            fix="reset it again, from the first offset: `switchyard reset ... --to-earliest`",
+        )
+
+
+def new_positions(context: Context, plan: Plan) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> offset that a reset goes to."""
+    inputs = context.registry.known.releases[plan.releases[0]].spec.inputs
+    start = next(s.then or s.start for s in plan.stages if isinstance(s, BeginGeneration))
+    return {inputs[source].topic: dict(offsets) for source, offsets in start.sources.items()}

@@ -1,0 +1,267 @@
+"""How much lies behind an evidence, and what a plan makes of it: read while the drivers meet, before, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestration.operations import switch as sw
+from orchestration.operations.apply import Applier
+from orchestration.operations.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of, too_old
+from orchestration.operations.context import Context
+from orchestration.operations.journal import begin
+from orchestration.operations.plan import Plan
+from orchestration.operations.release import execute
+from orchestration.operations.stages import Align, AppendSwitch, ChooseStart, Compare, Fence, PrepareDelta, WriteDelta
+from orchestration.operations.switch import (
+    _not_compared,
+    _other,
+    before_live,
+    evidence_for,
+    plan_promote,
+    plan_rollback,
+)
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import COMPACTION_LAG_MS
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import (
+    AlignOrdered,
+    Closed,
+    EvidenceRecorded,
+    Opened,
+    ReadyRecorded,
+    StateSet,
+    VerdictRecorded,
+)
+from tests.operations.builders import NOWHERE, Log, context_of, evidence, release, staged, switched
+
+PREPARE = PrepareDelta(evidence="diff-1", old="a.v2", new="a.v1")
+ALIGN = Align(release="a.v1", other="a.v2", switch=3, timeout_s=1)
+
+
+def results(**offsets: int) -> dict[str, Any]:
+    """Newest progress by release: `v1=5` is offset 5 of a.v1's only partition."""
+    return {
+        f"a.{v}": SimpleNamespace(result=ResultPosition(topics={f"a.{v}.g1": {0: offset}}))
+        for v, offset in offsets.items()
+    }
+
+
+def compared(*, age_ms: int = 0) -> EvidenceRecorded:
+    at = {f"{side}_result": results(**{v: 100})[f"a.{v}"].result for side, v in (("live", "v1"), ("new", "v2"))}
+    return evidence("a.v1", "a.v2", at_ms=now_ms() - age_ms, **at)
+
+
+class World(Context):
+    """A context in which both releases run; `newest`: their newest progress."""
+
+    newest: dict[str, Any]
+
+    def progress(self, release: str) -> Any:
+        return self.newest.get(release)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
+    beat = SimpleNamespace(at_ms=now_ms(), lag_records=0)
+    monkeypatch.setattr(sw, "latest_heartbeats", lambda _: {"a.v1": beat, "a.v2": beat})
+
+    def make(log: Log, **offsets: int) -> World:
+        plain = context_of(log)
+        made = World(settings=plain.settings, registry=plain.registry, launcher=plain.launcher)
+        object.__setattr__(made, "newest", results(**offsets))
+        return made
+
+    return make
+
+
+def promoted(*, age_ms: int = 0) -> Log:
+    """v2 went live by switch 2, from v1, after a diff of that age."""
+    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"), compared(age_ms=age_ms))
+    log.entries += switched(2, "a.v1", "a.v2")
+    return log
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [type(stage).__name__ for stage in plan.stages]
+
+
+MEETING = ["Align", "FlagBoundary", "Meet", "WriteDelta", "AppendSwitch"]
+
+
+def test_the_records_of_both_releases_since_the_evidence_are_counted(world: Callable[..., World]) -> None:
+    assert backlog_of(world(Log(), v1=130, v2=105), compared()).records == 35
+    # a result of another generation, or none yet, says nothing of this one
+    assert backlog_of(world(Log(), v2=105), compared()).records == 5
+    one = ResultPosition(topics={"t": {0: 5, 1: 7}, "other": {0: 9}})
+    assert one.records_since(ResultPosition(topics={"t": {0: 4, 1: 8}})) == 1
+
+
+def test_what_can_be_read_while_the_drivers_meet_is(world: Callable[..., World]) -> None:
+    plan = plan_rollback(world(promoted(), v1=100 + MEANWHILE_RECORDS, v2=100), "a")
+    assert kinds(plan) == MEETING
+    assert plan.facts["since the diff"].startswith("300,000 result records, read while they meet: about 2 s at 150,000")
+    assert len(Applier(context_of(Log()), plan).orders()) == 1
+
+
+def test_more_is_read_before_they_are_asked_to(world: Callable[..., World]) -> None:
+    young = plan_rollback(world(promoted(), v1=100, v2=100), "a")
+    plan = plan_rollback(world(promoted(), v1=100 + 100 * READ_RATE, v2=101), "a")
+    assert kinds(plan) == ["PrepareDelta", *MEETING]
+    assert "15,000,001 result records, read before the drivers meet: about 100 s" in plan.facts["since the diff"]
+    assert Applier(context_of(Log()), plan).orders() == []
+    # reading must not outlive the operation
+    assert plan.deadline_s >= young.deadline_s + 100
+    assert "under 1 s" in young.facts["since the diff"]
+
+
+def test_nobody_waits_at_the_barrier_of_a_dead_release(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sw, "_without_meeting", lambda *_: ("fenced",))
+    young = plan_rollback(world(promoted(), v1=100, v2=100), "a")
+    plan = plan_rollback(world(promoted(), v1=100 + 100 * READ_RATE, v2=100), "a", fence=True)
+    assert kinds(plan) == ["Fence", "ChooseStart", "WriteDelta", "AppendSwitch"]
+    assert plan.deadline_s >= young.deadline_s + 100
+
+
+def test_a_promotion_counts_too(world: Callable[..., World]) -> None:
+    checked = VerdictRecorded(
+        release="a.v2", generation=1, evidence="diff-1", upto=NOWHERE, passed=1, failed=0, errored=0
+    )
+    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"), StateSet(release="a.v2", state="ready"))
+    log.entries += [ReadyRecorded(release="a.v2", generation=1), compared(), checked]
+    plan = plan_promote(world(log, v1=100, v2=101 + MEANWHILE_RECORDS), "a")
+    assert kinds(plan) == ["PrepareDelta", *MEETING]
+    assert "--leaving a.v2" in plan.undo and "7 days after that, `switchyard diff a.v2` first" in plan.undo
+
+
+def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callable[..., World]) -> None:
+    found = compared(age_ms=COMPACTION_LAG_MS + 60_000)
+    assert "deletions since then may have been compacted away" in (too_old(found, now_ms()) or "")
+    assert too_old(compared(age_ms=COMPACTION_LAG_MS - 60_000), now_ms()) is None
+    with pytest.raises(Refused, match=r"diff-1 is 7\.0 days old") as error:
+        plan_rollback(world(promoted(age_ms=COMPACTION_LAG_MS + 60_000), v1=100, v2=100), "a")
+    assert error.value.fix == "`switchyard diff a.v2` first"
+    # an operator may say that a promotion takes an older diff: not one as old as that, of a table
+    new, live, long_s = release("a.v2"), release("a.v1"), COMPACTION_LAG_MS / 500
+    [lacking] = _not_compared(new, live, found, long_s, None)
+    # an approval makes it anew before anything else
+    assert _not_compared(new, live, found, long_s, None, renewed=True) == []
+    assert "7.0 days old" in lacking
+    assert _not_compared(release("a.v2", table=False), release("a.v1", table=False), found, long_s, None) == []
+
+
+def test_a_dead_release_is_compared_anew_on_the_way_back(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sw, "_without_meeting", lambda *_: ("fenced",))
+    known = world(promoted(age_ms=COMPACTION_LAG_MS + 60_000), v1=100, v2=100)
+    plan = plan_rollback(known, "a", fence=True)
+    assert plan.warnings[0] == "fenced" and "days old" in plan.warnings[1]
+    assert [type(stage) for stage in plan.stages] == [Fence, ChooseStart, Compare, WriteDelta, AppendSwitch]
+    assert [s.evidence for s in plan.stages if isinstance(s, WriteDelta | AppendSwitch)] == [plan.id] * 2
+
+
+def test_results_that_did_not_meet_are_enough_for_consumers_and_not_to_judge_a_version_by() -> None:
+    log = Log(*staged("a.v1"), *staged("a.v2"), evidence("a.v1", "a.v2", apart=True))
+    new, live = (log.state().releases[f"a.v{n}"] for n in (2, 1))
+    assert evidence_for(log.state(), new, live) is None
+    assert (found := evidence_for(log.state(), new, live, apart=True)) is not None and found.id == "diff-1"
+
+
+def test_what_is_live_is_compared_with_the_one_that_a_rollback_goes_to() -> None:
+    # a third version was promoted when the second had been left: the newest standby is not where it came from
+    log = Log(*staged("a.v1", "a.v2", "a.v3"), *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"),
+              *switched(3, "a.v2", "a.v1"), *switched(4, "a.v1", "a.v3"))  # fmt: skip
+    state = log.state()
+    assert state.releases["a.v2"].state == "standby"
+    back = before_live(state, "a")
+    assert back is not None and back.name == _other(state, state.releases["a.v3"]).name == "a.v1"
+    assert before_live(Log(*staged("a.v1"), *switched(1, None, "a.v1")).state(), "a") is None
+
+
+# -- the order of it
+
+
+class Order:
+    """A delta that says when it was asked for what."""
+
+    def __init__(self, log: Log, *, fails: bool = False) -> None:
+        self.log, self.fails = log, fails
+        self.asked: list[tuple[str, bool]] = []
+
+    def _note(self, what: str) -> None:
+        operation = self.log.state().operations["rollback-1"]
+        self.asked.append((what, operation.align is not None))
+
+    def begin(self) -> None:
+        self._note("begin")
+
+    def advance(self, go_on: Callable[[], None], few: int) -> None:
+        self._note("advance")
+        go_on()
+        if self.fails:
+            raise SwitchyardError("the broker is slow")
+
+    def close(self) -> None:
+        pass
+
+
+def applied(monkeypatch: pytest.MonkeyPatch, log: Log, delta: Order) -> None:
+    plan = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
+    monkeypatch.setattr(Applier, "_new_delta", lambda *_: delta)
+    monkeypatch.setattr(Applier, "_await_progress", lambda *_: None)
+    monkeypatch.setattr("orchestration.operations.apply.HeartbeatTail", lambda _: SimpleNamespace(close=lambda: None))
+    execute(context_of(log), plan)
+
+
+def test_the_drivers_are_asked_to_meet_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = promoted()
+    delta = Order(log)
+    applied(monkeypatch, log, delta)
+    assert delta.asked == [("advance", False)]
+    order = AlignOrdered(id="rollback-1", release="a.v1", other="a.v2", switch=3)
+    [found] = [e for e in log.entries if isinstance(e, AlignOrdered)]
+    assert found.model_copy(update={"op": None}) == order
+
+
+def test_they_are_not_asked_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = promoted()
+    with pytest.raises(SwitchyardError, match="the broker is slow"):
+        applied(monkeypatch, log, Order(log, fails=True))
+    assert not any(isinstance(e, AlignOrdered) for e in log.entries)
+    assert log.state().operations["rollback-1"].closed is not None
+
+
+@pytest.mark.parametrize("how", ["deadline", "abandoned"])
+def test_it_ends_where_the_operation_does(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    log = promoted()
+
+    class Ended(Order):
+        def advance(self, go_on: Callable[[], None], few: int) -> None:
+            if how == "abandoned":
+                log.entries.append(Closed(id="rollback-1", outcome="abandoned"))
+            else:
+                opened = next(e for e in log.entries if isinstance(e, Opened))
+                log.entries.append(opened.model_copy(update={"deadline_ms": 1}))
+            go_on()
+
+    with pytest.raises(SwitchyardError, match="was abandoned" if how == "abandoned" else "before the deadline"):
+        applied(monkeypatch, log, Ended(log))
+    assert not any(isinstance(e, AlignOrdered) for e in log.entries)
+
+
+def test_resumed_while_they_meet_it_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = promoted()
+    plan = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
+    begin(context_of(log), plan, [AlignOrdered(id="rollback-1", release="a.v1", other="a.v2", switch=3)])
+    delta = Order(log)
+    applied(monkeypatch, log, delta)
+    assert delta.asked == [("begin", True)]
+    assert sum(isinstance(e, AlignOrdered) for e in log.entries) == 1

@@ -1,0 +1,279 @@
+"""Who carries an operation out, and what stops it: another process that lives, its end by order, a world that has changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestration.operations import generations, journal
+from orchestration.operations import release as rel
+from orchestration.operations.apply import Applier
+from orchestration.operations.context import Context
+from orchestration.operations.in_use import needed_by, notes, outdated_inputs
+from orchestration.operations.plan import Plan
+from orchestration.operations.stages import BeginGeneration, SetState, Want
+from pipelines.engine.lease import this_process
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import (
+    Carried,
+    Closed,
+    Entry,
+    GenerationStarted,
+    Holder,
+    InputSpec,
+    Opened,
+    RegistryState,
+    Release,
+    WantedSet,
+)
+from pipelines.model.switch import expired
+from tests.operations.builders import POSITION, Log, context_of, generation, release, spec, staged, switched
+
+BEGIN = BeginGeneration(release="a.v1", generation=2, start=POSITION, old=1, links=0)
+PLAN = Plan(
+    id="reset-1",
+    operation="reset",
+    releases=("a.v1",),
+    stages=(Want(release="a.v1", wanted="stopped", before="running"), SetState(release="a.v1", state="ready"), BEGIN),
+)
+
+
+def holder_of(log: Log, pid: int) -> Holder:
+    return this_process(context_of(log).settings).model_copy(update={"pid": pid, "started": started(pid)})
+
+
+def started(pid: int) -> int:
+    from pipelines.engine import lease
+
+    return lease._start_ticks(pid) or 1
+
+
+def under_way(*also: Entry) -> Log:
+    log = Log(*staged("a.v1"), *also)
+    log.entries.append(Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60))
+    return log
+
+
+def test_one_process_at_a_time_carries_an_operation_out() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        log = under_way()
+        log.entries.append(Carried(id=PLAN.id, holder=holder_of(log, child.pid)))
+        with pytest.raises(Refused, match=f"being carried out by process {child.pid} on"):
+            journal.begin(context_of(log), PLAN)
+        # and whoever failed beside it has not ended it
+        journal.fail(context_of(log), PLAN.id, SwitchyardError("too late"))
+        assert log.state().operations[PLAN.id].closed is None
+    finally:
+        child.communicate(b"\n")
+    journal.begin(context_of(log), PLAN)
+    carrier = log.state().operations[PLAN.id].carrier
+    assert carrier == this_process(context_of(log).settings)
+    length = len(log.entries)
+    journal.begin(context_of(log), PLAN)
+    assert len(log.entries) == length, "the same process goes on"
+
+
+def test_an_operation_that_was_ended_does_nothing_more() -> None:
+    log = under_way()
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line == "want a.v1 stopped":
+            journal.abandon(context_of(log), PLAN.id, reason="by mistake")
+
+    with pytest.raises(Refused, match="reset-1 was abandoned meanwhile: by mistake"):
+        Applier(replace(context_of(log), say=say), PLAN).run()
+    assert said == ["want a.v1 stopped"]
+    assert log.state().releases["a.v1"].generation == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda: switched(1, None, "a.v1"), lambda: [generation("a.v1", 2)]],
+    ids=["went live", "was reset by another"],
+)
+def test_a_plan_is_not_carried_out_on_another_world(changed: Callable[[], list[Entry]]) -> None:
+    with pytest.raises(Refused, match="has changed since the plan was made"):
+        journal.begin(context_of(Log(*staged("a.v1"), *changed())), PLAN)
+    journal.begin(context_of(Log(*staged("a.v1"))), PLAN)
+
+
+def test_what_has_begun_to_empty_a_result_can_only_be_finished() -> None:
+    entry = generation("a.v1", 2, result=1, cleared=True).model_copy(update={"op": PLAN.id})
+    log = under_way(entry)
+    with pytest.raises(Refused, match=r"empties a\.v1, which can only be finished") as caught:
+        journal.abandon(context_of(log), PLAN.id)
+    assert "switchyard resume reset-1" in caught.value.fix
+    assert expired(log.state(), 2**61) == []
+    # before that it is like any other
+    assert expired(under_way().state(), 2**61) != []
+    journal.abandon(context_of(under_way()), PLAN.id)
+
+
+@pytest.mark.parametrize("before", ["running", "stopped"])
+def test_a_release_is_wanted_as_before_where_nothing_was_changed(before: Any) -> None:
+    plan = replace(
+        PLAN, stages=(Want(release="a.v1", wanted="stopped", before=before), Want(release="a.v1", wanted="running"))
+    )
+    again = rel._as_before(plan)
+    assert again == ([WantedSet(release="a.v1", wanted="running")] if before == "running" else [])
+
+
+# -- what status says
+
+
+def ended(offset: int, number: int = 1) -> Progress:
+    at = SourcePosition(sources={"trades": {0: offset}})
+    return Progress.model_validate(
+        {
+            "release": "a.v1", "generation": number, "token": 1, "at_ms": 1,
+            "boundary": Boundary(batch_id=3, position=at), "result": ResultPosition(topics={}),
+            "batch": {}, "total": {},
+        }
+    )  # fmt: skip
+
+
+def owner(*begun: GenerationStarted) -> Release:
+    first = generation("a.v1", at_ms=1)
+    return release(
+        "a.v1", generations={1: first, **{g.generation: g for g in begun}}, under=begun[-1] if begun else first
+    )
+
+
+def reader() -> Release:
+    under = generation("b.v1", at_ms=10)
+    made = release("b.v1", generations={1: under}, under=under)
+    return replace(made, spec=spec("b.v1", inputs={"results": InputSpec(topic="a.v1.g1", partitions=1)}))
+
+
+def at(op: str, number: int, offset: int, **changes: Any) -> GenerationStarted:
+    begun = generation("a.v1", number, ended=ended(9), at_ms=20 + number, **changes)
+    return begun.model_copy(update={"op": op, "start": SourcePosition(sources={"trades": {0: offset}})})
+
+
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        ([], []),
+        ([at("reset-2", 2, 0)], ["a.v1 writes a.v1.g2 since reset-2, no longer a.v1.g1: stage a version that reads it"]),
+        ([at("reset-2", 2, 0, result=1)], ["a.v1 wrote a.v1.g1 again since reset-2: `switchyard reset b.v1 --to-earliest`"]),
+        ([at("reset-2", 2, 9, result=1, cleared=True)], ["a.v1 wrote a.v1.g1 again since reset-2: `switchyard reset b.v1 --to-earliest`"]),
+        # a record was left out: nothing came again
+        ([at("reset-2", 2, 10, result=1)], []),
+        # and what came again before is not forgotten
+        ([at("reset-2", 2, 0, result=1), at("reset-3", 3, 10, result=1)],
+         ["a.v1 wrote a.v1.g1 again since reset-2: `switchyard reset b.v1 --to-earliest`"]),
+    ],
+)  # fmt: skip
+def test_who_reads_what_was_reset_is_told_so(begun: list[GenerationStarted], said: list[str]) -> None:
+    state = RegistryState(releases={"a.v1": owner(*begun), "b.v1": reader()})
+    assert outdated_inputs(state, state.releases["b.v1"]) == said
+    assert notes(state, state.releases["b.v1"]) == said
+    # one that began after it has read what there is
+    late = generation("b.v1", at_ms=99)
+    assert outdated_inputs(state, replace(reader(), under=late)) == [s for s in said if "no longer" in s]
+
+
+def test_an_undo_leaves_its_readers_as_they_were() -> None:
+    back = generation("a.v1", 1, ended=ended(9, number=2), at_ms=40).model_copy(update={"op": "undo-1"})
+    known = owner(at("reset-2", 2, 0))
+    state = RegistryState(releases={"a.v1": replace(known, under=back), "b.v1": reader()})
+    assert outdated_inputs(state, state.releases["b.v1"]) == []
+
+
+def test_a_release_that_is_read_is_needed() -> None:
+    state = RegistryState(releases={"a.v1": owner(), "b.v1": reader()})
+    assert needed_by(context_of(Log()), state, state.releases["a.v1"]) == ["b.v1"]
+    gone = replace(reader(), state="retired")
+    assert needed_by(context_of(Log()), RegistryState(releases={"a.v1": owner(), "b.v1": gone}), owner()) == []
+
+
+def test_a_reset_that_was_left_when_it_had_begun_is_told_of() -> None:
+    begun = at("reset-1", 2, 20, result=1)
+    log = under_way(begun)
+    assert notes(log.state(), log.state().releases["a.v1"]) == []
+    log.entries.append(Closed(id="reset-1", outcome="abandoned"))
+    [said] = notes(log.state(), log.state().releases["a.v1"])
+    assert said.startswith("reset-1 was abandoned when it had begun generation 2") and "switchyard undo reset-1" in said
+
+
+def test_what_is_abandoned_before_it_has_changed_anything_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[str] = []
+    opened = Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60, plan=PLAN.for_journal())
+    log = Log(*staged("a.v1"), opened, WantedSet(release="a.v1", wanted="stopped"))
+    monkeypatch.setattr(Context, "holder", lambda *_: None)
+    launcher: Any = SimpleNamespace(launch=launched.append)
+    rel.abandon(replace(context_of(log), launcher=launcher), PLAN.id)
+    state = log.state()
+    assert state.releases["a.v1"].wanted == "running" and launched == ["a.v1"]
+    closed = state.operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "abandoned"
+
+
+@pytest.mark.parametrize("lived", [False, True], ids=["a candidate", "the live one"])
+def test_a_replay_is_of_what_consumers_have_had(monkeypatch: pytest.MonkeyPatch, lived: bool) -> None:
+    end = SourcePosition(sources={"trades": {0: 9}})
+    progress = Progress(release="a.v2", generation=1, token=1, boundary=Boundary(batch_id=1, position=end),
+                        result=ResultPosition(topics={}), at_ms=0)  # fmt: skip
+    monkeypatch.setattr(generations, "newest_progress", lambda *_: progress)
+    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v2" if lived else "a.v1"))
+    found = generations.processed(context_of(log), log.state(), log.state().releases["a.v1"].spec)
+    assert [span.end for span in found] == ([end] if lived else [])
+
+
+def test_a_result_ends_where_the_generation_that_wrote_it_last_ended() -> None:
+    def ended(number: int, result: int) -> Progress:
+        return Progress(release="a.v1", generation=number, token=1,
+                        boundary=Boundary(batch_id=1, position=SourcePosition(sources={})),
+                        result=ResultPosition(topics={"a.v1.g1": {0: result}}), at_ms=0)  # fmt: skip
+
+    # the second went on in the first's result and was taken back; the first ended once more, further on
+    log = Log(*staged("a.v1"), generation("a.v1", 2, ended=ended(1, 5), result=1),
+              generation("a.v1", 1, ended=ended(2, 7)), generation("a.v1", 3, ended=ended(1, 9)))  # fmt: skip
+    found = log.state().releases["a.v1"]
+    assert found.last_of("a.v1.g1") == 1
+    assert (end := found.end_of("a.v1.g1")) is not None and end.topics["a.v1.g1"] == {0: 9}
+
+
+def test_what_a_generation_read_that_was_given_up_is_no_replay() -> None:
+    def at(offset: int, generation: int) -> Progress:
+        end = SourcePosition(sources={"trades": {0: offset}})
+        return Progress(release="a.v1", generation=generation, token=1, boundary=Boundary(batch_id=1, position=end),
+                        result=ResultPosition(topics={}), at_ms=0)  # fmt: skip
+
+    # its consumers read the first; the second was abandoned, and taken back by the third, which goes on in the first's result
+    log = Log(*staged("a.v1"), *switched(1, None, "a.v1"), generation("a.v1", 2, ended=at(9, 1)),
+              generation("a.v1", 3, ended=at(50, 2), result=1))  # fmt: skip
+    again = log.state().releases["a.v1"]
+    found = generations.processed(context_of(log), log.state(), again.spec, again)
+    assert [span.end.sources["trades"][0] for span in found] == [9]
+
+
+@pytest.mark.parametrize(
+    ("also", "starts"),
+    [
+        ([], False),
+        ([Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60)], False),
+        ([Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60), Closed(id=PLAN.id, outcome="failed")], True),
+    ],
+    ids=["refused", "another process is at it", "failed itself"],
+)  # fmt: skip
+def test_only_what_a_plan_itself_has_stopped_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, also: list[Entry], starts: bool
+) -> None:
+    launched: list[str] = []
+    log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"), *also)
+    monkeypatch.setattr(Context, "holder", lambda *_: None)
+    launcher: Any = SimpleNamespace(launch=launched.append)
+    rel._run_again(replace(context_of(log), launcher=launcher), PLAN)
+    assert launched == (["a.v1"] if starts else [])

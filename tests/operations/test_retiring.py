@@ -1,0 +1,56 @@
+"""A retirement asks again, in the very steps that end the release, whether anyone needs it."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration.operations import in_use
+from orchestration.operations.apply import Applier
+from orchestration.operations.plan import Plan
+from orchestration.operations.stages import SetState, Stage, Want
+from pipelines.errors import Refused
+from pipelines.model.registry import Entry, FollowerRegistered, StateSet, WantedSet
+from tests.operations.builders import Log, context_of, staged, switched
+
+STOP = Want(release="a.v1", wanted="stopped")
+RETIRE = SetState(release="a.v1", state="retired")
+READY: list[Entry] = [*staged("a.v1", "a.v2"), WantedSet(release="a.v1", wanted="running")]
+
+
+def applied(stage: Stage, *entries: Entry, operation: str = "retire") -> list[Entry]:
+    """What the stage enters where the registry says `entries`."""
+    log = Log(*entries)
+    Applier(context_of(log), Plan(id="op-1", operation=operation, releases=("a.v1",), stages=(stage,))).apply(stage)
+    return log.entries[len(entries) :]
+
+
+@pytest.mark.parametrize("stage", [STOP, RETIRE])
+def test_a_release_that_went_live_since_the_plan_is_neither_stopped_nor_retired(stage: Stage) -> None:
+    with pytest.raises(Refused, match=r"a\.v1 is live") as error:
+        applied(stage, *READY, *switched(1, None, "a.v1"))
+    assert "promote or roll back" in error.value.fix
+
+
+@pytest.mark.parametrize("stage", [STOP, RETIRE])
+def test_nor_is_one_that_a_follower_came_to_need(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_use, "committed_number", lambda *_: 1)
+    left = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2")]
+    with pytest.raises(Refused, match=r"a\.v1 is still needed by follower late"):
+        applied(stage, *left, FollowerRegistered(alias="a", group="late"))
+
+
+def test_one_that_nobody_needs_is_stopped_and_retired() -> None:
+    left = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2")]
+    assert [type(entry) for entry in applied(STOP, *left)] == [WantedSet]
+    assert [type(entry) for entry in applied(RETIRE, *left)] == [StateSet]
+
+
+def test_the_rest_of_a_retired_one_goes_whoever_came_since() -> None:
+    gone = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), StateSet(release="a.v1", state="retired")]
+    late = FollowerRegistered(alias="a", group="late")
+    assert [type(entry) for entry in applied(STOP, *gone, late)] == [WantedSet]
+    assert applied(RETIRE, *gone, late) == []
+
+
+def test_the_live_release_may_be_stopped_all_the_same() -> None:
+    assert [type(entry) for entry in applied(STOP, *READY, *switched(1, None, "a.v1"), operation="stop")] == [WantedSet]

@@ -1,0 +1,113 @@
+"""A reader of another's result, a bounded replay, a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestration.operations import reset as rs
+from orchestration.operations.stages import BeginGeneration
+from pipelines.errors import Refused
+from pipelines.model.reset import Target
+from pipelines.settings import Settings
+from tests.reset.world import World, following, reader_of, world_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+EARLIEST = Target(kind="earliest", text="--to-earliest")
+MIDDLE = Target(kind="offset", text="--to-offset 60", number=60)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 150})
+    with world_of(settings, spark, request.param, tmp_path) as made:
+        made.make_live()
+        yield made
+
+
+@pytest.mark.parametrize("world", ["stateless"], indirect=True)
+def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    with reader_of(world, folder) as reader:
+        reader.make_live()
+        assert reader.result() == reader.expected({})
+        plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+        assert plan.facts["read by"] == (
+            f"{reader.name}: they read the result of this generation, which is written no more: "
+            "each needs a version that reads the next one"
+        )
+        again = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output="keep", stop=True))
+        assert "take what comes again for news: each needs a reset of its own" in again.facts["read by"]
+        with following(reader) as follower:
+            reader.reset(EARLIEST, stop=True)
+            world.produce(20)
+            world.settle()
+            reader.settle()
+            follower.comes_to(reader.expected({}))
+        assert reader.result() == reader.expected({})
+
+
+def times_of(world: World, offset: int) -> tuple[int, dict[int, int]]:
+    """The time of the first record at an offset, and where each partition is at it."""
+    records = world.records()
+    at_ms = min(r.time_ms for r in records if r.offset == offset)
+    return at_ms, {p: min(r.offset for r in records if r.partition == p and r.time_ms >= at_ms) for p in (0, 1)}
+
+
+@pytest.mark.parametrize("world", ["stateless"], indirect=True)
+def test_a_replay_goes_from_one_time_to_another(world: World) -> None:
+    world.stop()
+    (start_ms, start), (end_ms, end) = times_of(world, 60), times_of(world, 80)
+    assert start != end
+    plan = rs.plan_reset(
+        world.context,
+        world.name,
+        rs.Request(
+            target=Target(kind="datetime", text="--to-datetime 12:00", at_ms=start_ms),
+            until=Target(kind="datetime", text="14:00", at_ms=end_ms),
+            output="keep",
+        ),
+    )
+    begun = next(stage for stage in plan.stages if isinstance(stage, BeginGeneration))
+    assert begun.start.sources["numbers"] == start
+    assert begun.until is not None and begun.until.sources["numbers"] == end
+
+
+@pytest.mark.parametrize("world", ["stateless"], indirect=True)
+def test_a_bounded_replay_stops_where_it_was_told_to(world: World) -> None:
+    world.stop()
+    until = Target(kind="offset", text="80", number=80)
+    with pytest.raises(Refused, match="leave out --until"):
+        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, until=until))
+    world.reset(MIDDLE, output="keep", until=until)
+    before = world.result()
+    world.start()
+    world.until("it has not stopped", lambda: world.release.wanted == "stopped" and world.release.lease_ended)
+    again = world.expected({0: 60, 1: 60}, {0: 80, 1: 80})
+    assert world.result() == before + again
+    last = world.context.progress(world.name)
+    assert last is not None and last.boundary.position.sources["numbers"] == {0: 80, 1: 80}
+    # and goes on from there, if it is started
+    world.start()
+    world.settle()
+    assert world.result() == before + world.expected({0: 60, 1: 60})
+
+
+@pytest.mark.parametrize("world", ["stateless"], indirect=True)
+def test_only_the_partitions_that_are_named_move(world: World) -> None:
+    before = world.result()
+    world.stop()
+    world.reset(EARLIEST, inputs={world.topic: (1,)}, output="keep")
+    world.start()
+    world.produce(20)
+    world.settle()
+    again = world.expected({0: 100, 1: 0}) - world.expected({0: 100, 1: 100})
+    assert world.result() == before + again + world.expected({0: 100, 1: 100})

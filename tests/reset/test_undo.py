@@ -1,0 +1,685 @@
+"""Resets taken back, cut short and gone on with, with a consumer attached."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestration.operations import generations, journal
+from orchestration.operations import release as rel
+from orchestration.operations import reset as rs
+from orchestration.operations import switch as sw
+from orchestration.operations.clean import archives_of, plan_clean, to_clean
+from orchestration.operations.overview import statuses
+from orchestration.operations.plan import Plan
+from orchestration.operations.reprocess import diff
+from orchestration.operations.stages import DeleteTopic, GiveBack
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.driver import Driver
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.kafka.client import producer
+from pipelines.kafka.topics import topic_names
+from pipelines.model.registry import Holder, Opened, Staged
+from pipelines.model.reset import Target
+from pipelines.settings import Settings
+from tests.reset.world import START_MS, Following, World, ends, following, world_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+EARLIEST = Target(kind="earliest", text="--to-earliest")
+LATEST = Target(kind="latest", text="--to-latest")
+MIDDLE = Target(kind="offset", text="--to-offset 60", number=60)
+
+
+class Killed(BaseException):
+    """An operator's process is gone: nothing of it runs any more."""
+
+
+@pytest.fixture(scope="module")
+def settings(broker: Settings) -> Settings:
+    return broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 120})
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    with world_of(settings, spark, "count", tmp_path) as made:
+        made.make_live()
+        yield made
+
+
+@pytest.fixture
+def follower(world: World) -> Iterator[Following]:
+    with following(world) as found:
+        found.comes_to(world.expected({}))
+        yield found
+
+
+def stands_still(world: World) -> bool:
+    return world.release.wanted == "stopped" and world.context.holder(world.release) is None
+
+
+def beside(world: World) -> str:
+    """A second version of the same, ready."""
+    name = f"{world.app}.v2"
+    world.run(rel.plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(rel.plan_start(world.context, name))
+    rel.wait_ready(world.context, name, for_s=0.1, timeout_s=120)
+    return name
+
+
+def undo(world: World, plan: Plan, **options: Any) -> Plan:
+    return world.run(rs.plan_undo(world.context, plan.id, stop=True, **options))
+
+
+def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, follower: Following) -> None:
+    done = world.reset(MIDDLE, stop=True)
+    start = dict(world.release.generations[2].start.sources["numbers"])
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected(start))
+    back = undo(world, done)
+    assert world.release.generation == 1
+    world.produce(20)
+    world.settle()
+    # as if nothing had been, with what came meanwhile
+    follower.comes_to(world.expected({}))
+    assert world.result() == world.expected({})
+    assert len(world.context.registry.state().chains[world.app]) == 3
+    with pytest.raises(Refused, match=f"changed since {done.id}, by {back.id}"):
+        rs.plan_undo(world.context, done.id)
+    # an undo is taken back like a reset
+    world.run(rs.plan_undo(world.context, back.id, stop=True))
+    world.settle()
+    follower.comes_to(world.expected(start))
+    assert world.result() == world.expected(start)
+    # and the next generation's topic is one that never was
+    world.reset(EARLIEST, stop=True)
+    world.settle()
+    assert world.release.result_topic == f"{world.name}.g3"
+    follower.comes_to(world.expected({}))
+
+
+def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Following) -> None:
+    world.stop()
+    world.produce(20)
+    done = world.reset(LATEST, state="keep")
+    world.start()
+    skipped = world.expected({})
+    world.produce(20)
+    world.settle()
+    assert follower.fold != skipped
+    plan = rs.plan_undo(world.context, done.id, stop=True)
+    assert "stay in it" in plan.warnings[0]
+    world.run(plan)
+    world.start()
+    world.settle()
+    follower.comes_to(world.expected({}))
+
+
+def test_a_live_release_that_stood_still_stands_still_again(world: World, follower: Following) -> None:
+    world.stop()
+    world.produce(20)
+    done = world.reset(EARLIEST)
+    assert stands_still(world)
+    # consumers were moved all the same, where the old result ended
+    world.start()
+    world.settle()
+    follower.comes_to(world.expected({}))
+    assert follower.got[-1].topic == f"{world.name}.g2"
+    world.stop()
+    world.run(rs.plan_undo(world.context, done.id))
+    assert stands_still(world)
+    world.start()
+    world.produce(20)
+    world.reset(EARLIEST, stop=True, stay_stopped=True)
+    assert stands_still(world)
+    world.start()
+    world.settle()
+    follower.comes_to(world.expected({}))
+
+
+def test_a_plan_says_what_will_be_missing_and_how_long_a_throttle_makes_it_take(world: World) -> None:
+    def plan(target: Target, **options: Any) -> Plan:
+        return rs.plan_reset(world.context, world.name, rs.Request(target=target, stop=True, **options))
+
+    missing = "of the input before its new position nothing will be in the result: --to-earliest reads that again, too"
+    middle = plan(Target(kind="offset", text="--to-offset 20", number=20))
+    assert missing in middle.warnings
+    assert "B: archived" in middle.facts["result"]
+    elsewhere = world.settings.model_copy(update={"bootstrap_servers": world.settings.bootstrap})
+    asked = rs.Request(target=EARLIEST, stop=True)
+    far = rs.plan_reset(replace(world.context, settings=elsewhere), world.name, asked)
+    assert "its bytes only its broker knows: archived" in far.facts["result"]
+    slow = plan(EARLIEST, max_records_per_batch=2, timeout_s=1.0)
+    assert not any("nothing will be in the result" in w for w in slow.warnings)
+    assert slow.figures["replay_s"] >= slow.figures["replay_records"] / 2 * world.settings.trigger_s - 0.1
+    assert "give a longer --timeout" in slow.warnings[-1]
+    assert not any("--timeout" in w for w in plan(EARLIEST).warnings)
+
+
+def test_what_was_cleared_is_not_brought_back(world: World, follower: Following) -> None:
+    for output in ("tombstone", "truncate"):
+        plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output=output, stop=True))
+        assert plan.undo == "" and "no undo" in " ".join(plan.warnings)
+        world.run(plan)
+        world.settle()
+        follower.comes_to(world.expected({}))
+        with pytest.raises(Refused, match="can't be brought back"):
+            rs.plan_undo(world.context, plan.id, stop=True)
+    assert f"{world.name}.g1" not in topic_names(world.settings)
+
+
+def test_nothing_but_a_reset_is_undone(world: World) -> None:
+    with pytest.raises(BadUsage, match="there is no reset reset-0"):
+        rs.plan_undo(world.context, "reset-0")
+
+
+def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> None:
+    done = world.reset(EARLIEST, stop=True)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    with pytest.raises(Refused, match="1 younger than 604,800 s"):
+        plan_clean(world.context, world.name)
+    world.until("the follower has not committed", lambda: _cleanable(world))
+
+    def overdue(age_s: float) -> bool:
+        at_ms = round(world.release.generations[2].at_ms + age_s * 1000)
+        return world.name in to_clean(world.context, world.context.registry.state(), lambda: at_ms)
+
+    # what the janitor ends, and when
+    assert (overdue(604_700), overdue(604_900)) == (False, True)
+    world.run(plan_clean(world.context, world.name, after_s=0))
+    assert not overdue(604_900)
+    assert f"{world.name}.g1" not in topic_names(world.settings)
+    with pytest.raises(Refused, match="gone is its result"):
+        rs.plan_undo(world.context, done.id, stop=True)
+    follower.comes_to(world.expected({}))
+
+
+def test_a_topic_is_the_archive_of_the_last_that_wrote_it(world: World, follower: Following) -> None:
+    """The archive of a reset under the state shares its result with the generation that went on in it."""
+    world.stop()
+    world.produce(4)
+    first = world.reset(LATEST, state="keep")
+    world.start()
+    world.settle()
+    second = world.reset(EARLIEST, stop=True)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    ages = {a.generation: a.topic for a in archives_of(world.context, world.context.registry.state(), world.release)}
+    assert ages == {1: None, 2: f"{world.name}.g1"}
+    over = world.release.generations[3].at_ms
+    began = world.release.generations[2].at_ms
+    world.until("the follower has not committed", lambda: _cleanable(world))
+    # the time of the first is over, that of the second is not
+    world.run(plan_clean(world.context, world.name, after_s=0, clock_ms=lambda: (began + over) // 2))
+    assert f"{world.name}.g1" in topic_names(world.settings)
+    undo(world, second)
+    world.settle()
+    with pytest.raises(Refused, match="gone is its state"):
+        rs.plan_undo(world.context, first.id, stop=True)
+
+
+def _cleanable(world: World) -> bool:
+    try:
+        return bool(plan_clean(world.context, world.name, after_s=0))
+    except Refused as error:
+        assert "still needed by" in error.what
+        return False
+
+
+def test_versions_are_compared_and_switched_as_before_when_one_was_reset(world: World, follower: Following) -> None:
+    context, second = world.context, beside(world)
+    reset = world.reset(EARLIEST, stop=True)
+    # both the live one, in its second generation, and a candidate that was reset itself
+    world.run(rs.plan_reset(context, second, rs.Request(target=EARLIEST, stop=True)))
+    with pytest.raises(Refused, match="hasn't caught up"):
+        sw.plan_promote(context, second)
+    world.produce(20)
+    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    found = diff(context, second)
+    assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical == 7
+    world.run(sw.plan_promote(context, second))
+    world.produce(20)
+    follower.comes_to(world.expected({}))
+    world.run(sw.plan_rollback(context, world.app))
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    assert [s.new for s in context.registry.state().chains[world.app]] == [world.name, world.name, second, world.name]
+    # live again, its reset is undone like any
+    undo(world, reset)
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected({}))
+
+
+def test_from_one_that_was_reset_and_died_consumers_go_back_exactly(world: World, follower: Following) -> None:
+    context, second = world.context, beside(world)
+    diff(context, second)
+    world.run(sw.plan_promote(context, second))
+    # what it has now is of another generation, counts less, and was never compared
+    world.run(rs.plan_reset(context, second, rs.Request(target=MIDDLE, stop=True)))
+    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    follower.comes_to(world.expected({0: 60, 1: 60}))
+    with pytest.raises(Refused, match="were never compared, as they are now") as error:
+        sw.plan_rollback(context, world.app)
+    assert error.value.fix.startswith(f"`switchyard diff {second}`")
+    world.run(rel.plan_stop(context, second))
+    world.produce(20)
+    world.settle()
+    plan = world.run(sw.plan_rollback(context, world.app))
+    assert "the whole of both results is compared on the way" in plan.warnings[-1]
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected({}))
+
+
+@pytest.mark.parametrize(
+    ("target", "output"), [(LATEST, "new"), (EARLIEST, "truncate")], ids=["ahead", "its old result deleted"]
+)
+def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
+    world: World, follower: Following, target: Target, output: Any
+) -> None:
+    context, second = world.context, beside(world)
+    diff(context, second)
+    world.run(sw.plan_promote(context, second))
+    world.produce(20)
+    follower.comes_to(world.expected({}))
+    # nobody reads of the one that they have left
+    left = rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, stop=True))
+    assert left.facts["followers"] == "none" and "alias" not in left.facts
+    world.run(rel.plan_stop(context, second))
+    world.run(rs.plan_reset(context, second, rs.Request(target=target, output=output, stay_stopped=True)))
+    # its newest progress record is of a generation that nobody reads any more
+    world.run(sw.plan_rollback(context, world.app))
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected({}))
+
+
+def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(
+    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+) -> None:
+    plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+    after = next(n for n, stage in enumerate(plan.stages) if isinstance(stage, GiveBack))
+    killed_at(world, plan, after, monkeypatch)
+    rel.abandon(world.context, plan.id)
+    shutil.rmtree(release_folder(world.settings, world.name))
+    with pytest.raises(Refused, match="gone is its state"):
+        rs.plan_undo(world.context, plan.id, stop=True)
+    with pytest.raises(Refused, match="have not gone along") as error:
+        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+    assert "--output truncate" in error.value.fix
+    done = world.reset(EARLIEST, output="truncate", stop=True)
+    deleted = {stage.name for stage in done.stages if isinstance(stage, DeleteTopic)}
+    assert deleted == {world.release.topic_of(1), world.release.topic_of(2)} and not deleted & topic_names(
+        world.settings
+    )
+    world.start()
+    world.produce(20)
+    world.settle()
+    assert world.release.generation == 3 and world.result() == world.expected({})
+    follower.comes_to(world.expected({}))
+
+
+def test_one_after_the_other_is_taken_back(world: World, follower: Following) -> None:
+    first = world.reset(EARLIEST, stop=True)
+    world.settle()
+    second = world.reset(MIDDLE, stop=True)
+    world.settle()
+    undo(world, second)
+    world.settle()
+    undo(world, first)
+    world.produce(20)
+    world.settle()
+    assert world.release.generation == 1 and world.result() == world.expected({})
+    follower.comes_to(world.expected({}))
+
+
+def test_what_was_never_started_is_taken_back_too(world: World, follower: Following) -> None:
+    world.stop()
+    world.produce(20)
+    done = world.reset(LATEST)
+    follower.comes_to({})
+    undo(world, done)
+    world.start()
+    world.settle()
+    follower.comes_to(world.expected({}))
+    assert world.result() == world.expected({})
+
+
+def test_where_it_goes_must_not_depend_on_what_it_still_reads(world: World) -> None:
+    for request in (
+        rs.Request(target=Target(kind="offset", text="--to-offset 99", number=99), state="keep", force=True, stop=True),
+        rs.Request(target=Target(kind="shift", text="--shift-by -5", number=-5), stop=True),
+        rs.Request(target=LATEST, stop=True),
+        # the others stay where it stands
+        rs.Request(target=EARLIEST, inputs={world.topic: (0,)}, force=True, stop=True),
+        rs.Request(target=EARLIEST, until=Target(kind="current", text="current"), output="keep", force=True, stop=True),
+    ):
+        with pytest.raises(Refused, match="depends on where"):
+            rs.plan_reset(world.context, world.name, request)
+
+
+def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Following) -> None:
+    context, second = world.context, beside(world)
+    diff(context, second)
+    follower.end()
+    world.produce(20)
+    world.settle()
+    world.run(sw.plan_promote(context, second))
+    # the follower has not come to the end of what is the standby's now
+    with pytest.raises(Refused, match=f"can't be deleted: follower {follower.group} still need it"):
+        rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True))
+
+
+@pytest.mark.parametrize("error", [SwitchyardError("the disk is full"), KeyboardInterrupt()])
+def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+
+    def ended(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(type(error)):
+        patch.setattr("orchestration.operations.apply.ensure_topic", ended)
+        world.run(plan)
+    assert world.release.wanted == "running" and world.release.generation == 1
+    world.produce(4)
+    world.settle()
+    assert world.result() == world.expected({})
+
+
+# -- cut short
+
+
+@pytest.fixture
+def dead_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators' leases are of a process that has ended, as after a kill."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    real = generations.this_process
+
+    def gone(settings: Settings) -> Holder:
+        return real(settings).model_copy(update={"pid": child.pid, "started": 1})
+
+    monkeypatch.setattr(generations, "this_process", gone)
+
+
+def killed_at(world: World, plan: Plan, stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applies, or goes on with, a plan's first `stage` stages and no further; nothing is closed or given back."""
+    steps = plan.steps()
+
+    def say(line: str) -> None:
+        if stage < len(steps) and line == steps[stage]:
+            raise Killed
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(journal, "fail", lambda *_: None)
+        patch.setattr(journal, "finish", killed)
+        patch.setattr(rel, "_run_again", lambda *_: None)
+        patch.setattr(generations.Generations, "close", lambda _: None)
+        rel.execute(replace(world.context, say=say), plan)
+
+
+def nobody_else_may(world: World) -> None:
+    """While an operation is under way, another request is another one."""
+    with pytest.raises(Refused, match="is under way on"):
+        rs.plan_reset(world.context, world.name, rs.Request(target=MIDDLE, stop=True))
+    with pytest.raises(Refused, match="is under way on"):
+        rel.plan_stop(world.context, world.name)
+
+
+@pytest.mark.parametrize("output", ["new", "truncate", "tombstone", "keep"])
+def test_killed_after_each_of_its_stages_the_same_command_ends_the_same(
+    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None, output: Any
+) -> None:
+    """One reset whose operator is killed after the first stage, the next after the second, and so on to the last."""
+    keeps, left_out = output == "keep", range(0)
+    request = rs.Request(
+        target=LATEST if keeps else EARLIEST, state="keep" if keeps else "clear", output=output, stop=True
+    )
+    if keeps:
+        world.stop()
+        left_out = range(len(world.sent), len(world.sent) + 4)
+        world.produce(4)
+    plan = rs.plan_reset(world.context, world.name, request)
+    for stage in range(len(plan.stages) + 1):
+        again = rs.plan_reset(world.context, world.name, request)
+        assert again.id == plan.id or stage == 0
+        plan = again
+        killed_at(world, plan, stage, monkeypatch)
+        nobody_else_may(world)
+    world.run(rs.plan_reset(world.context, world.name, request))
+    world.start()
+    world.produce(4)
+    world.settle()
+    expected = world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out])
+    assert world.release.generation == 2 and set(world.release.generations) == {1, 2}
+    assert world.result() == expected
+    follower.comes_to(expected)
+    assert len(world.context.registry.state().chains[world.app]) == 1 + (output in ("new", "truncate"))
+
+
+def test_killed_after_each_of_its_stages_an_undo_is_gone_on_with(
+    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+) -> None:
+    done = world.reset(MIDDLE, stop=True)
+    plan = rs.plan_undo(world.context, done.id, stop=True)
+    for stage in range(len(plan.stages) + 1):
+        again = rs.plan_undo(world.context, done.id, stop=True)
+        assert again.id == plan.id or stage == 0
+        plan = again
+        killed_at(world, plan, stage, monkeypatch)
+        nobody_else_may(world)
+    world.run(rs.plan_undo(world.context, done.id, stop=True))
+    world.produce(4)
+    world.settle()
+    assert world.release.generation == 1
+    assert world.result() == world.expected({})
+    follower.comes_to(world.expected({}))
+    assert len(world.context.registry.state().chains[world.app]) == 3
+
+
+def test_one_that_was_abandoned_is_as_it_was_or_undone(
+    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+) -> None:
+    request = rs.Request(target=EARLIEST, stop=True)
+    plan = rs.plan_reset(world.context, world.name, request)
+    begins = next(n for n, s in enumerate(plan.stages) if type(s).__name__ == "BeginGeneration")
+    # before its generation was begun nothing has changed but that it stands still
+    killed_at(world, plan, begins, monkeypatch)
+    journal.abandon(world.context, plan.id)
+    assert world.release.generation == 1
+    with pytest.raises(Refused, match="has begun nothing"):
+        rs.plan_undo(world.context, plan.id)
+    world.start()
+    world.produce(4)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    # after that, its undo goes back
+    plan = rs.plan_reset(world.context, world.name, request)
+    killed_at(world, plan, begins + 1, monkeypatch)
+    journal.abandon(world.context, plan.id)
+    assert world.release.generation == 2
+    world.produce(4)
+    # consumers stand at the end of the old result: nothing else may begin before they are led on or back
+    with pytest.raises(Refused, match="have not gone along") as caught:
+        rs.plan_reset(world.context, world.name, rs.Request(target=MIDDLE, stop=True))
+    assert f"switchyard undo {plan.id}" in caught.value.fix
+    [status] = [s for s in statuses(world.context) if s.release.name == world.name]
+    assert any(f"have not gone along with {plan.id}" in note for note in status.notes)
+    undo(world, plan)
+    world.start()
+    world.settle()
+    assert world.release.generation == 1
+    follower.comes_to(world.expected({}))
+    assert len(world.context.registry.state().chains[world.app]) == 1
+
+
+# -- the checks before the first write
+
+
+def test_a_release_that_runs_is_refused(world: World) -> None:
+    with pytest.raises(Refused, match="is run by process") as caught:
+        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
+    assert "--stop" in caught.value.fix
+
+
+def test_nobody_starts_it_while_it_is_reset(world: World) -> None:
+    tried: list[str] = []
+
+    def say(line: str) -> None:
+        if line.startswith("begin generation"):
+            with pytest.raises(Refused, match="is under way on"):
+                rel.execute(world.context, rel.plan_start(world.context, world.name))
+            with pytest.raises(Refused, match="is run by process"):
+                Driver(world.settings, world.name)
+            tried.append(line)
+
+    plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+    rel.execute(replace(world.context, say=say), plan)
+    assert tried
+    world.settle()
+    assert world.result() == world.expected({})
+
+
+def test_a_release_of_a_like_name_is_not_touched(world: World) -> None:
+    """`my-app` is not `my-app-v2`, nor is `my-app.v1` `my-app.v11`."""
+    from pipelines.engine.checkpoint import release_folder
+    from pipelines.kafka.topics import RESULT_TABLE, ensure_topic
+
+    others = [f"{world.app}-v2.v1.g1", f"{world.name}1.g1", f"{world.name}.g11"]
+    for topic in others:
+        ensure_topic(world.settings, topic, 1, RESULT_TABLE)
+    folders = [release_folder(world.settings, name) / "g1.t1" for name in (f"{world.app}-v2.v1", f"{world.name}1")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    world.reset(EARLIEST, output="truncate", stop=True)
+    world.settle()
+    assert set(others) <= topic_names(world.settings) and all(folder.is_dir() for folder in folders)
+    assert f"{world.name}.g1" not in topic_names(world.settings)
+
+
+def test_a_group_that_another_tool_moved_is_noticed_and_only_adopted_by_order(world: World) -> None:
+    world.stop()
+    _move_group(world, 30)
+    world.produce(20)
+    plan = rel.plan_start(world.context, world.name)
+    assert f"{world.topic}[0] from 100 to 30" in plan.warnings[0] and "--to-current" in plan.warnings[0]
+    world.run(plan)
+    world.settle()
+    assert world.result() == world.expected({})
+    world.stop()
+    _move_group(world, 30)
+    world.reset(Target(kind="current", text="--to-current"))
+    world.start()
+    world.settle()
+    assert world.result() == world.expected({0: 30, 1: 30})
+
+
+def _move_group(world: World, offset: int) -> None:
+    """As `kafka-consumer-groups --reset-offsets` does."""
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    from pipelines.kafka.client import admin
+
+    client = admin(world.settings)
+    wanted = [TopicPartition(world.topic, p, offset) for p in (0, 1)]
+    client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(world.name, wanted)])[world.name].result(10)
+
+
+def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = rs.Request(target=EARLIEST, stop=True)
+    with monkeypatch.context() as patch, pytest.raises(Refused, match="0 B are free"):
+        patch.setattr(rs.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        rs.plan_reset(world.context, world.name, request)
+    spec = world.release.spec.model_copy(update={"reset_allowed": False, "release": f"{world.app}.v9", "version": 9})
+    begun = world.release.generations[1].model_copy(update={"release": spec.release})
+    world.context.registry.step(lambda _: [Staged(spec=spec), begun])
+    with pytest.raises(Refused, match="states that it may not be reset"):
+        rs.plan_reset(world.context, spec.release, request)
+
+
+def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, follower: Following) -> None:
+    """Behind the old end: not one of its records is in the old result."""
+    from confluent_kafka.admin import NewPartitions
+
+    from pipelines.kafka.client import admin
+
+    world.stop()
+    kafka = admin(world.settings)
+    kafka.create_partitions([NewPartitions(world.topic, 3)])[world.topic].result(10)
+    world.until("the partition is not there", lambda: 2 in ends(world.settings, world.topic))
+    client = producer(world.settings)
+    for number in range(30):
+        client.produce(
+            world.topic, json.dumps({"n": 1_000 + number}), f"k{number % 7}", timestamp=START_MS, partition=2
+        )
+    assert client.flush(30) == 0
+    done = world.reset(EARLIEST)
+    world.start()
+    world.produce(4)
+    world.settle()
+    assert world.result() == world.expected({})
+    follower.comes_to(world.expected({}))
+    # and back, where the old generation has never heard of it
+    undo(world, done)
+    world.settle()
+    assert world.result() == world.expected({})
+    follower.comes_to(world.expected({}))
+
+
+def test_a_dry_run_writes_nothing(world: World) -> None:
+    world.stop()
+    # one that is past its deadline, which the next command that writes will end
+    overdue = Opened(id="stop-1", name="stop", releases=(world.name,), deadline_ms=1)
+    world.context.registry.step(lambda _: [overdue])
+    before = _everything(world)
+    for options in ({}, {"force": True}, {"output": "truncate"}, {"output": "tombstone"}):
+        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, **options))  # type: ignore[arg-type]
+    assert _everything(world) == before
+
+
+def _everything(world: World) -> Any:
+    """Topics with their ends and configurations, groups with their offsets, and the checkpoint's files with their times."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    from pipelines.engine.checkpoint import release_folder
+    from pipelines.kafka.client import admin
+    from pipelines.kafka.offsets import end_offsets, group_offsets
+
+    topics = {t for t in topic_names(world.settings) if not t.startswith("__")}
+    files = {p: p.stat().st_mtime_ns for p in release_folder(world.settings, world.name).rglob("*")}
+    ends = end_offsets(world.settings, sorted(topics - {"switchyard.heartbeats"}), committed=False)
+    client = admin(world.settings)
+    asked = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)])
+    configs = {r.name: {n: c.value for n, c in future.result(30).items()} for r, future in asked.items()}
+    groups = {g.group_id for g in client.list_consumer_groups().result(30).valid}
+    return topics, ends, configs, groups, group_offsets(world.settings, world.name), files
+
+
+def test_a_throttled_replay_has_smaller_batches(world: World) -> None:
+    from pipelines.kafka.progress import progress_history
+
+    world.reset(EARLIEST, stop=True, max_records_per_batch=30)
+    world.settle()
+    second = [p for p in progress_history(world.settings, world.name) if p.generation == 2]
+    assert 0 < max(p.batch.rows_in for p in second) <= 30

@@ -1,0 +1,391 @@
+"""Releases that run on threads of the test's process, in its one Spark session: a reset then takes seconds.
+
+Everything else is real: broker, registry, driver, checkpoints, followers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.ledger.reader import Record, read
+from orchestration.operations import release as rel
+from orchestration.operations import reset as rs
+from orchestration.operations import switch as sw
+from orchestration.operations.context import Context
+from orchestration.operations.plan import Plan
+from pipelines.engine.driver import Driver
+from pipelines.follow import LiveConsumer
+from pipelines.kafka.client import producer
+from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.registry import Registry
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.model.registry import Release
+from pipelines.model.reset import Target
+from pipelines.settings import Settings
+from tests.e2e.harness import at_rest
+
+PARTITIONS = 2
+START_MS = 1_600_000_000_000
+
+HEAD = """
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipelines.model import AppendStream, AppSettings, Json, Stream, Table, app
+
+NUMBERS = {"numbers": Stream(topic="TOPIC", key="k string", value=Json("n long NOT NULL"))}
+"""
+
+KINDS = {
+    "count": """
+@app(name="NAME", inputs=NUMBERS, result=Table(key=("k",), partitions=2))
+def count(numbers: DataFrame, settings: AppSettings) -> DataFrame:
+    return numbers.groupBy("k").agg(F.count(F.lit(1)).alias("records"), F.sum("n").alias("total"))
+""",
+    "windowed": """
+@app(name="NAME", inputs=NUMBERS, result=Table(key=("k", "start"), partitions=2), watermark="10 seconds")
+def windowed(numbers: DataFrame, settings: AppSettings) -> DataFrame:
+    window = F.window("event_time", "4 seconds", "2 seconds")
+    counted = numbers.groupBy("k", window.alias("w")).agg(F.count(F.lit(1)).alias("records"))
+    return counted.select("k", F.unix_timestamp("w.start").alias("start"), "records")
+""",
+    "joined": """
+BOTH = {name: Stream(topic="TOPIC", key="k string", value=Json("n long NOT NULL")) for name in ("left", "right")}
+
+
+@app(name="NAME", inputs=BOTH, result=AppendStream(key=("k",), partitions=2), watermark="10 seconds")
+def joined(left: DataFrame, right: DataFrame, settings: AppSettings) -> DataFrame:
+    later = right.select(F.col("k").alias("other"), (F.col("n") - 7).alias("before"), F.col("event_time").alias("at"))
+    near = "other = k AND before = n AND at >= event_time AND at <= event_time + interval 1 second"
+    return left.join(later, F.expr(near)).select("k", "n", "topic", "partition", "offset")
+""",
+    "stateful": """
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+
+class Ranks(StatefulProcessor):
+    def init(self, handle):
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key, rows, timers):
+        seen = self.count.get()[0] if self.count.exists() else 0
+        for frame in rows:
+            for row in frame.sort_values("offset").itertuples():
+                seen += 1
+                yield pd.DataFrame({"k": [key[0]], "rank": [seen], "topic": [row.topic], "partition": [row.partition], "offset": [row.offset]})
+        self.count.update((seen,))
+
+    def close(self):
+        pass
+
+
+@app(name="NAME", inputs=NUMBERS, result=AppendStream(key=("k",), partitions=2))
+def stateful(numbers: DataFrame, settings: AppSettings) -> DataFrame:
+    schema = "k string, rank long, topic string, partition int, offset long"
+    return numbers.groupBy("k").transformWithStateInPandas(Ranks(), schema, "append", "none")
+""",
+    "poisoned": """
+@app(name="NAME", inputs=NUMBERS, result=Table(key=("k",), partitions=2))
+def poisoned(numbers: DataFrame, settings: AppSettings) -> DataFrame:
+    checked = F.expr("if(n = 237, raise_error(concat('a number that nobody can take: ', n)), n)")
+    return numbers.groupBy("k").agg(F.count(F.lit(1)).alias("records"), F.sum(checked).cast("long").alias("total"))
+""",
+    "stateless": """
+@app(name="NAME", inputs=NUMBERS, result=AppendStream(key=("k",), partitions=2))
+def stateless(numbers: DataFrame, settings: AppSettings) -> DataFrame:
+    return numbers.where("n % 2 = 0").select("k", "n", "topic", "partition", "offset")
+""",
+}
+POISON = 237
+FACTS: dict[str, dict[str, Any]] = {
+    "count": {"table": True, "key": ["k"], "schema_ddl": "`k` string, `records` bigint, `total` bigint", "watermark": None},
+    "joined": {"table": False, "key": ["k"], "schema_ddl": "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint",
+               "watermark": "10 seconds"},
+    "stateful": {"table": False, "key": ["k"], "watermark": None,
+                 "schema_ddl": "`k` string, `rank` bigint, `topic` string, `partition` int, `offset` bigint"},
+    "poisoned": {"table": True, "key": ["k"], "schema_ddl": "`k` string, `records` bigint, `total` bigint", "watermark": None},
+    "windowed": {
+        "table": True, "key": ["k", "start"], "schema_ddl": "`k` string, `start` bigint, `records` bigint", "watermark": "10 seconds",
+    },
+    "stateless": {
+        "table": False, "key": ["k"], "schema_ddl": "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint",
+        "watermark": None,
+    },
+}  # fmt: skip
+
+
+class Threads:
+    """A launcher whose drivers are threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.running: dict[str, tuple[threading.Thread, threading.Event]] = {}
+
+    def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
+        stop = threading.Event()
+        driver = Driver(self._settings, release, force=force, settle=settle, signalled=stop)
+        thread = threading.Thread(target=driver.run, name=f"driver {release}")
+        thread.start()
+        self.running[release] = thread, stop
+        return "a thread"
+
+    def log_path(self, release: str) -> Path | None:
+        return None
+
+    def end(self) -> None:
+        for thread, stop in self.running.values():
+            stop.set()
+            thread.join(60)
+
+
+@dataclass
+class World:
+    """One app of a kind on a topic of its own, with what was produced to it."""
+
+    settings: Settings
+    context: Context
+    drivers: Threads
+    kind: str
+    app: str
+    topic: str
+    version: int = 1
+    sent: list[tuple[str, int]] = field(default_factory=list)
+    # where its input is another's result: whose
+    upstream: World | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.app}.v{self.version}"
+
+    @property
+    def release(self) -> Release:
+        return self.context.registry.state().releases[self.name]
+
+    def produce(self, count: int) -> None:
+        """`count` more records, a second of event time for every 20, on both partitions; of a reader, to what it reads of."""
+        if self.upstream is not None:
+            self.upstream.produce(count)
+            self.upstream.settle()
+            return
+        client = producer(self.settings)
+        for _ in range(count):
+            number = len(self.sent)
+            key = f"k{number % 7}"
+            at = START_MS + number * 50
+            client.produce(self.topic, json.dumps({"n": number}), key, timestamp=at, partition=number % PARTITIONS)
+            self.sent.append((key, number))
+        assert client.flush(30) == 0
+
+    def run(self, plan: Plan) -> Plan:
+        rel.execute(self.context, plan)
+        return plan
+
+    def until(self, what: str, probe: Any, timeout_s: float = 120) -> None:
+        self.context.until(what, probe, timeout_s=timeout_s, poll_s=0.05)
+
+    def settle(self) -> None:
+        inputs = {source: i.topic for source, i in self.release.spec.inputs.items()}
+        self.until(f"{self.name} has not come to rest", lambda: at_rest(self.settings, self.name, inputs))
+
+    def make_live(self) -> None:
+        self.run(rel.plan_start(self.context, self.name))
+        self.settle()
+        rel.wait_ready(self.context, self.name, for_s=0.1, timeout_s=120)
+        self.run(sw.plan_promote(self.context, self.app))
+
+    def stop(self) -> None:
+        self.run(rel.plan_stop(self.context, self.name))
+
+    def reset(self, target: Target, **options: Any) -> Plan:
+        return self.run(rs.plan_reset(self.context, self.name, rs.Request(target=target, **options)))
+
+    # -- what is right
+
+    def records(self) -> list[Record]:
+        return list(read(self.settings.bootstrap, self.topic))
+
+    def expected(self, start: Mapping[int, int], until: Mapping[int, int] | None = None) -> Any:
+        """What a fresh release gives of the input from `start`: key -> row of a table; source -> count of a stream."""
+        chosen = [
+            r for r in self.records()
+            if r.offset >= start.get(r.partition, 0) and (until is None or r.offset < until.get(r.partition, 0))
+        ]  # fmt: skip
+        return recomputed(self.kind, chosen)
+
+    def recompute(self, records: list[Record]) -> Any:
+        return recomputed(self.kind, records)
+
+    def start(self) -> None:
+        """Started, unless it runs."""
+        self.run(rel.plan_start(self.context, self.name))
+
+    def result(self, topic: str | None = None, until: Mapping[int, int] | None = None) -> Any:
+        """What a result topic holds, as `expected` has it."""
+        return folded(self.kind, list(read(self.settings.bootstrap, topic or self.release.result_topic, until)))
+
+
+def recomputed(kind: str, records: list[Record]) -> Any:
+    numbers = [(r, json.loads(r.value or b"")["n"]) for r in records]
+    if kind == "stateless":
+        return Counter(f"{r.topic}:{r.partition}:{r.offset}" for r, n in numbers if n % 2 == 0)
+    if kind == "joined":
+        known = {n for _, n in numbers}
+        return Counter(f"{r.topic}:{r.partition}:{r.offset}" for r, n in numbers if n + 7 in known)
+    if kind == "stateful":
+        keys = Counter((r.key or b"").decode() for r, _ in numbers)
+        return Counter((k, rank) for k, count in keys.items() for rank in range(1, count + 1))
+    table: dict[str, dict[str, Any]] = {}
+    for record, n in numbers:
+        k = (record.key or b"").decode()
+        if kind != "windowed":
+            row = table.setdefault(json.dumps({"k": k}, separators=(",", ":")), {"records": 0, "total": 0})
+            row["records"] += 1
+            row["total"] += n
+            continue
+        second = record.time_ms // 1000
+        for start in (second // 2 * 2 - 2, second // 2 * 2):
+            row = table.setdefault(json.dumps({"k": k, "start": start}, separators=(",", ":")), {"records": 0})
+            row["records"] += 1
+    return table
+
+
+def folded(kind: str, records: list[Any]) -> Any:
+    """Records of a result, or as a consumer got them: the last row of each key; or how often each source came."""
+    if kind in ("stateless", "joined"):
+        return Counter(r.source for r in records)
+    if kind == "stateful":
+        return Counter((json.loads(r.key)["k"], json.loads(r.value)["rank"]) for r in records)
+    table: dict[str, Any] = {}
+    for record in records:
+        key = (record.key or b"").decode()
+        if record.value is None:
+            table.pop(key, None)
+        else:
+            table[key] = json.loads(record.value)
+    return table
+
+
+@dataclass
+class Got:
+    """A record as a follower got it."""
+
+    key: bytes | None
+    value: bytes | None
+    source: str | None
+    replay: bool
+    topic: str
+    phase: str
+
+
+class Following(threading.Thread):
+    """A follower of an alias on a thread of its own, which keeps all that it gets."""
+
+    def __init__(self, world: World, group: str) -> None:
+        super().__init__(name=group, daemon=True)
+        self.world, self.group = world, group
+        self.got: list[Got] = []
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        committed = None
+        with LiveConsumer(self.world.app, group=self.group, settings=self.world.settings) as consumer:
+            while not self._ended.is_set():
+                record = consumer.poll(0.1)
+                if record is not None:
+                    headers = dict(record.headers)
+                    source = headers.get("source")
+                    self.got.append(
+                        Got(record.key, record.value, source.decode() if source else None, record.replay,
+                            record.topic, record.phase)
+                    )  # fmt: skip
+                elif consumer.position != committed:
+                    consumer.commit()
+                    committed = consumer.position
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(30)
+
+    @property
+    def fold(self) -> Any:
+        return folded(self.world.kind, list(self.got))
+
+    def comes_to(self, expected: Any, timeout_s: float = 60) -> None:
+        """Waits until what it got is `expected`; else says what differs."""
+        deadline = time.monotonic() + timeout_s
+        while (found := self.fold) != expected and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert found == expected
+
+
+@contextmanager
+def following(world: World) -> Iterator[Following]:
+    thread = Following(world, f"{world.app}-follower")
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.end()
+
+
+@contextmanager
+def reader_of(upstream: World, folder: Path) -> Iterator[World]:
+    """A staged release of an app that counts what another has written."""
+    settings, topic = upstream.settings, upstream.release.result_topic
+    with world_of(settings, upstream.context.spark(), "count", folder, topic=topic) as world:  # type: ignore[misc]
+        world.upstream = upstream
+        yield world
+
+
+@contextmanager
+def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: str | None = None) -> Iterator[World]:
+    """A staged release of an app of `kind`: on a topic of its own with 200 records, or on `topic`, which is another's."""
+    unique = folder.name.replace("_", "-").lower()
+    own, app = topic is None, f"{kind}-{abs(hash(str(folder))) % 10**8}"
+    topic = topic or f"numbers-{abs(hash(str(folder))) % 10**8}-{unique[:20]}"
+    if own:
+        ensure_topic(settings, topic, PARTITIONS, INPUT)
+    code = folder / "code"
+    code.mkdir()
+    (code / f"{kind}.py").write_text((HEAD + KINDS[kind]).replace("TOPIC", topic).replace("NAME", app))
+    sources = ("left", "right") if kind == "joined" else ("numbers",)
+    facts = {
+        "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "partitions": 2, "suite": None,
+        "comparable": "exact", "reset_allowed": True, **FACTS[kind],
+    }  # fmt: skip
+    drivers = Threads(settings)
+    with Registry(settings, actor="tester") as registry, pytest.MonkeyPatch.context() as patch:
+        # the trial on empty frames is a JVM of its own, and none of a reset
+        patch.setattr(rel, "_probe", lambda *_: facts)
+        context = Context(
+            settings=settings,
+            registry=registry,
+            launcher=drivers,
+            spark=lambda: spark,
+            say=lambda line: print(" ", line),
+        )
+        world = World(settings=settings, context=context, drivers=drivers, kind=kind, app=app, topic=topic)
+        if own:
+            world.produce(200)
+        rel.execute(context, rel.plan_stage(context, app, version=1, code_dir=code))
+        try:
+            yield world
+        finally:
+            drivers.end()
+
+
+def ends(settings: Settings, topic: str) -> dict[int, int]:
+    return dict(end_offsets(settings, [topic])[topic])
