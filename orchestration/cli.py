@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -30,6 +31,8 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """The console script."""
+    # whoever is ended in the middle of an operation closes it, as at Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         build()()
     except SwitchyardError as error:

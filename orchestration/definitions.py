@@ -9,6 +9,7 @@ from orchestration.defs.checks import gates
 from orchestration.defs.inputs import input_assets
 from orchestration.defs.jobs import JOBS
 from orchestration.defs.live import live_assets
+from orchestration.defs.resets import RESETS
 from orchestration.defs.resources import Platform, SparkResource, alerts
 from orchestration.defs.results import results_assets
 from orchestration.defs.schedules import janitor_often, quality_checks_hourly, reprocessing_schedules
@@ -20,7 +21,7 @@ _APPS = find_apps()
 defs = Definitions(
     assets=[*input_assets(_APPS), *results_assets(_APPS), *live_assets(_APPS)],
     asset_checks=gates(_APPS),
-    jobs=JOBS,
+    jobs=[*JOBS, *RESETS],
     schedules=[*reprocessing_schedules(_APPS), quality_checks_hourly, janitor_often],
     sensors=[
         supervisor_sensor(topics=sorted(readers(_APPS)), apps=[app.name for app in _APPS]),

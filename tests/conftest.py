@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import types
 import uuid
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 BROKER_PORT = int(os.environ.get("SWITCHYARD_TEST_BROKER_PORT", "19192"))
 BROKER_HEAP_MB = 512
 # what a test run is told by its environment
-KEPT = ("SWITCHYARD_JARS_DIR", "SWITCHYARD_KILLS", "SWITCHYARD_KILLS_SEED")
+KEPT = ("SWITCHYARD_JARS_DIR", "SWITCHYARD_KILLS_SEED", "SWITCHYARD_RUNBOOK")
 # every process that a test starts inherits it: how the end of the session finds what was left behind
 SESSION = f"SWITCHYARD_TEST_SESSION={uuid.uuid4().hex}"
 
@@ -36,10 +38,14 @@ FreshTopic = Callable[..., str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # how long an example takes says how busy the machine is
+    hypothesis_settings.register_profile("untimed", deadline=None)
+    hypothesis_settings.load_profile("untimed")
     # only what a test sets itself: neither a developer's cluster nor the broker of `switchyard up`
     for name in [name for name in os.environ if name.startswith("SWITCHYARD_") and name not in KEPT]:
         del os.environ[name]
-    os.environ.update([SESSION.split("=", 1)])
+    name, value = SESSION.split("=", 1)
+    os.environ[name] = value
     # ended by a time limit, say: fixtures still clean up
     signal.signal(signal.SIGTERM, _interrupt)
 
@@ -116,11 +122,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
+    # as a driver has it: workers must run the interpreter that the tests run
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.jars", ",".join(map(str, spark_jars())))
         .config("spark.driver.memory", "1g")
+        # most of what it runs, it runs once: what the second compiler saves later, it never earns back
+        .config("spark.driver.defaultJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
@@ -142,8 +152,6 @@ def _interrupt(number: int, frame: types.FrameType | None) -> None:
 
 def _end_spark() -> None:
     """Ends the JVM of this process's Spark, which else lives until the interpreter has gone."""
-    import sys
-
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
@@ -155,7 +163,7 @@ def _end_spark() -> None:
     gateway.shutdown()
     if process.stdin is not None:
         process.stdin.close()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
 
 
 def _started_by_tests(grace_s: float = 5.0) -> list[tuple[ProcessRef, str]]:

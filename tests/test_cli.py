@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
+import uuid
+from pathlib import Path
 
 import pytest
 
 from orchestration import cli
+from orchestration.commands.release import _bar
+from orchestration.operations.release import Hydration
 from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.kafka.registry import Registry
+from pipelines.model.registry import Opened
 from pipelines.settings import Settings
 
 HEAVY = ("pyspark", "dagster", "great_expectations", "pandas", "confluent_kafka")
@@ -34,6 +42,16 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert last_line(*arguments) == "exit 0 imported []"
 
 
+def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "build", lambda: lambda: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["log"], ["operations"]])
 def test_what_is_asked_at_night_imports_neither_spark_nor_dagster(
@@ -42,6 +60,25 @@ def test_what_is_asked_at_night_imports_neither_spark_nor_dagster(
     for name, value in broker.environment().items():
         monkeypatch.setenv(name, value)
     assert last_line(*arguments) == "exit 0 imported ['confluent_kafka']"
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("command", ["status", "log"])
+def test_what_is_asked_at_night_ends_what_is_past_its_deadline(
+    command: str, broker: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in broker.environment().items():
+        monkeypatch.setenv(name, value)
+    late = Opened(id=f"promote-{uuid.uuid4().hex[:8]}", name="promote", releases=("sums.v2",), deadline_ms=1)
+    with Registry(broker) as registry:
+        registry.step(lambda _: [late])
+        assert last_line(command) == "exit 0 imported ['confluent_kafka']"
+        closed = registry.state().operations[late.id].closed
+        assert closed is not None and closed.outcome == "expired"
+        ended = len(registry.entries)
+        assert last_line(command) == "exit 0 imported ['confluent_kafka']"
+        registry.state()
+        assert len(registry.entries) == ended
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -71,6 +108,13 @@ def test_an_unknown_command_or_option_is_bad_usage(monkeypatch: pytest.MonkeyPat
     assert run(["up", "--no-such-option"], monkeypatch) == 2
 
 
+def test_samples_are_few_enough_for_the_registry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["diff", "stock-stats.v2", "--samples", "1001"], monkeypatch) == 2
+    assert "--samples" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["status"], ["produce", "stock-stats", "--rate", "1"]])
 def test_a_wrong_setting_is_named(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -98,3 +142,47 @@ def test_an_existing_cluster_that_does_not_answer_is_an_error(
     for command in ("up", "status"):
         assert run([command], monkeypatch) == 1
         assert f"no Kafka broker answers at {silent}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def without_a_broker(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address at which the settings expect the embedded broker, where none is."""
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("SWITCHYARD_BROKER_PORT", silent.rpartition(":")[2])
+    return silent
+
+
+def test_without_a_broker_the_releases_are_unknown_not_none(
+    without_a_broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status"], monkeypatch) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "state down: `switchyard up`" in said
+    assert "releases unknown, the broker does not answer" in said
+    assert "no release is staged" not in said
+
+    assert run(["status", "--json"], monkeypatch) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["answering"] is False and found["releases"] is None
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_without_a_broker_nothing_is_said_of_a_release(
+    options: list[str], without_a_broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status", "stock-stats", *options], monkeypatch) == 1
+    said = capsys.readouterr()
+    assert said.err == f"error: no Kafka broker answers at {without_a_broker}\n  start it with `switchyard up`\n"
+    assert said.out == "" if not options else json.loads(said.out)["releases"] is None
+
+
+def test_waiting_says_what_a_driver_is_in_trouble_with_once(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Hydration(
+        release="sums.v1", position_records=0, total_records=9, records_per_s=0, behind_records=9, eta_s=None,
+        done=False, error="batch 0 failed: division by zero",
+    )  # fmt: skip
+    with _bar(as_json=False) as update:
+        update(found)
+        update(found)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["  sums.v1: batch 0 failed: division by zero", "  sums.v1: 0 of 9 records, 0/s"]

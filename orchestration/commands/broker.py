@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -50,15 +50,27 @@ def down(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait before it is ended by force.")] = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Stop the embedded broker. Its data stays. Down already: nothing happens."""
+    """Stop the embedded broker. Its data stays. Down already: nothing happens. Drivers run on, and are named."""
     settings = load_settings()
     if not settings.embedded:
-        _say(as_json, {"stopped": False}, f"nothing to stop: the cluster at {settings.bootstrap} is not ours")
+        _say(
+            as_json,
+            {"stopped": False, "drivers": []},
+            f"nothing to stop: the cluster at {settings.bootstrap} is not ours",
+        )
         return
     from orchestration.local.broker import EmbeddedBroker
+    from orchestration.local.running import drivers_of_embedded
 
     stopped = EmbeddedBroker(settings).stop(timeout)
-    _say(as_json, {"stopped": stopped}, "broker stopped, its data kept" if stopped else "the broker was not running")
+    drivers = drivers_of_embedded(settings.state_dir)
+    said = "broker stopped, its data kept" if stopped else "the broker was not running"
+    if drivers:
+        said += (
+            f"\nleft running, without a broker: {', '.join(drivers)}"
+            "\n  they wait for `switchyard up`; after it, `switchyard stop RELEASE --execute` ends one"
+        )
+    _say(as_json, {"stopped": stopped, "drivers": drivers}, said)
 
 
 def status(
@@ -68,18 +80,35 @@ def status(
     """Show the broker and the releases with their drivers: state, lag, rates, memory. Exit code 1 without a broker."""
     settings = load_settings()
     cluster, facts = _cluster_status(settings, as_json)
-    releases = _releases(settings, name) if cluster["answering"] else []
+    if not cluster["answering"]:
+        _unknown(settings, name, cluster, facts, as_json)
+    releases = _releases(settings, name)
     if as_json:
         print_json({**cluster, "releases": [_as_json(each) for each in releases]})
-    else:
-        if name is None:
-            print_facts(facts)
-        _table(releases)
-        for each in releases:
-            if each.release.failure or (name and each.beat and each.beat.error):
-                print(f"{each.release.name}: {each.release.failure or (each.beat.error if each.beat else '')}")
-    if not cluster["answering"]:
+        return
+    if name is None:
+        print_facts(facts)
+    _table(releases)
+    for each in releases:
+        said = each.beat.error if name and each.beat and not each.release.failure else None
+        for note in (*each.notes, said):
+            if note:
+                print(f"{each.release.name}: {note}")
+
+
+def _unknown(
+    settings: Settings, name: str | None, cluster: dict[str, Any], facts: dict[str, str | None], as_json: bool
+) -> NoReturn:
+    """Says that nothing is known of the releases, which is not that there are none. Raises Unavailable for a name."""
+    if as_json:
+        print_json({**cluster, "releases": None})
+    elif name is None:
+        print_facts({**facts, "releases": "unknown, the broker does not answer"})
+    if name is None:
         raise typer.Exit(1)
+    from pipelines.kafka.client import unavailable
+
+    raise unavailable(settings, None)
 
 
 def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
@@ -95,17 +124,18 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
         require_broker(settings)
     except Unavailable as error:
         if as_json:
-            print_json({**_cluster(settings, answering=False), "error": error.what})
+            print_json({**_cluster(settings, answering=False), "releases": None, "error": error.what})
         raise
     return _cluster(settings, answering=True), {"cluster": settings.bootstrap, "state": "answers"}
 
 
 def _releases(settings: Settings, name: str | None) -> list[ReleaseStatus]:
+    from orchestration.commands.show import say
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import statuses
     from pipelines.errors import BadUsage
 
-    found = [s for s in statuses(open_context(settings)) if s.release.state != "retired" or name is not None]
+    found = [s for s in statuses(open_context(settings, say=say)) if s.release.state != "retired" or name is not None]
     if name is None:
         return found
     named = [s for s in found if name in (s.release.name, s.release.spec.app)]
@@ -155,6 +185,7 @@ def _as_json(each: ReleaseStatus) -> dict[str, Any]:
         "holder": each.holder,
         "generation": each.release.generation,
         "failure": each.release.failure,
+        "notes": list(each.notes),
         "heartbeat": each.beat.model_dump(mode="json") if each.beat else None,
     }
 

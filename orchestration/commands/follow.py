@@ -28,7 +28,11 @@ def follow(
         str | None, typer.Option(help="Consumer group: goes on where it was. Default: none, nothing is kept.")
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="A new group begins at the first release, and takes every switch.")
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="A new group begins at the oldest release that is still there, and takes every switch.",
+        ),
     ] = False,
     max_records: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many records.")] = None,
     idle_exit_s: Annotated[
@@ -79,7 +83,8 @@ def _text(data: bytes | None) -> str | None:
 def _line(record: LiveRecord) -> str:
     value = _text(record.value)
     mark = "~" if record.phase == "delta" else " "
-    return f"{record.number}{mark} {_text(record.key)}\t{'(gone)' if value is None else value}"
+    replay = "  (a replay)" if record.replay else ""
+    return f"{record.number}{mark} {_text(record.key)}\t{'(gone)' if value is None else value}{replay}"
 
 
 def _json(record: LiveRecord) -> str:
@@ -95,6 +100,7 @@ def _json(record: LiveRecord) -> str:
         "offset": record.offset,
         "key": _text(record.key),
         "value": _text(record.value),
+        "replay": record.replay,
         "headers": {name: _text(value) for name, value in record.headers},
         "at_ms": time.time_ns() // 1_000_000,
     }

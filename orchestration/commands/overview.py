@@ -9,7 +9,7 @@ import typer
 
 from orchestration.commands.context import console, load_settings, print_json
 from orchestration.commands.options import Json, Reason
-from orchestration.commands.show import run_plan, say
+from orchestration.commands.show import run_plan, say, show_comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def log(
     from orchestration.operations.overview import audit
     from pipelines.errors import BadUsage
 
-    entries = list(audit(open_context(load_settings()), name))[-limit:]
+    entries = list(audit(open_context(load_settings(), say=say), name))[-limit:]
     if name is not None and not entries:
         raise BadUsage(
             f"nothing is known of {name}", fix="name a release, an app or an operation as `switchyard log` shows it"
@@ -62,6 +62,8 @@ def _what(entry: Any) -> str:
             return f"switch {switch['number']} of {data['alias']}: {switch.get('old', 'nothing')} -> {switch['new']}"
         case "opened":
             return f"opened {data['id']}"
+        case "carried":
+            return f"{data['id']} is carried out by process {data['holder']['pid']} on {data['holder']['host']}"
         case "proposed":
             return f"proposed {data['id']}: it waits for approval"
         case "evidence":
@@ -76,8 +78,10 @@ def operations(as_json: Json = False) -> None:
     """List operations under way."""
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import open_operations
+    from pipelines.engine.lease import is_alive
 
-    found = open_operations(open_context(load_settings()))
+    settings = load_settings()
+    found = open_operations(open_context(settings, say=say))
     if as_json:
         print_json([{"id": o.id, "releases": o.opened.releases, "owner": o.opened.actor,
                      "deadline_ms": o.opened.deadline_ms} for o in found])  # fmt: skip
@@ -87,8 +91,14 @@ def operations(as_json: Json = False) -> None:
     for operation in found:
         until = datetime.fromtimestamp(operation.opened.deadline_ms / 1000, UTC)
         print(
-            f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {until:%H:%M:%S} UTC"
+            f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {until:%Y-%m-%d %H:%M:%S} UTC"
         )
+        at_it = operation.carrier
+        # of another host's process nothing is known from here
+        if at_it is not None and is_alive(at_it, settings) is not False:
+            print(f"  process {at_it.pid} on {at_it.host} is at it")
+        else:
+            print(f"  nobody is at it: `switchyard resume {operation.id}`, or `switchyard abandon {operation.id}`")
 
 
 def resume(
@@ -102,6 +112,10 @@ def resume(
     context = open_context(load_settings(), say=say)
     known = journal.under_way(context.registry.state(), operation)
     run_plan(Plan.from_journal(known.opened), context, apply=True, as_json=as_json)
+    if known.opened.name == "diff" and not as_json:
+        from orchestration.operations.switch import recorded
+
+        show_comparison(recorded(context.registry.state(), operation))
 
 
 def abandon(
@@ -110,10 +124,10 @@ def abandon(
     as_json: Json = False,
 ) -> None:
     """End an operation whose operator is gone: consumers stay where they are."""
-    from orchestration.operations import journal
+    from orchestration.operations import release as rel
     from orchestration.operations.context import open_context
 
-    journal.abandon(open_context(load_settings(), say=say), operation, reason=reason)
+    rel.abandon(open_context(load_settings(), say=say), operation, reason=reason)
     if as_json:
         print_json({"id": operation, "abandoned": True})
     else:

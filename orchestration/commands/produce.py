@@ -44,9 +44,12 @@ def produce(
 
     Event time goes on from the last record of the topic.
     """
-    from orchestration.sources import Faults, Options, produce, source_for
+    from orchestration.sources import Faults, Options, app_names, produce, source_for
     from pipelines.errors import BadUsage
 
+    if app not in app_names():
+        # says for which there is one
+        source_for(app, Options())
     if rate is None and not history:
         raise BadUsage("nothing to produce", fix="say --rate (records per second), --history (records), or both")
     if rate is None and (records is not None or duration is not None):

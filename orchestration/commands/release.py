@@ -149,7 +149,6 @@ def reprocess(
 ) -> None:
     """Stage, start, wait, diff and check a new release in a row; then promote it, once approved."""
     from orchestration.operations import reprocess as operation
-    from orchestration.operations.release import plan_stage
 
     context = _context()
     options: dict[str, Any] = {
@@ -157,12 +156,13 @@ def reprocess(
         "correction": correction,
     }  # fmt: skip
     if not execute:
-        plan = plan_stage(context, app, **options)
+        plan = operation.first_step(context, app, **options)
         if as_json:
             print_json({**plan.as_json(), "executed": False})
         else:
             show_plan(plan)
-            print("then: start, wait, diff, check" + (", promote" if auto_promote else "; promote waits for approval"))
+            left = "start, wait, diff, check" if plan.operation == "stage" else "wait, diff, check"
+            print(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
             print("nothing is changed; add --execute to do it")
         return
     with _bar(as_json) as on_progress:
@@ -190,6 +190,7 @@ class _bar:
         self._progress: Any = None
         self._task: Any = None
         self._told = 0.0
+        self._error: str | None = None
 
     def __enter__(self) -> Any:
         return self.update
@@ -206,6 +207,9 @@ class _bar:
         if self._silent:
             return
         eta = "" if found.eta_s is None else f"{found.eta_s:,.0f} s left"
+        if found.error is not None and found.error != self._error:
+            say(f"{found.release}: {found.error}")
+        self._error = found.error
         if sys.stdout.isatty():
             if self._progress is None:
                 from rich.progress import BarColumn, Progress, TextColumn
@@ -220,6 +224,5 @@ class _bar:
                                   rate=f"{found.records_per_s:,.0f}/s", eta=eta)  # fmt: skip
         elif time.monotonic() - self._told > 2:
             self._told = time.monotonic()
-            say(
-                f"{found.release}: {found.position_records:,} of {found.total_records:,} records, {found.records_per_s:,.0f}/s, {eta}"
-            )
+            records = f"{found.position_records:,} of {found.total_records:,} records, {found.records_per_s:,.0f}/s"
+            say(f"{found.release}: {records}{f', {eta}' if eta else ''}")

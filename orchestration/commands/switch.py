@@ -21,7 +21,8 @@ def register(app: typer.Typer) -> None:
 def diff(
     name: Name,
     tolerance: Annotated[float, typer.Option(min=0, help="Relative, for floating-point columns.")] = 0.0,
-    samples: Annotated[int, typer.Option(min=0, help="Differing keys to show.")] = 10,
+    # more are not for a person to read, and are kept in the registry; see SAMPLES_BYTES for what fits there
+    samples: Annotated[int, typer.Option(min=0, max=1000, help="Differing keys to show, as many as fit.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Compare a release with the live one at exactly the same boundary."""
@@ -96,12 +97,17 @@ def approve(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Carry out the promotion that a reprocess proposed, if it would still do the very same."""
+    """Carry out the promotion that a reprocess proposed, if it would still do the very same.
+
+    Where its diff is older than 10 minutes, both releases are compared and checked again first; consumers move if the
+    outcome is no worse than what was shown.
+    """
     from orchestration.operations.context import open_context
     from orchestration.operations.reprocess import plan_approved
 
     context = open_context(load_settings(), say=say)
-    run_plan(plan_approved(context, plan_id, reason=reason), context, apply=execute, as_json=as_json)
+    plan = plan_approved(context, plan_id, reason=reason, refresh=execute)
+    run_plan(plan, context, apply=execute, as_json=as_json)
 
 
 def rollback(
@@ -113,6 +119,9 @@ def rollback(
     fence: Annotated[
         bool, typer.Option("--fence", help="Take the live release for stuck though it gives signs of life.")
     ] = False,
+    leaving: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="Refuse if another release than this is live by now.")
+    ] = None,
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -122,9 +131,8 @@ def rollback(
     from orchestration.operations.switch import plan_rollback
 
     context = open_context(load_settings(), say=say)
-    run_plan(
-        plan_rollback(context, app, allowed=allow, fence=fence, reason=reason), context, apply=execute, as_json=as_json
-    )
+    plan = plan_rollback(context, app, allowed=allow, fence=fence, leaving=leaving, reason=reason)
+    run_plan(plan, context, apply=execute, as_json=as_json)
 
 
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:

@@ -20,11 +20,11 @@ from orchestration.operations import release as rel
 from orchestration.operations import reprocess as rep
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check as run_gate
+from orchestration.operations.clean import plan_clean, to_clean
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.plan import Plan
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
-from pipelines.model.names import release_name
 
 _EXECUTE = "Do it; without it only the plan is shown."
 _REASON = "Why, for the audit trail."
@@ -42,7 +42,8 @@ class ReprocessConfig(Hydrating):
 
     app: str = Field(description="As in stock-stats.")
     version: int | None = Field(
-        default=None, description="Version; default: the next free one. Staged already: gone on with."
+        default=None,
+        description="Version; default: the next free one. Staged already: gone on with, if it is what is asked for.",
     )
     max_changed: float | None = Field(default=None, ge=0, le=1, description="Refuse if a larger share of keys differs.")
     volume_tolerance: float = Field(
@@ -54,7 +55,10 @@ class ReprocessConfig(Hydrating):
 
 class PromoteConfig(Promotion):
     app: str = Field(description="The app, as in stock-stats, or the release, as in stock-stats.v2.")
-    plan: str | None = Field(default=None, description="Approve exactly this plan of a reprocess, by its id.")
+    plan: str | None = Field(
+        default=None,
+        description="Approve exactly this plan of a reprocess, by its id; compared and checked again if it waited.",
+    )
 
 
 class RollbackConfig(Config):
@@ -63,6 +67,7 @@ class RollbackConfig(Config):
         default=None, description="With the live release dead: what consumers of a stream may see, a gap or duplicates."
     )
     fence: bool = Field(default=False, description="Take the live release for stuck, and fence its driver.")
+    leaving: str | None = Field(default=None, description="Refuse if another release than this is live by now.")
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
@@ -100,18 +105,15 @@ def reprocess_op(
     context: OpExecutionContext, config: ReprocessConfig, platform: Platform, pyspark: SparkResource
 ) -> None:
     """Stages, starts, waits, compares and checks; then promotes, or stops for approval."""
+    asked = config.asked(config.version)
     with failures_told(), platform.open(context.log.info, pyspark) as operations, verdicts_told(context, operations):
         if not config.execute:
-            run_plan(context, operations, lambda: _first_step(operations, config), execute=False)
+            run_plan(context, operations, lambda: rep.first_step(operations, config.app, **asked), execute=False)
             return
         found = rep.reprocess(
             operations,
             config.app,
-            version=config.version,
-            code_dir=config.folder(),
-            same_as=config.same_as,
-            settings=config.settings,
-            correction=config.correction,
+            **asked,
             lag_records=config.lag_records,
             for_s=config.for_s,
             timeout_s=config.timeout_s,
@@ -121,22 +123,6 @@ def reprocess_op(
             on_progress=teller(context),
         )
         _tell_of(context, operations, found)
-
-
-def _first_step(operations: Context, config: ReprocessConfig) -> Plan:
-    """Staging or, if the release is staged already, its start; the plans of later steps depend on what these find."""
-    name = release_name(config.app, config.version) if config.version is not None else None
-    if name is not None and name in operations.registry.state().releases:
-        return rel.plan_start(operations, name)
-    return rel.plan_stage(
-        operations,
-        config.app,
-        version=config.version,
-        code_dir=config.folder(),
-        same_as=config.same_as,
-        settings=config.settings,
-        correction=config.correction,
-    )
 
 
 def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reprocessed) -> None:
@@ -177,21 +163,35 @@ def _planned(
     *,
     execute: bool,
     live: bool = False,
+    pyspark: SparkResource | None = None,
 ) -> None:
     """Shows the plan that `make` makes and, if asked to, carries it out; `live`: the alias names another release then."""
-    with failures_told(), platform.open(context.log.info) as operations:
+    with failures_told(), platform.open(context.log.info, pyspark) as operations:
         plan = run_plan(context, operations, lambda: make(operations), execute=execute)
         if live and execute:
             _tell_live(context, operations, plan)
 
 
 @op
-def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Platform) -> None:
-    """Moves an app's consumers to a release that is ready, compared and checked; the registry decides."""
+def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Platform, pyspark: SparkResource) -> None:
+    """Moves an app's consumers to a release that is ready, compared and checked; the registry decides.
+
+    An approved plan whose evidence is too old is compared and checked again first.
+    """
 
     def make(operations: Context) -> Plan:
         if config.plan is not None:
-            return rep.plan_approved(operations, config.plan, reason=config.reason)
+            with verdicts_told(context, operations):
+                return rep.plan_approved(
+                    operations,
+                    config.plan,
+                    app=config.app,
+                    version=config.version,
+                    max_evidence_age_s=config.max_evidence_age_s,
+                    max_changed=config.max_changed,
+                    reason=config.reason,
+                    refresh=config.execute,
+                )
         return sw.plan_promote(
             operations,
             config.app,
@@ -201,12 +201,14 @@ def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Pla
             reason=config.reason,
         )
 
-    _planned(context, platform, make, execute=config.execute, live=True)
+    _planned(context, platform, make, execute=config.execute, live=True, pyspark=pyspark)
 
 
 @op
-def rollback_op(context: OpExecutionContext, config: RollbackConfig, platform: Platform) -> None:
-    """Moves an app's consumers back to the release that was live before."""
+def rollback_op(
+    context: OpExecutionContext, config: RollbackConfig, platform: Platform, pyspark: SparkResource
+) -> None:
+    """Moves an app's consumers back to the release that was live before. A dead one may have to be compared on the way."""
 
     def make(operations: Context) -> Plan:
         return sw.plan_rollback(
@@ -214,10 +216,11 @@ def rollback_op(context: OpExecutionContext, config: RollbackConfig, platform: P
             config.app,
             allowed=config.allow.value if config.allow else None,
             fence=config.fence,
+            leaving=config.leaving,
             reason=config.reason,
         )
 
-    _planned(context, platform, make, execute=config.execute, live=True)
+    _planned(context, platform, make, execute=config.execute, live=True, pyspark=pyspark)
 
 
 @op
@@ -279,7 +282,12 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
             release = live_release(state, app)
             if release is None or release.spec.suite is None:
                 continue
-            verdict = run_gate(operations, release.name)
+            try:
+                verdict = run_gate(operations, release.name)
+            except SwitchyardError as error:
+                # the others are looked at all the same
+                failures.append(f"{release.name}: {error}")
+                continue
             context.log.info(f"{release.name}: {verdict.passed} passed, {verdict.failed} failed")
             failures += [f"{release.name}: {line}" for line in verdict.failures]
         context.add_output_metadata(
@@ -291,12 +299,26 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
 
 @op
 def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
-    """Ends operations whose deadline has passed: their releases are free, their consumers go on."""
+    """Ends operations whose deadline has passed: their releases are free, their consumers go on. Ends archives of resets."""
     with failures_told(), platform.open(context.log.info) as operations:
         before = {o.id for o in operations.registry.state().operations.values() if o.closed is None}
         after = {o.id for o in journal.expire(operations.registry).operations.values() if o.closed is None}
         ended = sorted(before - after)
-        context.add_output_metadata({"ended": len(ended), "operations": ", ".join(ended) or "none"})
+        cleaned = []
+        for name in to_clean(operations, operations.registry.state()):
+            try:
+                rel.execute(operations, plan_clean(operations, name, reason="its time is over"))
+                cleaned.append(name)
+            except Refused as error:
+                # of one release: the others are cleaned all the same
+                context.log.warning(f"{error.what}; {error.fix}")
+        context.add_output_metadata(
+            {
+                "ended": len(ended),
+                "operations": ", ".join(ended) or "none",
+                "archives ended": ", ".join(cleaned) or "none",
+            }
+        )
 
 
 @job(name="reprocess", tags={_MAX_RUNTIME: str(26 * 3600)})
@@ -305,15 +327,16 @@ def reprocess_job() -> None:
     reprocess_op.alias("reprocess")()
 
 
-@job(name="promote", tags={_MAX_RUNTIME: "900"})
+# longer than the switch: an approval may compare and check again
+@job(name="promote", tags={_MAX_RUNTIME: "3600"})
 def promote_job() -> None:
     """Move an app's consumers to another release, exactly once."""
     promote_op.alias("promote")()
 
 
-@job(name="rollback", tags={_MAX_RUNTIME: "900"})
+@job(name="rollback", tags={_MAX_RUNTIME: "3600"})
 def rollback_job() -> None:
-    """Move an app's consumers back to the release that ran on as standby: seconds."""
+    """Move an app's consumers back to the release that ran on as standby: seconds, soon after a diff."""
     rollback_op.alias("rollback")()
 
 
@@ -349,7 +372,7 @@ def quality_job() -> None:
 
 @job(name="janitor", tags={_MAX_RUNTIME: "300"})
 def janitor_job() -> None:
-    """End operations that nobody carries on."""
+    """End operations that nobody carries on, and archives that nobody goes back to."""
     janitor_op.alias("janitor")()
 
 

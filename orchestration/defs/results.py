@@ -16,7 +16,8 @@ from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, relea
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
 from orchestration.operations.context import Context
-from orchestration.operations.release import Hydration, plan_stage, plan_start, wait_ready
+from orchestration.operations.release import Hydration, plan_start, wait_ready
+from orchestration.operations.reprocess import first_step
 from pipelines.errors import BadUsage
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.model.app import App, Table
@@ -26,7 +27,7 @@ _TELL_EVERY_S = 5.0
 
 
 class Staging(Config):
-    """How a release is staged, where it isn't yet. One that is staged never changes."""
+    """How a release is staged, where it isn't yet. One that is staged never changes: what differs from it is refused."""
 
     code_dir: str | None = Field(
         default=None, description="Folder of the app's modules; default: the repository's apps."
@@ -41,8 +42,15 @@ class Staging(Config):
         default=None, description="Why unchanged code runs again: late data, an upstream fix."
     )
 
-    def folder(self) -> Path | None:
-        return Path(self.code_dir) if self.code_dir else None
+    def asked(self, version: int | None) -> dict[str, Any]:
+        """What `first_step` is asked for."""
+        return {
+            "version": version,
+            "code_dir": Path(self.code_dir) if self.code_dir else None,
+            "same_as": self.same_as,
+            "settings": self.settings,
+            "correction": self.correction,
+        }
 
 
 class Hydrating(Staging):
@@ -91,18 +99,10 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
     if parts is None or parts[0] != app:
         raise BadUsage(f"{name} is no release of {app}", fix=f"name the partition as in {app}.v2")
     metadata: report.Metadata = {"release": name}
-    if name in operations.registry.state().releases:
-        context.log.info(f"{name} is staged already")
-    else:
-        plan = carry_out(
-            context,
-            operations,
-            lambda: plan_stage(operations, app, version=parts[1], code_dir=config.folder(), same_as=config.same_as,
-                               settings=config.settings, correction=config.correction),
-            execute=True,
-        )  # fmt: skip
+    plan = carry_out(context, operations, lambda: first_step(operations, app, **config.asked(parts[1])), execute=True)
+    if plan.operation == "stage":
         metadata["plan"] = MetadataValue.md(plan.markdown())
-    carry_out(context, operations, lambda: plan_start(operations, name), execute=True)
+        carry_out(context, operations, lambda: plan_start(operations, name), execute=True)
     wait_ready(
         operations,
         name,

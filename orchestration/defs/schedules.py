@@ -16,6 +16,7 @@ from dagster import (
 from orchestration.defs.jobs import janitor_job, quality_job, reprocess_job
 from orchestration.defs.names import APP_TAG, group_of
 from orchestration.defs.resources import Platform
+from orchestration.operations.clean import to_clean
 from orchestration.operations.context import live_release
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
@@ -96,12 +97,13 @@ def quality_checks_hourly(context: ScheduleEvaluationContext, platform: Platform
     cron_schedule=_JANITOR_CRON,
     execution_timezone="UTC",
     default_status=DefaultScheduleStatus.RUNNING,
-    description="Ends operations past their deadline, where the supervisor is off.",
+    description="Ends operations past their deadline, where the supervisor is off, and archives of resets whose time is over.",
 )
 def janitor_often(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
     try:
         with platform.open(context.log.info) as operations:
-            overdue = expired(operations.registry.state(), now_ms())
+            state = operations.registry.state()
+            overdue = bool(expired(state, now_ms()) or to_clean(operations, state))
     except SwitchyardError as error:
         return SkipReason(str(error))
-    return RunRequest() if overdue else SkipReason("no operation is past its deadline")
+    return RunRequest() if overdue else SkipReason("no operation is past its deadline, and no archive")

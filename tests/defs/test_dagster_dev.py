@@ -42,6 +42,8 @@ def settings(broker: Settings, tmp_path_factory: pytest.TempPathFactory) -> Sett
             "state_dir": tmp_path_factory.mktemp("switchyard"),
             "driver_heap_mb": 640,
             "driver_cores": 1,
+            # a driver here lives for minutes: what the second compiler saves later, it never earns back
+            "spark": {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
         }
     )
 

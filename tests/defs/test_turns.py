@@ -18,15 +18,16 @@ from dagster import (
     build_sensor_context,
 )
 
-from orchestration.defs import schedules, supervisor, watching
+from orchestration.defs import jobs, schedules, supervisor, watching
 from orchestration.defs.jobs import promote_job
-from orchestration.defs.resources import Alerts, Platform, by_dagster
+from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dagster
 from orchestration.defs.schedules import why_not
 from orchestration.defs.supervisor import Memory, mirror, news, starts
 from orchestration.defs.watching import to_watch
 from orchestration.operations.context import Context, Say
 from orchestration.operations.overview import ReleaseStatus
-from pipelines.errors import Refused
+from orchestration.operations.plan import Plan
+from pipelines.errors import BadUsage, Refused
 from pipelines.model.names import split_release
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Heartbeat
@@ -291,7 +292,7 @@ def test_a_refusal_fails_the_run_and_says_what_to_do() -> None:
     with DagsterInstance.ephemeral() as instance:
         result = promote_job.execute_in_process(
             run_config={"ops": {"promote": {"config": {"app": "sums"}}}},
-            resources={"platform": Refusing()},
+            resources={"platform": Refusing(), "pyspark": SparkResource()},
             instance=instance,
             raise_on_error=False,
         )
@@ -300,6 +301,92 @@ def test_a_refusal_fails_the_run_and_says_what_to_do() -> None:
     assert failed.user_failure_data.description == "sums.v2 can't be promoted: it isn't checked\ncheck it"
     assert failed.user_failure_data.metadata["to do"].value == "check it"
     assert failed.user_failure_data.metadata["exit_code"].value == 3
+
+
+class Recording(Platform):
+    """A registry that holds nothing."""
+
+    @contextmanager
+    def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+        assert isinstance(spark, SparkResource), "an approval may have to compare again"
+        yield SimpleNamespace(registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("execute", [False, True])
+def test_an_approval_compares_again_only_where_it_is_carried_out(
+    execute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def plan_approved(_: Context, plan_id: str, **options: Any) -> Plan:
+        asked.update(options, plan_id=plan_id)
+        raise Refused("sums.v2 differs in more than was shown", fix="approve promote-2")
+
+    monkeypatch.setattr(jobs.rep, "plan_approved", plan_approved)
+    with DagsterInstance.ephemeral() as instance:
+        result = promote_job.execute_in_process(
+            run_config={"ops": {"promote": {"config": {"app": "sums", "plan": "promote-1", "execute": execute}}}},
+            resources={"platform": Recording(), "pyspark": SparkResource()},
+            instance=instance,
+            raise_on_error=False,
+        )
+    assert (asked["plan_id"], asked["refresh"]) == ("promote-1", execute)
+    failed = result.failure_data_for_node("promote")
+    assert failed is not None and failed.user_failure_data is not None
+    assert failed.user_failure_data.metadata["to do"].value == "approve promote-2"
+
+
+def test_a_promotion_by_plan_is_told_all_that_the_run_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    class Open(Platform):
+        @contextmanager
+        def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+            yield SimpleNamespace(registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
+
+    def plan_approved(_: Context, plan: str, **options: Any) -> None:
+        asked.update(options, plan=plan)
+        raise BadUsage("promote-1 promotes sums.v2, not tops", fix="name another plan")
+
+    monkeypatch.setattr("orchestration.defs.jobs.rep.plan_approved", plan_approved)
+    given = {"app": "tops", "plan": "promote-1", "version": 3, "max_changed": 0.1, "max_evidence_age_s": 60.0}
+    with DagsterInstance.ephemeral() as instance:
+        result = promote_job.execute_in_process(
+            run_config={"ops": {"promote": {"config": given}}},
+            resources={"platform": Open(), "pyspark": SparkResource()},
+            instance=instance,
+            raise_on_error=False,
+        )
+    assert not result.success
+    assert asked == {**given, "reason": None, "refresh": False}
+
+
+def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live release without a result, and one whose check fails."""
+
+    class Open(Platform):
+        @contextmanager
+        def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+            names = [("sums.v1", "sums"), ("tops.v1", "tops")]
+            found = {app: SimpleNamespace(name=name, spec=SimpleNamespace(suite="all")) for name, app in names}
+            state = SimpleNamespace(chains=dict.fromkeys(found), found=found)
+            registry = SimpleNamespace(state=lambda: state, known=RegistryState())
+            yield SimpleNamespace(registry=registry)  # type: ignore[misc]
+
+    def run_gate(_: Context, name: str) -> Any:
+        if name == "sums.v1":
+            raise Refused("sums.v1 has no result yet", fix="start it")
+        return SimpleNamespace(passed=1, failed=1, failures=("the key is not unique",))
+
+    monkeypatch.setattr(jobs, "live_release", lambda state, app: state.found[app])
+    monkeypatch.setattr(jobs, "run_gate", run_gate)
+    with DagsterInstance.ephemeral() as instance:
+        result = jobs.quality_job.execute_in_process(
+            resources={"platform": Open(), "pyspark": SparkResource()}, instance=instance, raise_on_error=False
+        )
+    [failed] = [e.step_failure_data.user_failure_data for e in result.all_events if e.is_step_failure]
+    assert failed is not None and failed.description is not None
+    assert "sums.v1 has no result yet" in failed.description and "tops.v1: the key is not unique" in failed.description
 
 
 def test_an_alert_that_can_not_be_sent_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:

@@ -56,10 +56,10 @@ class Said:
 class Cluster:
     """One broker with its registry, releases and followers. Everything that it starts ends with it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int = PORT) -> None:
         self.settings = Settings(
             state_dir=folder / "state",
-            broker_port=PORT,
+            broker_port=port,
             broker_heap_mb=512,
             driver_heap_mb=512,
             trigger_s=0.2,
@@ -273,7 +273,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> Said:
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
-        raise AssertionError(f"{process.args} has not ended within {timeout_s:g} s:\n{out}\n{err}") from None
+        raise AssertionError(f"{process.args!r} has not ended within {timeout_s:g} s:\n{out}\n{err}") from None
     said = Said(process.returncode, out or "", err or "")
     assert "Traceback" not in said.text, said.text
     return said

@@ -29,7 +29,7 @@ from pipelines.kafka.client import admin
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
-from pipelines.model.names import progress_topic, result_topic
+from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
 
@@ -84,8 +84,8 @@ class Drivers(LocalLauncher):
         super().__init__(settings)
         self._all: list[tuple[str, subprocess.Popen[bytes]]] = []
 
-    def spawn(self, release: str, *, force: bool = False) -> subprocess.Popen[bytes]:
-        process = super().spawn(release, force=force)
+    def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
+        process = super().spawn(release, force=force, settle=settle)
         self._all.append((release, process))
         return process
 
@@ -160,7 +160,7 @@ def open_transactions(settings: Settings, topics: Mapping[str, int], client: Any
 def topics_of(context: Context, release: str) -> dict[str, int]:
     """The topics that a release's transactions write, with their numbers of partitions."""
     known = context.registry.state().releases[release]
-    return {result_topic(release, known.generation): known.spec.partitions, progress_topic(release): 1}
+    return {known.result_topic: known.spec.partitions, progress_topic(release): 1}
 
 
 def committed(settings: Settings, release: str) -> Progress:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +83,7 @@ def refused(said: Said, code: int, *words: str) -> None:
         ("stage stock-stats --no-such-option", 2, ["No such option"]),
         ("wait no-such.v1 --lag -1", 2, ["--lag"]),
         ("promote no-such-app --max-changed 2", 2, ["--max-changed"]),
+        ("diff no-such.v1 --samples 1001", 2, ["--samples"]),
     ],
 )
 def test_what_is_unknown_is_named_with_what_there_is(
@@ -114,7 +117,8 @@ def test_a_bad_duration_is_said_before_anything_is_done(unchanged: Cluster, comm
     ],
 )
 def test_a_wrong_setting_is_named(unchanged: Cluster, name: str, value: str) -> None:
-    said = unchanged.cli("status", **{name: value})
+    setting: dict[str, Any] = {name: value}
+    said = unchanged.cli("status", **setting)
     refused(said, 2, name.removeprefix("SWITCHYARD_").lower())
 
 
@@ -133,11 +137,17 @@ def test_a_wrong_line_of_the_settings_file_is_named(unchanged: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["stage stock-stats", "promote stock-stats", "log", "operations", "follow stock-stats", "produce stock-stats --rate 1"]
+    "command", ["stage stock-stats", "promote stock-stats", "status stock-stats", "log", "operations", "follow stock-stats", "produce stock-stats --rate 1"]
 )  # fmt: skip
 def test_without_a_broker_every_command_says_how_to_start_it(bare_cluster: Cluster, command: str) -> None:
     said = bare_cluster.cli(*command.split(), SWITCHYARD_BROKER_PORT="19219")
     refused(said, 1, "no Kafka broker answers at 127.0.0.1:19219", "switchyard up")
+
+
+def test_without_a_broker_the_status_knows_of_no_release(bare_cluster: Cluster) -> None:
+    said = bare_cluster.cli("status", SWITCHYARD_BROKER_PORT="19219")
+    assert said.code == 1
+    assert "unknown, the broker does not answer" in said.out and "no release is staged" not in said.text
 
 
 @pytest.mark.parametrize("where", ["no-such-host.invalid:9092", "127.0.0.1:19219"])
@@ -149,27 +159,50 @@ def test_a_cluster_that_is_not_reachable_is_named_with_the_setting(bare_cluster:
 
 
 class BrokerWithLogin(EmbeddedBroker):
-    """The embedded broker, with users and passwords."""
+    """The embedded broker, with users and passwords, behind TLS with a certificate of its own."""
 
     def _write_configuration(self) -> None:
         super()._write_configuration()
         path = server_config.properties_file(self._home)
         text = path.read_text()
         assert "PLAINTEXT:PLAINTEXT" in text
-        text = text.replace("map=PLAINTEXT:PLAINTEXT", "map=SASL_PLAINTEXT:SASL_PLAINTEXT").replace(
-            "listeners=PLAINTEXT://", "listeners=SASL_PLAINTEXT://"
+        text = text.replace("map=PLAINTEXT:PLAINTEXT", "map=SASL_SSL:SASL_SSL").replace(
+            "listeners=PLAINTEXT://", "listeners=SASL_SSL://"
         )
         users = 'username="broker" password="b" user_broker="b" user_ada="right"'
         path.write_text(
-            f"{text}inter.broker.listener.name=SASL_PLAINTEXT\nsasl.enabled.mechanisms=PLAIN\n"
-            "sasl.mechanism.inter.broker.protocol=PLAIN\nlistener.name.sasl_plaintext.plain.sasl.jaas.config="
+            f"{text}inter.broker.listener.name=SASL_SSL\nsasl.enabled.mechanisms=PLAIN\n"
+            f"ssl.keystore.type=PKCS12\nssl.keystore.location={_keys(self._home)}\nssl.keystore.password=unguarded\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={self._home / 'ca.pem'}\n"
+            "sasl.mechanism.inter.broker.protocol=PLAIN\nlistener.name.sasl_ssl.plain.sasl.jaas.config="
             f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};\n"
         )
 
 
-def login(password: str) -> dict[str, str]:
+def _keytool(*options: str) -> str:
+    java = shutil.which("java")
+    assert java is not None
+    command = [str(Path(java).resolve().with_name("keytool")), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def _keys(home: Path) -> Path:
+    """The broker's key and certificate; beside it, for clients, the certificate alone."""
+    keys = home / "keys.p12"
+    if keys.exists():
+        return keys
+    store = ("-alias", "broker", "-keystore", str(keys), "-storetype", "PKCS12", "-storepass", "unguarded")
+    _keytool(
+        "-genkeypair", *store, "-keyalg", "RSA", "-dname", "CN=localhost", "-ext", "san=dns:localhost,ip:127.0.0.1"
+    )
+    (home / "ca.pem").write_text(_keytool("-exportcert", "-rfc", *store))
+    return keys
+
+
+def login(password: str, state_dir: Path) -> dict[str, str]:
     return {
-        "security.protocol": "SASL_PLAINTEXT",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(state_dir / "broker" / "ca.pem"),
         "sasl.mechanism": "PLAIN",
         "sasl.username": "ada",
         "sasl.password": password,
@@ -179,8 +212,9 @@ def login(password: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def guarded(bare_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The settings, with the right login, of a broker that asks for one."""
+    folder = tmp_path_factory.mktemp("guarded")
     settings = bare_cluster.settings.model_copy(
-        update={"state_dir": tmp_path_factory.mktemp("guarded"), "broker_port": LOGIN_PORT, "kafka": login("right")}
+        update={"state_dir": folder, "broker_port": LOGIN_PORT, "kafka": login("right", folder)}
     )
     broker = BrokerWithLogin(settings)
     broker.start(180)
@@ -191,7 +225,10 @@ def guarded(bare_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_a_wrong_login_is_said_soon_and_names_the_settings(bare_cluster: Cluster, guarded: Settings) -> None:
     for command in ("log", "stage large-orders"):
         began = time.monotonic()
-        given = {**guarded.environment(), "SWITCHYARD_KAFKA": json.dumps(login("wrong"))}
+        given: dict[str, Any] = {
+            **guarded.environment(),
+            "SWITCHYARD_KAFKA": json.dumps(login("wrong", guarded.state_dir)),
+        }
         said = bare_cluster.cli(*command.split(), **given)
         refused(said, 1, f"{LOGIN_PORT} refuses the login", "sasl.password")
         assert "wrong" not in said.text.replace("is wrong", ""), "a password is for nobody's eyes"
@@ -199,7 +236,8 @@ def test_a_wrong_login_is_said_soon_and_names_the_settings(bare_cluster: Cluster
 
 
 def test_no_login_where_one_is_asked_for_is_no_traceback(bare_cluster: Cluster, guarded: Settings) -> None:
-    said = bare_cluster.cli("log", **{**guarded.environment(), "SWITCHYARD_KAFKA": "{}"})
+    given: dict[str, Any] = {**guarded.environment(), "SWITCHYARD_KAFKA": "{}"}
+    said = bare_cluster.cli("log", **given)
     refused(said, 1, f"{LOGIN_PORT} takes connections and drops them", "security.protocol")
 
 
@@ -337,10 +375,23 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(bare_clu
     assert said.code == 0, said.text
     plan = json.loads(said.out)
     assert plan["executed"] is False and plan["releases"] == ["odd.v2"]
+    assert plan["undo"] == "switchyard retire odd.v2 --after 0s --execute"
     assert plan["facts"]["code"] == f"{digest[:12]} from odd.v1" and plan["facts"]["change"] == "none against odd.v1"
     for command in ("start odd", "stop odd", "retire odd --after 0s", "reprocess odd --version 1"):
-        said = bare_cluster.cli(*command.split(), *(["--from", code] if "reprocess" in command else []))
-        assert "Traceback" not in said.text
+        said = bare_cluster.cli(*command.split())
+        assert said.code == 0, said.text
+        assert "nothing is changed; add --execute" in said.out
+    assert "start the driver of odd.v1" in said.out and "then: wait, diff, check" in said.out
+    # what is staged is not what lies in the folder now, nor has it this setting: never gone on with silently
+    again = ("reprocess", "odd", "--version", 1)
+    for more in ([], ["--execute"]):
+        refused(
+            bare_cluster.cli(*again, "--from", code, *more),
+            3,
+            "odd.v1 is staged already",
+            f"its code is {digest[:12]}, not",
+        )
+        refused(bare_cluster.cli(*again, "--set", "over=6", *more), 3, "its over is 5, not 6", "stage another version")
     refused(
         bare_cluster.cli("promote", "odd", "--execute"), 3, "hasn't caught up", "its state is staged", "isn't running"
     )

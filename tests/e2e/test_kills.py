@@ -1,6 +1,6 @@
 """Drivers killed at random moments, each in the middle of a transaction, and the ledger afterwards.
 
-`SWITCHYARD_KILLS` kills (20) of live and candidate drivers while they hydrate, run and switch, seeded by
+8 kills, and 20 of them where there is time, of live and candidate drivers while they hydrate, run and switch, seeded by
 `SWITCHYARD_KILLS_SEED`. A kill counts only if, with the process dead, Kafka still holds a transaction of it open.
 """
 
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
-KILLS = int(os.environ.get("SWITCHYARD_KILLS", "20"))
 SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
 BATCH_RECORDS = 4_000
 # longest until a driver that was killed commits again: a boot beside another one on two cores
@@ -63,7 +62,7 @@ RECOVERY_TIMEOUT_S = 300.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with cluster(tmp_path_factory.mktemp("kills"), max_records_per_batch=BATCH_RECORDS) as found:
         yield found
@@ -412,7 +411,10 @@ def _line(ledger: Ledger) -> str:
 
 
 @pytest.mark.timeout(1800)
-def test_a_table_survives_kills_in_open_transactions(settings: Settings, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(15, marks=pytest.mark.long)])
+def test_a_table_survives_kills_in_open_transactions(
+    settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
+) -> None:
     Story(
         app="stock-stats",
         source="trades",
@@ -422,13 +424,16 @@ def test_a_table_survives_kills_in_open_transactions(settings: Settings, spark: 
         correction=None,
         history=80_000,
         rate=400,
-        kills=KILLS,
+        kills=kills,
         first_ledger={"bids_are_asks": True},
     ).run(settings, spark, SEED)
 
 
 @pytest.mark.timeout(1200)
-def test_a_stream_survives_kills_in_open_transactions(settings: Settings, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(5, marks=pytest.mark.long)])
+def test_a_stream_survives_kills_in_open_transactions(
+    settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
+) -> None:
     code = code_without_suite(tmp_path / "code", "large_orders")
     Story(
         app="large-orders",
@@ -439,6 +444,6 @@ def test_a_stream_survives_kills_in_open_transactions(settings: Settings, spark:
         correction="killed in between",
         history=60_000,
         rate=400,
-        kills=max(4, KILLS // 4),
+        kills=kills,
         first_ledger={},
     ).run(settings, spark, SEED + 1)

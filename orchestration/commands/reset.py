@@ -1,0 +1,163 @@
+"""`switchyard reset | undo | bisect | clean`: a release reads again from elsewhere, and goes back to how it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from orchestration.commands.context import load_settings, print_facts, print_json
+from orchestration.commands.options import Execute, Json, Name, Reason, seconds
+from orchestration.commands.show import run_plan, say
+from pipelines.errors import Refused
+
+Stop = Annotated[bool, typer.Option("--stop", help="Stop the release first, if it runs.")]
+Timeout = Annotated[
+    str, typer.Option(metavar="DURATION", help="Longest to wait for the replay, or for followers to pass.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    for command in (reset, undo, bisect, clean):
+        app.command()(command)
+
+
+def reset(
+    name: Name,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first offsets.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="To what the consumer group holds: moved by Kafka's own tool.")
+    ] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first records at or after it; without a zone: UTC.")
+    ] = None,
+    by_duration: Annotated[str | None, typer.Option(metavar="PT6H", help="So long before now.")] = None,
+    shift_by: Annotated[int | None, typer.Option(help="By so many records, back if negative.")] = None,
+    to_offset: Annotated[int | None, typer.Option(help="To this offset on every partition.")] = None,
+    from_file: Annotated[Path | None, typer.Option(metavar="CSV", help="Lines of topic,partition,offset.")] = None,
+    skip: Annotated[
+        str | None, typer.Option(metavar="T:P:OFFSET", help="Leave out exactly this record, under the state.")
+    ] = None,
+    input_topics: Annotated[
+        str | None, typer.Option(metavar="T[:0,1],U", help="Only these inputs or partitions; the others stay.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="POSITION", help="Stop there: current, latest, an offset or a time.")
+    ] = None,
+    state: Annotated[
+        Literal["clear", "keep"] | None,
+        typer.Option(help="Begin with an empty state, or move under it; default: clear, with --skip: keep."),
+    ] = None,
+    output: Annotated[
+        Literal["new", "truncate", "tombstone", "keep"] | None,
+        typer.Option(help="What becomes of the result; default: new, with --state keep: keep."),
+    ] = None,
+    stop: Stop = False,
+    stay_stopped: Annotated[bool, typer.Option("--stay-stopped", help="Do not start it afterwards.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Write the new positions there, as --from-file reads them.")
+    ] = None,
+    max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Throttle the replay.")] = None,
+    timeout: Timeout = "1h",
+    force: Annotated[bool, typer.Option("--force", help="Go over the objections that can be gone over.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask for the release's name before a result is deleted.")
+    ] = False,
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Have a release read again from elsewhere: position, state and result."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.positions import PositionOptions, export_to, topics_of, until_of
+    from orchestration.operations.reset import Request, new_positions, plan_reset
+
+    target = PositionOptions(
+        to_earliest=to_earliest, to_latest=to_latest, to_current=to_current, to_datetime=to_datetime,
+        by_duration=by_duration, shift_by=shift_by, to_offset=to_offset, from_file=from_file, skip=skip,
+    ).target()  # fmt: skip
+    request = Request(
+        target=target, inputs=topics_of(input_topics), until=until_of(until), state=state, output=output, stop=stop,
+        stay_stopped=stay_stopped, force=force, max_records_per_batch=max_records_per_batch, timeout_s=seconds(timeout),
+    )  # fmt: skip
+    context = open_context(load_settings(), say=say)
+    plan = plan_reset(context, name, request, reason=reason)
+    if export is not None:
+        export_to(export, new_positions(context, plan))
+    if execute and request.chosen_output == "truncate" and not yes:
+        _ask(plan.releases[0])
+    run_plan(plan, context, apply=execute, as_json=as_json)
+
+
+def _ask(release: str) -> None:
+    if not sys.stdin.isatty():
+        raise Refused(f"the result of {release} would be deleted, and nobody can be asked", fix="add --yes")
+    answer = typer.prompt(f"its result is deleted, and can't be brought back; type {release} to go on", err=True)
+    if answer.strip() != release:
+        raise Refused(f"{answer.strip()!r} is not {release}: nothing is changed")
+
+
+def undo(
+    reset_id: Annotated[str, typer.Argument(metavar="RESET_ID", help="As `switchyard log` shows it.")],
+    stop: Stop = False,
+    timeout: Timeout = "1h",
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Take a reset back: position, state and result as they were."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.reset import plan_undo
+
+    context = open_context(load_settings(), say=say)
+    plan: Any = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout), reason=reason)
+    run_plan(plan, context, apply=execute, as_json=as_json)
+
+
+def bisect(name: Name, as_json: Json = False) -> None:
+    """Find the record that kills the next batch of a release, on a copy of its state. Exit code 1 if there is one."""
+    from dataclasses import asdict
+
+    from orchestration.operations.bisect import bisect as find
+    from orchestration.operations.context import open_context
+
+    found = find(open_context(load_settings(), say=say), name)
+    if as_json:
+        print_json({"killer": {**asdict(found), "way_out": found.way_out} if found else None})
+    elif found is None:
+        print("no record kills it: the next batch runs")
+    else:
+        print_facts(
+            {
+                "record": f"{found.topic}[{found.partition}] at {found.offset}",
+                "key": found.key,
+                "value": found.value,
+                "cause": found.cause,
+                "tried": f"{found.batches} batches of up to {found.records:,} records",
+                "leave it out": found.way_out,
+            }
+        )
+    if found is not None:
+        raise typer.Exit(1)
+
+
+def clean(
+    name: Name,
+    after: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only what ended so long ago; default: the setting.")
+    ] = None,
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Delete what resets of a release have archived, and nobody needs any more."""
+    from orchestration.operations.clean import plan_clean
+    from orchestration.operations.context import open_context
+
+    context = open_context(load_settings(), say=say)
+    plan = plan_clean(context, name, after_s=None if after is None else seconds(after), reason=reason)
+    run_plan(plan, context, apply=execute, as_json=as_json)

@@ -1,0 +1,126 @@
+"""Resets as jobs: the options, the checks and the plan of `switchyard reset` and `undo`."""
+
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+
+from enum import Enum
+from pathlib import Path
+
+from dagster import Config, OpExecutionContext, job, op
+from pydantic import Field
+
+from orchestration.defs.resources import Platform, SparkResource
+from orchestration.defs.shell import failures_told, run_plan
+from orchestration.operations.positions import PositionOptions, export_to, topics_of, until_of
+from orchestration.operations.reset import Request, new_positions, plan_reset, plan_undo
+from pipelines.errors import Refused
+
+
+class State(Enum):
+    clear = "clear"
+    keep = "keep"
+
+
+class Output(Enum):
+    new = "new"
+    truncate = "truncate"
+    tombstone = "tombstone"
+    keep = "keep"
+
+
+class ResetConfig(Config):
+    """Where a release goes, and what becomes of its state and its result. The default shows the plan, no more."""
+
+    release: str = Field(description="As in stock-stats.v2.")
+    to_earliest: bool = Field(default=False, description="To the first offsets.")
+    to_latest: bool = Field(default=False, description="To the end.")
+    to_current: bool = Field(default=False, description="To what the consumer group holds.")
+    to_datetime: str | None = Field(default=None, description="To the first records at or after it; no zone: UTC.")
+    by_duration: str | None = Field(default=None, description="So long before now, as in PT6H.")
+    shift_by: int | None = Field(default=None, description="By so many records, back if negative.")
+    to_offset: int | None = Field(default=None, description="To this offset on every partition.")
+    from_file: str | None = Field(default=None, description="A file of topic,partition,offset.")
+    skip: str | None = Field(default=None, description="Leave out exactly this record, as in trades:0:1234.")
+    input_topics: str | None = Field(default=None, description="Only these: trades:0,1,orders.")
+    until: str | None = Field(default=None, description="Stop there: current, latest, an offset or a time.")
+    state: State | None = Field(
+        default=None, description="Begin with an empty state, or move under it; default: clear, with skip: keep."
+    )
+    output: Output | None = Field(default=None, description="Default: new; with state keep: keep.")
+    stop: bool = Field(default=False, description="Stop the release first, if it runs.")
+    stay_stopped: bool = Field(default=False, description="Do not start it afterwards.")
+    force: bool = Field(default=False, description="Go over the objections that can be gone over.")
+    export: str | None = Field(
+        default=None, description="Write the new positions to this file, as from_file reads them."
+    )
+    # deleting a result can't be undone: it takes the release's name, as a terminal asks for it
+    confirm: str | None = Field(default=None, description="The release's name, for output truncate.")
+    max_records_per_batch: int | None = Field(default=None, ge=1, description="Throttle the replay.")
+    timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait for the replay, seconds.")
+    reason: str | None = Field(default=None, description="Why, for the audit trail.")
+    execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
+
+    def request(self) -> Request:
+        """The request. Raises BadUsage as the command does."""
+        target = PositionOptions(
+            to_earliest=self.to_earliest, to_latest=self.to_latest, to_current=self.to_current,
+            to_datetime=self.to_datetime, by_duration=self.by_duration, shift_by=self.shift_by,
+            to_offset=self.to_offset, from_file=Path(self.from_file) if self.from_file else None, skip=self.skip,
+        ).target()  # fmt: skip
+        return Request(
+            target=target, inputs=topics_of(self.input_topics), until=until_of(self.until), state=self.state.value if self.state else None,
+            output=self.output.value if self.output else None, stop=self.stop, stay_stopped=self.stay_stopped,
+            force=self.force, max_records_per_batch=self.max_records_per_batch, timeout_s=self.timeout_s,
+        )  # fmt: skip
+
+
+class UndoConfig(Config):
+    reset: str = Field(description="The reset's id, as its run shows it.")
+    stop: bool = Field(default=False, description="Stop the release first, if it runs.")
+    timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait until both stand level, seconds.")
+    reason: str | None = Field(default=None, description="Why, for the audit trail.")
+    execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
+
+
+@op
+def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform, pyspark: SparkResource) -> None:
+    """Has a release read again from elsewhere: position, state and result."""
+    with failures_told(), platform.open(context.log.info, pyspark) as operations:
+        request = config.request()
+        plan = plan_reset(operations, config.release, request, reason=config.reason)
+        if config.export is not None:
+            export_to(Path(config.export), new_positions(operations, plan))
+        if config.execute and request.chosen_output == "truncate" and config.confirm != plan.releases[0]:
+            raise Refused(
+                f"the result of {plan.releases[0]} would be deleted, and can't be brought back",
+                fix=f"set confirm: {plan.releases[0]}",
+            )
+        run_plan(context, operations, lambda: plan, execute=config.execute)
+
+
+@op
+def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform, pyspark: SparkResource) -> None:
+    """Takes a reset back: position, state and result as they were."""
+    with failures_told(), platform.open(context.log.info, pyspark) as operations:
+        run_plan(
+            context,
+            operations,
+            lambda: plan_undo(
+                operations, config.reset, stop=config.stop, timeout_s=config.timeout_s, reason=config.reason
+            ),
+            execute=config.execute,
+        )
+
+
+@job(name="reset", tags={"dagster/max_runtime": str(26 * 3600)})
+def reset_job() -> None:
+    """Have a release read again from elsewhere: its position, its state and its result, each chosen apart."""
+    reset_op.alias("reset")()
+
+
+@job(name="undo", tags={"dagster/max_runtime": str(26 * 3600)})
+def undo_job() -> None:
+    """Take a reset back."""
+    undo_op.alias("undo")()
+
+
+RESETS = (reset_job, undo_job)

@@ -1,0 +1,116 @@
+"""Resets as jobs: the same options as the command's, and no result deleted without its release's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dagster import DagsterInstance, JobDefinition
+
+from orchestration.defs import resets
+from orchestration.defs.resets import ResetConfig, reset_job, undo_job
+from orchestration.defs.resources import Platform, SparkResource
+from orchestration.operations.context import Context, Say
+from orchestration.operations.plan import Plan
+from orchestration.operations.reset import Request
+from pipelines.errors import BadUsage
+
+# Dagster's own, of the pydantic that goes with it
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+
+PLAN = Plan(id="reset-1", operation="reset", releases=("sums.v2",), stages=(), facts={"asked": "--to-earliest"})
+
+
+class Open(Platform):
+    @contextmanager
+    def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+        assert isinstance(spark, SparkResource), "results are compared"
+        yield SimpleNamespace(registry=None)  # type: ignore[misc]
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests that were planned, and the plans that were carried out."""
+    found: list[Any] = []
+
+    def plan_reset(_: Context, name: str, request: Request, *, reason: str | None = None) -> Plan:
+        found.append((name, request, reason))
+        return PLAN
+
+    monkeypatch.setattr(resets, "plan_reset", plan_reset)
+    monkeypatch.setattr("orchestration.defs.shell.apply_plan", lambda _, plan: found.append(plan))
+    return found
+
+
+def run(job: JobDefinition = reset_job, **config: Any) -> Any:
+    """What the run of a job that has one op of its name fails with; None: it doesn't."""
+    given = {"release": "sums.v2", **config} if job is reset_job else config
+    with DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(
+            run_config={"ops": {job.name: {"config": given}}},
+            resources={"platform": Open(), "pyspark": SparkResource()},
+            instance=instance,
+            raise_on_error=False,
+        )
+        failure = None if result.success else result.failure_data_for_node(job.name)
+        return failure.user_failure_data.description if failure and failure.user_failure_data else None
+
+
+def test_the_default_shows_the_plan_and_changes_nothing(done: list[Any]) -> None:
+    assert run(to_earliest=True, stop=True, reason="late data") is None
+    [(name, request, reason)] = done
+    assert (name, reason) == ("sums.v2", "late data")
+    assert (request.target.kind, request.stop, request.chosen_state, request.chosen_output) == (
+        "earliest",
+        True,
+        "clear",
+        "new",
+    )
+
+
+def test_the_positions_are_written_where_asked(
+    done: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(resets, "new_positions", lambda *_: {"numbers": {0: 7, 1: 9}})
+    assert run(to_earliest=True, export=str(tmp_path / "there.csv")) is None
+    assert (tmp_path / "there.csv").read_text() == "numbers,0,7\nnumbers,1,9\n"
+    assert "can't be written" in run(to_earliest=True, export=str(tmp_path / "none" / "there.csv"))
+
+
+def test_it_is_carried_out_if_asked_to(done: list[Any]) -> None:
+    assert run(skip="numbers:0:7", execute=True) is None
+    (_, request, _), plan = done
+    assert (request.chosen_state, request.chosen_output) == ("keep", "keep") and plan is PLAN
+
+
+def test_a_result_is_deleted_only_by_the_name_of_its_release(done: list[Any]) -> None:
+    given: dict[str, Any] = {"to_earliest": True, "output": "truncate", "execute": True}
+    assert "set confirm: sums.v2" in run(**given)
+    assert "set confirm: sums.v2" in run(**given, confirm="sums.v1")
+    assert PLAN not in done
+    assert run(**given, confirm="sums.v2") is None and done[-1] is PLAN
+
+
+def test_positions_are_refused_as_at_the_terminal(done: list[Any]) -> None:
+    assert "needs a position" in run()
+    with pytest.raises(BadUsage, match="can't both be"):
+        ResetConfig(release="sums.v2", to_earliest=True, to_latest=True).request()
+    assert done == []
+
+
+def test_a_reset_is_taken_back_only_if_asked_to(done: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def plan_undo(_: Context, reset_id: str, **options: Any) -> Plan:
+        asked.append((reset_id, options["stop"], options["reason"]))
+        return PLAN
+
+    monkeypatch.setattr(resets, "plan_undo", plan_undo)
+    assert run(undo_job, reset="reset-1", stop=True, reason="the wrong app") is None
+    assert asked == [("reset-1", True, "the wrong app")] and done == []
+    assert run(undo_job, reset="reset-1", execute=True) is None
+    assert asked[-1] == ("reset-1", False, None) and done == [PLAN]

@@ -1,0 +1,68 @@
+"""The runbook's console blocks: their commands, what they printed, and whether that is still what they print."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.settings import Settings
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
+_BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_ID = re.compile(r"\b([a-z]+)-\d{8}-\d{6}-[0-9a-f]{4}\b")
+# whatever depends on the machine, the hour or its speed: numbers with their units; but not a release's name
+_RELEASE = re.compile(r"\b[a-z-]+\.v\d+(?:\.g\d+)?\b")
+_WORD = re.compile(r"[A-Za-z_]+")
+_UNITS = {"B", "KiB", "MiB", "GiB", "of", "s", "min", "h", "d", "ms"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command as the page has it, and the lines below it."""
+
+    command: str
+    output: str
+
+
+def blocks(page: str, section: str) -> list[list[Shown]]:
+    """The console blocks below a heading. Raises KeyError if there is no such heading."""
+    parts = dict(zip(*[iter(re.split(r"^## (.*)\n", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    found = []
+    for block in _BLOCK.findall(parts[section]):
+        pieces = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+        found.append([Shown(c, o) for c, o in zip(pieces[::2], pieces[1::2], strict=True)])
+    return found
+
+
+def written(page: str, section: str, block: int, shown: list[Shown]) -> str:
+    """The page with other commands and outputs in one of its blocks."""
+    head = page.index(f"## {section}\n")
+    match = list(_BLOCK.finditer(page, head))[block]
+    text = "".join(f"$ {each.command}\n{each.output}" for each in shown)
+    return f"{page[: match.start()]}```console\n{text}```{page[match.end() :]}"
+
+
+def as_shown(output: str, settings: Settings) -> str:
+    """An output without what only this machine has, its name and its paths, and without what the JVM says of itself."""
+    text = output.replace(str(settings.state_dir), ".switchyard")
+    text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "vm", text)
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith("WARNING: Using incubator modules")]
+    return "".join(line + "\n" for line in lines)
+
+
+def words(output: str) -> list[list[str]]:
+    """The words of each line, with the names of releases: what must be the same whenever it is run."""
+    found = []
+    for line in output.splitlines():
+        names = _RELEASE.findall(line)
+        rest = _RELEASE.sub(" ", _ID.sub(r" \1 ", line))
+        found.append([*names, *(w for w in _WORD.findall(rest) if w not in _UNITS)])
+    return [line for line in found if line]
+
+
+def identifier(kind: str, command: str) -> str | None:
+    """The operation's id that a command names, if it is one of `kind`."""
+    found = _ID.search(command)
+    return found.group(0) if found and found.group(1) == kind else None

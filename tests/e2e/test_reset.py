@@ -1,0 +1,192 @@
+"""A reset at the terminal: shown, carried out, left in the middle by a killed operator, gone on with, and taken back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from demo.ledger.reader import read
+from pipelines.kafka.offsets import end_offsets
+from tests.e2e.cluster import LARGE, Cluster, Follower, finish, folded
+
+pytestmark = pytest.mark.e2e
+
+APP, NAME = "word-count", "word-count.v1"
+
+
+@pytest.fixture(scope="module")
+def live(cluster: Cluster) -> Iterator[Cluster]:
+    cluster.load(APP, 3_000, per_second=200)
+    cluster.hydrate(APP, 1, batch=LARGE)
+    cluster.make_live(APP, 1)
+    yield cluster
+    cluster.stop(NAME)
+
+
+@pytest.fixture(scope="module")
+def follower(live: Cluster) -> Iterator[Follower]:
+    with Follower(live, APP, "counted") as found:
+        yield found
+
+
+def words(cluster: Cluster) -> dict[str, int]:
+    """Each word of the input, counted by the letter of what the app is to do."""
+    counts: Counter[str] = Counter()
+    for record in read(cluster.settings.bootstrap, "lines"):
+        if record.value is not None:
+            try:
+                line = record.value.decode()
+            except UnicodeDecodeError:
+                continue
+            counts.update(w for w in re.split(r"[^A-Za-z0-9_]+", line.lower()) if w not in ("", "the"))
+    return dict(counts)
+
+
+def counted(fold: dict[str, Any]) -> dict[str, int]:
+    return {json.loads(key)["word"]: row["count"] for key, row in fold.items()}
+
+
+def of_result(cluster: Cluster) -> dict[str, int]:
+    topic = cluster.state.releases[NAME].result_topic
+    return counted(folded(cluster.settings, topic, end_offsets(cluster.settings, [topic])[topic]))
+
+
+def comes_to(follower: Follower, expected: dict[str, int]) -> None:
+    """Waits until the follower's table is `expected`."""
+
+    def table() -> dict[str, int]:
+        fold: dict[str, Any] = {}
+        for line in follower.lines():
+            fold[line["key"]] = line["value"]
+        texts = {k: json.loads(v) if isinstance(v, str) else v for k, v in fold.items() if v is not None}
+        return counted(texts)
+
+    follower.cluster.until("the follower's table is another", lambda: table() == expected)
+
+
+def test_what_would_be_done_is_shown_and_nothing_else_happens(live: Cluster, follower: Follower) -> None:
+    comes_to(follower, words(live))
+    refused = live.cli("reset", NAME, "--to-earliest")
+    assert refused.code == 3 and "is run by process" in refused.err and "--stop" in refused.err
+    before = live.world()
+    shown = live.cli("reset", NAME, "--to-earliest", "--stop")
+    assert shown.code == 0 and live.world() == before
+    for said in ("to replay", "lines[0]", "begin generation 2", "switchyard undo reset-", "add --execute", "follower"):
+        assert said in shown.out, shown.out
+    plan = json.loads(live.cli("reset", NAME, "--to-earliest", "--stop", "--json").out)
+    assert plan["operation"] == "reset" and plan["executed"] is False
+    figures = plan["figures"]
+    assert figures["replay_records"] == sum(p["old"] for p in figures["positions"]) > 0 and figures["replay_s"] > 0
+    assert (
+        {p["new"] for p in figures["positions"]} == {0} and figures["state_bytes"] > 0 and figures["result_records"] > 0
+    )
+    assert plan["tables"][0]["columns"] == ["input", "old", "new", "delta", "to replay"]
+
+
+def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: Follower) -> None:
+    process = live.spawn("reset", NAME, "--to-earliest", "--stop", "--reason", "wrong since noon", "--execute")
+    live.until("no generation was begun", lambda: live.state.releases[NAME].generation == 2, poll_s=0.02)
+    process.kill()
+    process.communicate()
+    operation = next(o for o in live.state.operations.values() if o.opened.name == "reset" and o.closed is None)
+    shown = live.cli("operations").out
+    assert operation.id in shown and f"nobody is at it: `switchyard resume {operation.id}`" in shown
+    blocked = live.cli("stop", NAME, "--execute")
+    assert blocked.code == 3 and f"switchyard resume {operation.id}" in blocked.err
+    resumed = live.cli("resume", operation.id)
+    assert resumed.code == 0, resumed.text
+    live.settle(NAME, "lines")
+    expected = words(live)
+    assert of_result(live) == expected
+    comes_to(follower, expected)
+    log = live.cli("log", NAME)
+    assert "wrong since noon" in log.out and operation.id in log.out
+
+
+def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
+    reset = live.state.releases[NAME].under
+    assert reset is not None and reset.op is not None
+    said = live.cli("undo", reset.op, "--stop", "--execute")
+    assert said.code == 0, said.text
+    assert live.state.releases[NAME].generation == 1
+    live.settle(NAME, "lines")
+    expected = words(live)
+    assert of_result(live) == expected
+    comes_to(follower, expected)
+
+
+def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: Follower) -> None:
+    before = len(live.state.releases[NAME].generations)
+    operators = [live.spawn("reset", NAME, "--to-earliest", "--stop", "--execute") for _ in range(2)]
+    said = [finish(each, 240) for each in operators]
+    assert sorted(each.code for each in said) in ([0, 3], [0, 0]), [each.text for each in said]
+    refused = [each for each in said if each.code == 3]
+    # one after the other is allowed: then the second has begun when the first was over
+    assert len(live.state.releases[NAME].generations) - before == 2 - len(refused)
+    assert all("is being carried out by process" in r.err or "is under way on" in r.err for r in refused)
+    live.settle(NAME, "lines")
+    expected = words(live)
+    assert of_result(live) == expected
+    comes_to(follower, expected)
+
+
+def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
+    """Every large order is told to a sales person once, though all of them are written again."""
+    cluster.load("large-orders", 2_000, per_second=200)
+    cluster.hydrate("large-orders", 1, batch=LARGE)
+    cluster.make_live("large-orders", 1)
+    # of other tests' stories it may be live already, and ready since long ago
+    cluster.settle("large-orders.v1", "orders")
+    with Follower(cluster, "large-orders", "mails") as follower:
+
+        def told(replay: bool) -> Counter[str]:
+            return Counter(x["headers"]["source"] for x in follower.lines() if x["replay"] is replay)
+
+        def written() -> Counter[str]:
+            topic = cluster.state.releases["large-orders.v1"].result_topic
+            return Counter(r.source for r in read(cluster.settings.bootstrap, topic) if r.source is not None)
+
+        first = written()
+        assert first and set(first.values()) == {1}
+        cluster.until("the orders have not been told", lambda: told(replay=False) == first)
+        said = cluster.cli("reset", "large-orders.v1", "--to-earliest", "--output", "keep", "--stop", "--execute")
+        assert said.code == 0 and "they bear the header replay" in said.text, said.text
+        cluster.load("large-orders", 500, per_second=200)
+        cluster.settle("large-orders.v1", "orders")
+        news = written() - first - first
+        assert news
+        cluster.until("the news have not been told", lambda: told(replay=False) == first + news)
+        cluster.until("the replays have not come", lambda: told(replay=True) == first)
+    cluster.stop("large-orders.v1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "a reset needs a position"),
+        ("--to-earliest --to-latest", "can't both be"),
+        ("--to-offset -1", "is negative"),
+        ("--to-offset 99999999", "lies behind its end"),
+        ("--to-datetime yesterday", "is not a date and time"),
+        ("--to-datetime 2199-01-01T00:00:00", "no record at or after that time"),
+        ("--by-duration PT0S", "is zero"),
+        ("--from-file none.csv", "can't be read"),
+        ("--to-earliest --input-topics trades", "does not read trades"),
+        ("--to-earliest --input-topics lines:77", "no partition 77"),
+        ("--to-earliest --output keep", "would keep their old rows"),
+        ("--shift-by -5 --state keep", "would count twice"),
+        ("--to-earliest --until 0", "lies at or before"),
+        ("--to-earliest --export /none/offsets.csv", "can't be written"),
+        ("--to-earliest --output truncate --execute", "nobody can be asked"),
+    ],
+)
+def test_what_makes_no_sense_is_said_and_changes_nothing(live: Cluster, options: str, said: str) -> None:
+    before = live.world()[0], live.state.releases[NAME].generation
+    found = live.cli("reset", NAME, "--stop", *options.split())
+    assert found.code in (2, 3) and said in found.err, found.text
+    assert (live.world()[0], live.state.releases[NAME].generation) == before

@@ -1,0 +1,371 @@
+"""The runbook: each of its sections on a cluster that has that trouble, its commands typed as they stand there.
+
+What they print must have the words that the page has; numbers, times and ids may differ. `SWITCHYARD_RUNBOOK=write`
+(`make runbook`) writes what they print into the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from demo.ledger.reader import read
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.process import ProcessRef
+from orchestration.operations import release as rel
+from orchestration.operations import reset as rs
+from orchestration.operations import switch as sw
+from orchestration.operations.context import live_release
+from orchestration.operations.reprocess import diff
+from pipelines.engine.checkpoint import release_folder
+from pipelines.errors import Refused
+from pipelines.kafka.client import admin, producer
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.model.reset import Target
+from tests.e2e import runbook
+from tests.e2e.cluster import LARGE, Cluster, Follower, folded
+from tests.e2e.harness import code_without_suite
+from tests.e2e.runbook import Shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+APP, V1, V2 = "word-count", "word-count.v1", "word-count.v2"
+PORT, PARTITIONS = 19231, 4
+# half of the lines come before noon in Paris
+START = datetime(2026, 11, 21, 10, 55, tzinfo=UTC)
+EARLIEST = Target(kind="earliest", text="--to-earliest")
+POISON = "kaboom"
+
+
+@dataclass
+class Night:
+    """A cluster with `word-count` in two versions, of which the second can be killed by a word; and who is on call."""
+
+    cluster: Cluster
+    follower: Follower
+    lines: Iterator[str]
+    sent: int = 0
+    # partition -> offsets whose lines are in nobody's count: left out, or deleted
+    gone: dict[int, set[int]] = field(default_factory=lambda: {p: set() for p in range(PARTITIONS)})
+    # the record that the last command named
+    record: str = ""
+
+    # -- the trouble
+
+    def produce(self, count: int, text: str | None = None) -> None:
+        client = producer(self.cluster.settings)
+        for _ in range(count):
+            at = int(START.timestamp() * 1000) + self.sent * 300
+            client.produce("lines", text or next(self.lines), timestamp=at, partition=self.sent % PARTITIONS)
+            self.sent += 1
+        assert client.flush(30) == 0
+
+    @property
+    def live(self) -> str:
+        found = live_release(self.cluster.state, APP)
+        assert found is not None
+        return found.name
+
+    def make_live(self, name: str) -> None:
+        """As it was in the evening: `name` is live, the other one its standby, and both run."""
+        cluster = self.cluster
+        for each in (V1, V2):
+            cluster.run(rel.plan_start(cluster.context(), each))
+        if self.live == name:
+            return
+        for each in (V1, V2):
+            rel.wait_ready(cluster.context(), each, for_s=0.2, timeout_s=120)
+        try:
+            cluster.run(sw.plan_rollback(cluster.context(), APP))
+        except Refused:
+            # one of them was reset since they were compared
+            diff(cluster.context(), name)
+            cluster.run(sw.plan_promote(cluster.context(), APP, version=int(name[-1])))
+
+    def driver(self, name: str) -> ProcessRef | None:
+        release = self.cluster.state.releases[name]
+        if release.lease is None or self.cluster.context().holder(release) is None:
+            return None
+        return ProcessRef.of(release.lease.holder.pid)
+
+    def kill(self, name: str) -> None:
+        driver = self.driver(name)
+        assert driver is not None
+        os.kill(driver.pid, signal.SIGKILL)
+        self.cluster.until(f"{name} lives", lambda: self.driver(name) is None)
+
+    def die_at(self, moment: Callable[[], bool]) -> None:
+        """An operator begins to reset the standby, and is gone at a moment of it."""
+        process = self.cluster.spawn("reset", V1, "--to-earliest", "--stop", "--execute")
+        self.cluster.until("the moment has not come", moment, poll_s=0.02)
+        process.kill()
+        process.communicate()
+
+    def kill_broker(self) -> None:
+        pid = EmbeddedBroker(self.cluster.settings).status().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        self.cluster.until("the broker answers", lambda: not EmbeddedBroker(self.cluster.settings).status().answering)
+
+    def newest(self, kind: str) -> str:
+        """The operation of that kind that was begun last."""
+        return [o.id for o in self.cluster.state.operations.values() if o.opened.name == kind][-1]
+
+    def await_drivers(self) -> None:
+        """Waits for a sign of life of each driver that has lived on."""
+        since = now_ms()
+        drivers = [name for name in (V1, V2) if self.driver(name) is not None]
+
+        def heard() -> bool:
+            beats = latest_heartbeats(self.cluster.settings)
+            return all(n in beats and beats[n].at_ms > since and beats[n].state == "running" for n in drivers)
+
+        self.cluster.until("drivers have not gone on", heard)
+
+    # -- what is right
+
+    def right(self, name: str, after: dict[int, int] | None = None) -> None:
+        """Its result, and if it is live what its consumer has, are the words counted in all lines that it had to read."""
+        self.cluster.settle(name, "lines")
+        counts: Counter[str] = Counter()
+        for record in read(self.cluster.settings.bootstrap, "lines"):
+            if record.offset in self.gone[record.partition] or record.offset < (after or {}).get(record.partition, 0):
+                continue
+            counts.update(w for w in re.split(r"\W+", (record.value or b"").decode().lower()) if w not in ("", "the"))
+        topic = self.cluster.state.releases[name].result_topic
+        rows = folded(self.cluster.settings, topic, end_offsets(self.cluster.settings, [topic])[topic])
+        assert {json.loads(k)["word"]: row["count"] for k, row in rows.items()} == counts
+        if self.live == name:
+            self.cluster.until("the consumer's table is another", lambda: self.consumed() == counts, timeout_s=60)
+
+    def consumed(self) -> dict[str, int]:
+        table: dict[str, int | None] = {}
+        for line in self.follower.lines():
+            value = json.loads(line["value"]) if line["value"] else None
+            table[json.loads(line["key"])["word"]] = value["count"] if value else None
+        return {word: count for word, count in table.items() if count is not None}
+
+    # -- the page
+
+    def typed(self, section: str, block: int, *codes: int) -> None:
+        """Types the commands of a block, which end with `codes` (none: all with 0), and holds what they print against it."""
+        page = runbook.PAGE.read_text()
+        shown = runbook.blocks(page, section)[block]
+        found = []
+        for code, step in zip(codes or (0,) * len(shown), shown, strict=True):
+            command = self.as_meant(step.command)
+            output = self.run(command, code)
+            found.append(Shown(command, output))
+            if command == "switchyard up":
+                self.await_drivers()
+            # the next one may name what this one said
+            told = re.search(r"--skip (\S+)", output)
+            self.record = told.group(1) if told else self.record
+        if os.environ.get("SWITCHYARD_RUNBOOK") == "write":
+            runbook.PAGE.write_text(runbook.written(page, section, block, found))
+            return
+        for expected, given in zip(shown, found, strict=True):
+            assert runbook.words(given.output) == runbook.words(expected.output), f"$ {given.command}\n{given.output}"
+
+    def as_meant(self, command: str) -> str:
+        """A command with the operation and the record of this night."""
+        for kind in ("reset", "undo"):
+            named = runbook.identifier(kind, command)
+            if named is not None:
+                command = command.replace(named, self.newest(kind))
+        return re.sub(r"(?<=--skip )\S+", self.record, command)
+
+    def run(self, command: str, code: int) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestration.cli", *shlex.split(command)[1:]],
+            env={**self.cluster.settings.child_environment(), "COLUMNS": "140", "LOGNAME": "ada"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        )  # fmt: skip
+        assert "Traceback" not in done.stdout and done.returncode == code, f"$ {command}\n{done.stdout}"
+        return runbook.as_shown(done.stdout, self.cluster.settings)
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Night]:
+    cluster = Cluster(tmp_path_factory.mktemp("night"), PORT)
+    cluster.spark = lambda: spark
+    try:
+        yield from _night(cluster)
+    finally:
+        cluster.close()
+
+
+def _night(cluster: Cluster) -> Iterator[Night]:
+    from pydoc_data.topics import topics
+
+    lines = (line for name in sorted(topics) for line in topics[name].splitlines() if line.strip() and line.isascii())
+    ensure_topic(cluster.settings, "lines", PARTITIONS, INPUT)
+    first, second = (code_without_suite(cluster.folder / v, "word_count") for v in ("v1", "v2"))
+    module = second / "word_count.py"
+    killing = f"""F.expr("if(instr(line, '{POISON}') > 0, raise_error('no count for {POISON}'), lower(line))")"""
+    module.write_text(module.read_text().replace('F.lower("line")', killing))
+    follower = Follower(cluster, APP, "billing")
+    made = Night(cluster, follower, lines)
+    made.produce(2_000)
+    cluster.hydrate(APP, 1, batch=LARGE, code_dir=first)
+    cluster.make_live(APP, 1)
+    with follower:
+        cluster.hydrate(APP, 2, batch=LARGE, code_dir=second)
+        made.make_live(V2)
+        yield made
+        cluster.stop(V1, V2)
+
+
+def test_wrong_since_noon(night: Night) -> None:
+    night.make_live(V2)
+    night.typed("Wrong since noon", 0)
+    assert night.live == V1
+    night.right(V1)
+    night.typed("Wrong since noon", 1)
+    at_noon = int(datetime(2026, 11, 21, 11, tzinfo=UTC).timestamp() * 1000)
+    night.right(V1, _first_at(night, at_noon))
+    night.cluster.run(rs.plan_undo(night.cluster.context(), night.newest("reset"), stop=True))
+    night.right(V1)
+
+
+def _first_at(night: Night, time_ms: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for record in read(night.cluster.settings.bootstrap, "lines"):
+        if record.time_ms >= time_ms:
+            found.setdefault(record.partition, record.offset)
+    return found
+
+
+def test_state_lost(night: Night) -> None:
+    night.make_live(V2)
+    night.cluster.stop(V2)
+    shutil.rmtree(release_folder(night.cluster.settings, V2))
+    night.typed("State lost", 0, 1, 0)
+    night.right(V2)
+
+
+def test_reset_the_wrong_app(night: Night) -> None:
+    night.make_live(V2)
+    night.cluster.run(rs.plan_reset(night.cluster.context(), V1, rs.Request(target=EARLIEST, stop=True)))
+    night.cluster.settle(V1, "lines")
+    night.typed("Reset the wrong app", 0)
+    night.right(V1)
+
+
+def test_an_operator_left_in_the_middle(night: Night) -> None:
+    night.make_live(V2)
+    before = night.cluster.state.releases[V1].generation
+    night.die_at(lambda: night.cluster.state.releases[V1].generation > before)
+    night.typed("An operator left in the middle", 0)
+    night.right(V1)
+    generation = night.cluster.state.releases[V1].generation
+    night.die_at(lambda: night.cluster.state.releases[V1].wanted == "stopped")
+    night.cluster.until(f"{V1} has not ended", lambda: night.driver(V1) is None)
+    night.typed("An operator left in the middle", 1)
+    assert night.cluster.state.releases[V1].generation == generation
+    night.produce(20)
+    night.right(V1)
+
+
+def test_back_to_yesterdays_version(night: Night) -> None:
+    night.make_live(V2)
+    diff(night.cluster.context(), V1)
+    night.produce(20)
+    night.typed("Back to yesterday's version", 0)
+    assert night.live == V1
+    night.right(V1)
+
+
+def test_the_live_release_is_dead(night: Night) -> None:
+    night.make_live(V2)
+    night.kill(V2)
+    night.produce(20)
+    night.typed("The live release is dead", 0)
+    night.right(V2)
+    # both stand at the same boundary
+    night.right(V1)
+    night.kill(V2)
+    night.produce(20)
+    night.typed("The live release is dead", 1)
+    assert night.live == V1
+    night.right(V1)
+
+
+def test_the_host_was_rebooted(night: Night) -> None:
+    night.make_live(V2)
+    for name in (V1, V2):
+        night.kill(name)
+    night.kill_broker()
+    night.typed("The host was rebooted", 0, 1, 0, 0, 0)
+    night.cluster.run(rel.plan_start(night.cluster.context(), V1))
+    night.produce(20)
+    for name in (V1, V2):
+        night.right(name)
+
+
+def test_the_broker_is_gone(night: Night) -> None:
+    night.make_live(V2)
+    drivers = [night.driver(name) for name in (V1, V2)]
+    night.kill_broker()
+    night.typed("The broker is gone", 0, 1, 0, 0)
+    night.produce(20)
+    for name in (V1, V2):
+        night.right(name)
+    assert drivers == [night.driver(name) for name in (V1, V2)] and None not in drivers
+
+
+def test_a_poison_record(night: Night) -> None:
+    night.make_live(V2)
+    # stopped meanwhile, so that it finds them in one batch
+    night.cluster.stop(V2)
+    night.produce(10)
+    partition = night.sent % PARTITIONS
+    offset = end_offsets(night.cluster.settings, ["lines"])["lines"][partition]
+    night.produce(1, f"a line with {POISON} in it")
+    night.produce(9)
+    night.cluster.settle(V1, "lines")
+    night.cluster.run(rel.plan_start(night.cluster.context(), V2))
+    night.cluster.until(f"{V2} has not failed", lambda: night.cluster.state.releases[V2].state == "failed")
+    night.cluster.until(f"{V2} has not ended", lambda: night.cluster.state.releases[V2].lease_ended)
+    night.typed("A poison record", 0, 0, 1, 0)
+    assert night.record == f"lines:{partition}:{offset}"
+    night.right(V1)
+    night.gone[partition].add(offset)
+    night.right(V2)
+    # and is still in the input
+    night.gone[partition].clear()
+
+
+def test_input_cut_by_retention(night: Night) -> None:
+    """The last one: the history that others need is gone after it."""
+    night.make_live(V2)
+    # for as long as its host was down
+    night.kill(V2)
+    night.produce(100)
+    night.cluster.settle(V1, "lines")
+    cut = {p: end - 5 for p, end in end_offsets(night.cluster.settings, ["lines"])["lines"].items()}
+    client = admin(night.cluster.settings)
+    for future in client.delete_records([TopicPartition("lines", p, offset) for p, offset in cut.items()]).values():
+        future.result(30)
+    night.typed("Input cut by retention", 0, 3, 0)
+    night.right(V2, cut)
