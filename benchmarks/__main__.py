@@ -1,7 +1,8 @@
 """`make bench`: measures hydration of stock-stats, exactly once, with the raw consumer's limit beside it.
 
-`python -m benchmarks [hydrate] [--records N] [--density dense|sparse]`, or `python -m benchmarks switch [--keys N]`: how
-long a consumer waits for the other version at a promote and a rollback. Figures go to standard output as JSON; ratios are of
+`python -m benchmarks [hydrate] [--records N] [--density dense|sparse]`; `python -m benchmarks switch [--keys N] [--rounds N]`:
+how long a consumer waits for the other version at a promote and a rollback; `python -m benchmarks reset [--keys N]`: how long
+a reset takes until its replay may begin. Figures go to standard output as JSON; ratios are of
 one run on one machine. Speed is measured here, never in a test.
 """
 
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.switching import measure
+from benchmarks import resetting, switching
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations.context import open_context
@@ -72,9 +73,10 @@ def hydrate(settings: Settings, records: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("what", nargs="?", choices=("hydrate", "switch"), default="hydrate")
+    parser.add_argument("what", nargs="?", choices=("hydrate", "switch", "reset"), default="hydrate")
     parser.add_argument("--records", type=int, default=3_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--density", choices=("dense", "sparse"), default="dense")
     parser.add_argument("--port", type=int, default=19392)
     asked = parser.parse_args()
@@ -83,8 +85,13 @@ def main() -> None:
     broker = EmbeddedBroker(settings)
     broker.start(60)
     try:
-        if asked.what == "switch":
-            print(json.dumps(measure(settings, asked.keys), indent=2))
+        if asked.what != "hydrate":
+            by_keys = (
+                switching.measure(settings, asked.keys, asked.rounds)
+                if asked.what == "switch"
+                else resetting.measure(settings, asked.keys)
+            )
+            print(json.dumps(by_keys, indent=2))
             return
         source = source_for(APP, Options(density=asked.density))
         loaded = produce(settings, source, history=asked.records)

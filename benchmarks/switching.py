@@ -20,6 +20,7 @@ from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.model.registry import Opened
 from pipelines.settings import Settings
 
 APP, OLD, NEW, TOPIC = "many-keys", "many-keys.v1", "many-keys.v2", "numbers"
@@ -92,8 +93,9 @@ class Consumer(threading.Thread):
         self._consumer.close()
 
 
-def measure(settings: Settings, keys: int) -> dict[str, Any]:
-    """Seconds from the start of `promote` and of `rollback` to the consumer's first record of the other version.
+def measure(settings: Settings, keys: int, rounds: int) -> dict[str, Any]:
+    """Seconds from the start of `promote` and of `rollback`, `rounds` of each, to the consumer's first record of the
+    other version; of these, `planned_s` until the operation was opened.
 
     `live_gap_s`: the longest time between two commits of the live release while it was switched away from, promote and
     rollback; `live_batch_s`: the median of that time before.
@@ -118,15 +120,21 @@ def measure(settings: Settings, keys: int) -> dict[str, Any]:
         began = time.monotonic()
         found = diff(context, NEW)
         diff_s = time.monotonic() - began
-        report = {"keys": found.total, "changed": found.changed, "diff_s": round(diff_s, 2)}
+        report: dict[str, Any] = {"keys": found.total, "changed": found.changed, "diff_s": round(diff_s, 2)}
         usual = _gaps_s(settings, OLD, time.time() - 30, time.time())
-        report["promote_s"] = _switch(context, settings, consumer, 2, "promote", NEW)
-        gaps = _gaps_s(settings, OLD, time.time() - report["promote_s"] - 1, time.time())
-        began = time.monotonic()
-        context.until("the consumer has not applied the delta", lambda: consumer.settled == 2, timeout_s=300)
-        report["delta_applied_s"] = round(time.monotonic() - began, 2)
-        report["rollback_s"] = _switch(context, settings, consumer, 3, "rollback", APP)
-        gaps += _gaps_s(settings, NEW, time.time() - report["rollback_s"] - 1, time.time())
+        report |= {name: [] for name in ("promote_s", "rollback_s", "planned_s", "delta_applied_s")}
+        gaps: list[float] = []
+        for number in range(2, 2 * rounds + 2):
+            live, command = (OLD, ("promote", NEW)) if number % 2 == 0 else (NEW, ("rollback", APP))
+            took_s, planned_s = _switch(context, settings, consumer, number, *command)
+            report[f"{command[0]}_s"].append(took_s)
+            report["planned_s"].append(planned_s)
+            gaps += _gaps_s(settings, live, time.time() - took_s - 1, time.time())
+            began = time.monotonic()
+            context.until(
+                "the consumer has not applied the delta", lambda n=number: consumer.settled == n, timeout_s=300
+            )
+            report["delta_applied_s"].append(round(time.monotonic() - began, 2))
         report |= {"live_gap_s": round(max(gaps), 2), "live_batch_s": round(statistics.median(usual), 2)}
     finally:
         consumer.stop()
@@ -142,7 +150,9 @@ def _gaps_s(settings: Settings, release: str, since_s: float, until_s: float) ->
     return [later - earlier for earlier, later in pairwise(at) if since_s <= later <= until_s]
 
 
-def _switch(context: Context, settings: Settings, consumer: Consumer, number: int, *command: str) -> float:
+def _switch(
+    context: Context, settings: Settings, consumer: Consumer, number: int, *command: str
+) -> tuple[float, float]:
     began = time.time()
     subprocess.run(
         [sys.executable, "-m", "orchestration.cli", *command, "--execute"],
@@ -152,4 +162,6 @@ def _switch(context: Context, settings: Settings, consumer: Consumer, number: in
         stderr=subprocess.DEVNULL,
     )
     context.until("the consumer has not gone on", lambda: number in consumer.first, timeout_s=60, poll_s=0.01)
-    return round(consumer.first[number] - began, 2)
+    context.registry.state()
+    opened = next(e.at_ms for e in reversed(context.registry.entries) if isinstance(e, Opened))
+    return round(consumer.first[number] - began, 2), round(opened / 1000 - began, 2)

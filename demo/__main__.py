@@ -1,4 +1,4 @@
-"""`python -m demo`, or `make demo`: the main job from end to end, on real trades."""
+"""`python -m demo`, or `make demo`: the main job from end to end, on trades expanded from real daily prices."""
 
 from __future__ import annotations
 

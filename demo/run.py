@@ -25,6 +25,7 @@ from demo.ledger.check import check_log
 from orchestration.commands.show import show_comparison, show_plan, show_verdict
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.preflight import check_port
+from orchestration.local.running import end_all
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
@@ -333,42 +334,8 @@ _SWITCHYARD = (sys.executable, "-m", "orchestration.cli")
 
 def end_demo(settings: Settings) -> None:
     """Stops the demo's processes, each known by its state directory in its environment, and its broker."""
-    marker = f"SWITCHYARD_STATE_DIR={settings.state_dir}".encode()
-    mine = [pid for pid in _pids() if pid != os.getpid() and marker in _environment(pid) and _is_ours(pid)]
-    _end_pids(mine)
+    end_all([settings.state_dir])
     EmbeddedBroker(settings).stop(30)
-
-
-def _pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _is_ours(pid: int) -> bool:
-    """A driver, a command or Dagster; the broker is stopped by its own means, a JVM ends with its driver."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return any(name in command for name in (b"pipelines.engine.driver", b"orchestration.cli", b"dagster"))
-
-
-def _end_pids(pids: list[int]) -> None:
-    for number, wait_s in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + wait_s
-        while time.monotonic() < deadline and any(Path(f"/proc/{pid}/fd/0").exists() for pid in pids):
-            time.sleep(0.1)
 
 
 def _answers(port: int) -> bool:

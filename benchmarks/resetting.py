@@ -1,0 +1,80 @@
+"""How long a reset takes until its replay may begin, on a stopped release with a large state and a large result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks.switching import APP, HERE, OLD, TOPIC
+from orchestration.operations import release as rel
+from orchestration.operations.context import Context, open_context
+from pipelines.kafka.client import producer
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.settings import Settings
+
+# each leaves a release that the next one can be tried on; what is deleted last
+RESETS = {
+    "new": ("--to-earliest",),
+    "keep": ("--shift-by=-1000", "--state", "keep", "--force"),
+    "truncate": ("--to-earliest", "--output", "truncate", "--yes"),
+}
+
+
+def measure(settings: Settings, keys: int) -> dict[str, Any]:
+    """Seconds of `reset --stay-stopped` as a plan and carried out, for a cleared state, a kept one, and a deleted result.
+
+    `state`, `result`: what the plan says of them.
+    """
+    ensure_topic(settings, TOPIC, 4, INPUT)
+    _load(settings, keys)
+    context = open_context(settings)
+    rel.execute(context, rel.plan_stage(context, APP, version=1, code_dir=HERE / "v1"))
+    _hydrate(context, keys)
+    report: dict[str, Any] = {"keys": keys}
+    for output, options in RESETS.items():
+        command = ("reset", OLD, *options, "--stay-stopped")
+        planned_s, plan = _timed(settings, *command, "--json")
+        done_s, _ = _timed(settings, *command, "--execute")
+        facts = json.loads(plan)["facts"]
+        report[output] = {"plan_s": planned_s, "done_s": done_s, "state": facts["state"], "result": facts["result"]}
+        if output != "truncate":
+            reset = [*context.registry.state().operations][-1]
+            report[output]["undo_s"] = _timed(settings, "undo", reset, "--execute")[0]
+    return report
+
+
+def _load(settings: Settings, keys: int) -> None:
+    """One record for every key, of 64 characters that don't compress."""
+    client = producer(settings)
+    for number in range(keys):
+        key = hashlib.sha256(str(number).encode()).hexdigest()
+        while True:
+            try:
+                client.produce(TOPIC, json.dumps({"n": number}), key)
+                break
+            except BufferError:
+                client.poll(0.1)
+    client.flush()
+
+
+def _hydrate(context: Context, keys: int) -> None:
+    rel.execute(context, rel.plan_start(context, OLD))
+    context.until(
+        "the release has not read everything",
+        lambda: (p := context.progress(OLD)) is not None and p.total.rows_in >= keys,
+        timeout_s=3600,
+    )
+    rel.execute(context, rel.plan_stop(context, OLD))
+
+
+def _timed(settings: Settings, *command: str) -> tuple[float, str]:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestration.cli", *command],
+        env=settings.child_environment(), check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return round(time.monotonic() - began, 2), done.stdout
