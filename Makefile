@@ -34,9 +34,9 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## end what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests but those with a browser: the fast ones first
+test: setup ## all tests but those with a browser and the long ones: the fast ones first
 	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
-	@$(BIN)/pytest -m "(broker or spark or e2e) and not ui" $(PYTEST)
+	@$(BIN)/pytest -m "(broker or spark or e2e) and not (ui or long)" $(PYTEST)
 
 ui: setup ## Dagster's UI on port UI_PORT (3000)
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
@@ -86,14 +86,16 @@ $(JARS)/.archived: $(JARS)/.verified $(STAMPS)/packages
 	@touch $@
 
 ##@ To work on it
-.PHONY: lint typecheck test-fast test-ui bench lock clean distclean
+.PHONY: lint typecheck test-fast test-ui test-long runbook bench lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 
-typecheck: setup ## mypy, strict
+typecheck: setup ## mypy, strict; of tests, demo and benchmarks what calls what with what
 	@$(BIN)/mypy
+	@$(BIN)/mypy -p tests -p demo -p benchmarks --cache-dir .mypy_cache/tests --implicit-reexport --no-warn-unreachable \
+	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
 test-fast: setup ## the tests that need neither broker nor Spark
 	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
@@ -103,18 +105,27 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch takes
+test-long: setup ## what docs/runbook.md tells to type; 20 killed drivers, not 8; more resets of each kind of app
+	@$(BIN)/pytest -m long $(PYTEST)
+
+runbook: setup ## write into docs/runbook.md what its commands print now
+	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)
+
+bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch and a reset take
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
 	@$(BIN)/python -m benchmarks switch
+	@$(BIN)/python -m benchmarks reset
 
 lock: $(STAMPS)/uv ## resolve pyproject.toml anew into the lock files
 	@$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate -q -o requirements.lock
 	@awk '/^[a-z]/ {mine = /^uv==/} mine' requirements.lock > requirements-uv.lock
 
+# what runs ends before the brokers go: a driver would wait for its broker for ever, and find its checkpoint gone
 clean: ## caches, and all state of the embedded broker, its releases and the demo (stopped first); keeps .venv and the jars
-	@if [ -x $(BIN)/switchyard ]; then $(BIN)/python -m demo.down && $(BIN)/switchyard down; fi
+	@if [ -x $(BIN)/switchyard ]; then $(BIN)/python -m orchestration.local.running $(STATE) $(STATE)/demo \
+	  && $(BIN)/python -m demo.down && $(BIN)/switchyard down; fi
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
 	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster data-docs demo demo-report.json evidence logs run spark || true
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
