@@ -49,6 +49,7 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
         os.replace(older[-1][1], mine)
         for _, dead in older[:-1]:
             shutil.rmtree(dead, ignore_errors=True)
+    _know_own_place(mine)
     if expected and not (mine / "offsets").is_dir():
         raise CheckpointDamaged(
             f"the checkpoint of {release} generation {generation} is gone from {folder}, though it has committed batches",
@@ -106,7 +107,37 @@ def copy_of(source: Path, target: Path) -> Path:
     """Another checkpoint with the same files, linked, at `target`; what is there is replaced."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=os.link)
+    _know_own_place(target)
     return target
+
+
+def _know_own_place(path: Path) -> None:
+    """Has the operators of a checkpoint that was moved, or is a copy, find their schemas in it.
+
+    A StatefulProcessor's `state/<operator>/_metadata/v2/<batch>` names them by absolute paths. Each file is replaced, never
+    written to: another checkpoint may have it, too.
+    """
+    for file in path.glob("state/*/_metadata/v2/*"):
+        if not file.name.isdigit():
+            continue
+        schemas = f"file:{file.parents[2].absolute()}/_stateSchema/"
+        try:
+            version, facts = file.read_text().split("\n", 1)
+            known = json.loads(facts)
+            for store in known["stateStoreInfo"]:
+                places = store["stateSchemaFilePaths"]
+                store["stateSchemaFilePaths"] = [schemas + place.rpartition("/_stateSchema/")[2] for place in places]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointDamaged(f"{file} is cut off or damaged: {error}", fix=_FIX) from error
+        # Spark would check the checksum of the old bytes
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+        _replace(file, f"{version}\n{json.dumps(known, separators=(',', ':'))}")
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.by-hand")
+    temporary.write_text(text)
+    os.replace(temporary, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +293,7 @@ class Checkpoint:
         path = self.path / log / str(batch_id)
         # Spark would check a left-over checksum against the new bytes
         (self.path / log / f".{batch_id}.crc").unlink(missing_ok=True)
-        temporary = path.with_name(f".{batch_id}.by-hand")
-        temporary.write_text(text)
-        os.replace(temporary, path)
+        _replace(path, text)
 
 
 _FIX = "bring the checkpoint back from a backup, or stage a new version and reprocess"

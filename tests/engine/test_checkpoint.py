@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.checkpoint import Checkpoint, CheckpointDamaged, fence, release_folder
+from pipelines.engine.checkpoint import Checkpoint, CheckpointDamaged, copy_of, fence, release_folder
 from pipelines.errors import Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
@@ -61,6 +61,41 @@ def made(settings: Settings, *names: str) -> Path:
 
 
 # -- the fence
+
+
+def schema_paths(checkpoint: Path) -> list[str]:
+    """Where the operator of a StatefulProcessor looks for its schemas."""
+    text = (checkpoint / "state" / "0" / "_metadata" / "v2" / "0").read_text()
+    assert text.startswith("v2\n")
+    return [path for store in json.loads(text[3:])["stateStoreInfo"] for path in store["stateSchemaFilePaths"]]
+
+
+def with_schema(checkpoint: Path) -> None:
+    """Writes what Spark 4.0 keeps of a StatefulProcessor's operator in batch 0."""
+    at = f"file:{checkpoint}/state/0/_stateSchema/default/0_a3d7"
+    facts = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [{"storeName": "default", "stateSchemaFilePaths": [at]}]}
+    write(checkpoint / "state" / "0" / "_metadata" / "v2" / "0", f"v2\n{json.dumps(facts)}")
+
+
+def test_a_checkpoint_under_another_name_finds_its_schemas_in_itself(settings: Settings) -> None:
+    folder = made(settings, "g1.t4")
+    with_schema(folder / "g1.t4")
+    path = fence(settings, RELEASE, 1, 5, expected=True)
+    expected = "file:{}/state/0/_stateSchema/default/0_a3d7"
+    assert schema_paths(path) == [expected.format(folder / "g1.t5")]
+    # Spark holds bytes against their checksum
+    assert not (path / "state" / "0" / "_metadata" / "v2" / ".0.crc").exists()
+    # a copy shares its files with what it is of, which stays as it is
+    copy = copy_of(path, folder / "copy")
+    assert schema_paths(copy) == [expected.format(copy)]
+    assert schema_paths(path) == [expected.format(path)]
+
+
+def test_an_operator_whose_files_are_damaged_is_named(settings: Settings) -> None:
+    folder = made(settings, "g1.t4")
+    write(folder / "g1.t4" / "state" / "0" / "_metadata" / "v2" / "0", "v2")
+    with pytest.raises(CheckpointDamaged, match="_metadata/v2/0 is cut off or damaged"):
+        fence(settings, RELEASE, 1, 5, expected=True)
 
 
 def test_the_fence_renames_the_checkpoint_to_its_token(settings: Settings) -> None:

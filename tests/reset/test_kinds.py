@@ -10,10 +10,11 @@ import pytest
 
 from orchestration.operations import reset as rs
 from orchestration.operations.stages import BeginGeneration
+from pipelines.engine.checkpoint import forget
 from pipelines.errors import Refused
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import World, following, reader_of, world_of
+from tests.reset.world import World, ends, following, reader_of, world_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,3 +112,28 @@ def test_only_the_partitions_that_are_named_move(world: World) -> None:
     world.settle()
     again = world.expected({0: 100, 1: 0}) - world.expected({0: 100, 1: 100})
     assert world.result() == before + again + world.expected({0: 100, 1: 100})
+
+
+@pytest.mark.parametrize("world", ["stateful"], indirect=True)
+def test_state_variables_outlive_their_driver(world: World) -> None:
+    # each driver has the checkpoint under another name, and Spark writes down where it found its schemas
+    for _ in range(3):
+        world.stop()
+        world.start()
+        world.produce(20)
+        world.settle()
+    assert world.result() == world.expected({})
+    # nor does a generation with its state need the checkpoint that it has it from
+    world.stop()
+    read = ends(world.settings, world.topic)
+    world.produce(20)
+    left_out = ends(world.settings, world.topic)
+    world.reset(Target(kind="latest", text="--to-latest"), state="keep", output="keep")
+    forget(world.settings, world.name, 1)
+    world.start()
+    world.produce(20)
+    world.settle()
+    assert world.release.generation == 2
+    assert world.result() == world.recompute(
+        [r for r in world.records() if not read[r.partition] <= r.offset < left_out[r.partition]]
+    )
