@@ -278,7 +278,9 @@ class Demo:
     def _finish(self) -> None:
         if not self._ui:
             self._end_all()
-            shutil.rmtree(self._settings.state_dir, ignore_errors=True)
+            # the comparison's Spark has its folders there, too
+            self._need().session().stop()
+            shutil.rmtree(self._settings.state_dir)
             return
         self._spawn("produce", APP, "--rate", str(RATE))
         home = self._settings.state_dir / "dagster"
@@ -308,7 +310,8 @@ class Demo:
     def _wipe(self) -> None:
         """Ends what a former demo left, by its own record, and deletes its state."""
         end_demo(self._settings)
-        shutil.rmtree(self._settings.state_dir, ignore_errors=True)
+        if self._settings.state_dir.exists():
+            shutil.rmtree(self._settings.state_dir)
         (self._settings.state_dir / "logs").mkdir(parents=True)
 
     def _end_all(self) -> None:

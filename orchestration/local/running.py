@@ -23,6 +23,9 @@ _PROGRAMS = (_DRIVER, "orchestration.cli", "switchyard", "dagster", "dagster-dae
              "dagster_webserver", "dagster._daemon")  # fmt: skip
 # Dagster's supervisor may start a driver again while it is itself being ended
 _ROUNDS = 3
+_KILLED_S = 5.0
+# a JVM ends when it can no longer read from the process that started it, after Spark's own clean-up
+_FOLLOW_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +68,8 @@ def drivers_of_embedded(state_dir: Path) -> list[str]:
 
 def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running]:
     """Ends what runs with these state directories, by force after `wait_s`: a driver stops at a boundary, as the broker
-    is still there. Returns what it ended.
+    is still there. Returns what it ended. What these have started, such as a driver's JVM, ends with them: until then it
+    may write to the state directory.
     """
     ended: list[Running] = []
     wanted = list(state_dirs)
@@ -75,23 +79,47 @@ def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running
             break
         ended += found
         processes = [each.process for each in found]
+        theirs = _descendants(processes)
+        # not its group: a driver's JVM must live until the driver has stopped
         if not _signal(processes, signal.SIGTERM, wait_s):
-            _signal(processes, signal.SIGKILL, 5.0)
+            _signal(processes, signal.SIGKILL, _KILLED_S)
+        if not _ended(theirs, _FOLLOW_S):
+            _signal(theirs, signal.SIGKILL, _KILLED_S)
     return ended
 
 
 def _signal(processes: Sequence[ProcessRef], number: signal.Signals, wait_s: float) -> bool:
-    """Signals each, not its group: a driver's JVM must live until the driver has stopped. Whether all end in time."""
-    left = [process for process in processes if process.alive()]
-    for process in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+    """Signals each that is alive. Whether all end in time."""
+    for process in processes:
+        if process.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+    return _ended(processes, wait_s)
+
+
+def _ended(processes: Sequence[ProcessRef], wait_s: float) -> bool:
     deadline = time.monotonic() + wait_s
-    while any(process.alive() for process in left):
+    while any(process.alive() for process in processes):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)
     return True
+
+
+def _descendants(processes: Iterable[ProcessRef]) -> list[ProcessRef]:
+    """What these processes have started, and what that has."""
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            # the command is in brackets and may hold anything; the parent is the 4th field
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(pid)
+    left, found = [process.pid for process in processes], []
+    while left:
+        below = children.get(left.pop(), [])
+        left += below
+        found += [process for pid in below if (process := ProcessRef.of(pid)) is not None]
+    return found
 
 
 def _pids() -> list[int]:

@@ -34,7 +34,7 @@ def run_demo(home: Path, **environment: str) -> subprocess.CompletedProcess[str]
 def test_the_demo_ends_with_a_clean_ledger_and_leaves_its_report_alone(tmp_path: Path) -> None:
     done = run_demo(tmp_path, UI="0")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert [path.name for path in tmp_path.iterdir()] == ["demo-report.json"]
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["demo-report.json"]
     report = json.loads((tmp_path / "demo-report.json").read_text())
     assert report["hydrate_records"] >= HISTORY / 2 and report["hydrate_s"] > 0 and report["hydrate_records_per_s"] > 0
     # bids were taken for asks: every window that both have differs, but where nobody bid

@@ -73,7 +73,10 @@ def schema_paths(checkpoint: Path) -> list[str]:
 def with_schema(checkpoint: Path) -> None:
     """Writes what Spark 4.0 keeps of a StatefulProcessor's operator in batch 0."""
     at = f"file:{checkpoint}/state/0/_stateSchema/default/0_a3d7"
-    facts = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [{"storeName": "default", "stateSchemaFilePaths": [at]}]}
+    facts = {
+        "operatorInfo": {"operatorId": 0},
+        "stateStoreInfo": [{"storeName": "default", "stateSchemaFilePaths": [at]}],
+    }
     write(checkpoint / "state" / "0" / "_metadata" / "v2" / "0", f"v2\n{json.dumps(facts)}")
 
 

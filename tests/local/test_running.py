@@ -96,6 +96,17 @@ def test_all_of_several_state_directories_ends_by_force_if_need_be(start: Start,
     assert end_all([tmp_path]) == []
 
 
+def test_what_they_have_started_has_ended_with_them(start: Start, tmp_path: Path) -> None:
+    # as a JVM does: it goes on for a while without its driver, and writes
+    lingering = "import sys, time; print('ready', flush=True); sys.stdin.read(); time.sleep(0.5); open('late', 'w')"
+    code = f"""import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {lingering!r}], stdin=subprocess.PIPE, start_new_session=True)
+time.sleep(600)"""
+    start(*DRIVER, "stock-stats.v1", state=tmp_path, code=code)
+    end_all([tmp_path])
+    assert (tmp_path / "late").exists()
+
+
 def test_make_clean_ends_what_was_started_by_hand_and_the_demo_s_before_it_deletes(
     start: Start, tmp_path: Path
 ) -> None:
