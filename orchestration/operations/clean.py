@@ -72,10 +72,14 @@ def needing_result(context: Context, state: RegistryState, release: Release, top
     chain = state.chains.get(release.spec.app, ())
     if chain and topic in chain[-1].new_start.topics:
         return [f"alias {release.spec.app}"]
-    left = [s.number for s in chain if s.old_end is not None and topic in s.old_end.topics]
-    behind = followers_before(context, state, release.spec.app, max(left)) if left else []
-    readers = [f"follower {group}" for group in behind]
-    return [*readers, *(r.name for r in readers_of(state, topic))]
+    behind = followers_in(context, state, release.spec.app, topic)
+    return [*(f"follower {group}" for group in behind), *(r.name for r in readers_of(state, topic))]
+
+
+def followers_in(context: Context, state: RegistryState, alias: str, topic: str) -> list[str]:
+    """Groups of the followers of `alias` that a switch out of a result has yet to lead out of it."""
+    left = [s.number for s in state.chains.get(alias, ()) if s.old_end is not None and topic in s.old_end.topics]
+    return followers_before(context, state, alias, max(left)) if left else []
 
 
 def plan_clean(

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestration.operations import journal
 from orchestration.operations.apply import starting_state
-from orchestration.operations.clean import needing_result
+from orchestration.operations.clean import followers_in, needing_result
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.generations import cut_off, progress_of
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
@@ -329,12 +329,19 @@ def _refuse_readers(context: Context, state: RegistryState, release: Release, ch
     if choice.output != "truncate":
         return
     topics = {release.topic_of(g) for g in (release.generation, _read_by_consumers(state, release))}
-    needing = [n for topic in sorted(topics) for n in needing_result(context, state, release, topic)]
-    # the followers of the live one are led on, and waited for
-    left = [n for n in needing if not (choice.live and n.startswith(("alias ", "follower ")))]
+    left = [
+        who
+        for topic in sorted(topics)
+        # the followers of the live one are led on, and waited for
+        for who in (
+            [r.name for r in readers_of(state, topic)]
+            if choice.live
+            else needing_result(context, state, release, topic)
+        )
+    ]
     if left:
         raise Refused(
-            f"{join(sorted(topics))} can't be deleted: {join(left)} still need it",
+            f"{join(sorted(topics))} can't be deleted: still needed by {join(left)}",
             fix="--output new keeps it; or let them pass, or `switchyard forget-follower` one that is gone",
         )
 
@@ -530,7 +537,7 @@ def _time(rate: float | None, records: int) -> str:
 
 def _affected(context: Context, state: RegistryState, release: Release, choice: Choice, meets: bool) -> dict[str, str]:
     facts = {}
-    followers = state.followers.get(release.spec.app, ())
+    followers = list(state.followers.get(release.spec.app, ()))
     if _is_read(state, release):
         own = choice.output in ("new", "truncate")
         if meets:
@@ -543,10 +550,8 @@ def _affected(context: Context, state: RegistryState, release: Release, choice: 
             what = "they go on in the same result" + (", and see the replay" if choice.move != "forward" else "")
         facts["alias"] = f"{release.spec.app} names this release: {what}"
     else:
-        # those that a switch has not yet led out of it
-        needing = needing_result(context, state, release, release.result_topic)
-        followers = tuple(n.removeprefix("follower ") for n in needing if n.startswith("follower "))
-    facts["followers"] = join(list(followers))
+        followers = followers_in(context, state, release.spec.app, release.result_topic)
+    facts["followers"] = join(followers)
     pinned = [r.name for r in readers_of(state, release.result_topic)]
     if pinned:
         facts["read by"] = f"{join(pinned)}: they read the result of this generation{_for_readers(choice)}"

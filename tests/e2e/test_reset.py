@@ -108,6 +108,32 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
     assert "wrong since noon" in log.out and operation.id in log.out
 
 
+@pytest.mark.long
+def test_an_operator_may_be_killed_at_any_stage(live: Cluster, follower: Follower) -> None:
+    expected, stages = words(live), 0
+    while True:
+        generation = live.state.releases[NAME].generation
+        process = live.spawn("reset", NAME, "--to-earliest", "--stop", "--execute")
+        assert process.stderr is not None
+        # each stage is said when it begins
+        killed = next((line for said, line in enumerate(process.stderr) if said == stages), None)
+        process.kill()
+        process.communicate()
+        operation = next(o for o in reversed(live.state.operations.values()) if o.opened.name == "reset")
+        if killed is not None and operation.closed is None:
+            resumed = live.cli("resume", operation.id)
+            assert resumed.code == 0, f"killed at {killed}: {resumed.text}"
+        live.settle(NAME, "lines")
+        # applied once, whatever was done twice of it
+        assert live.state.releases[NAME].generation == generation + 1, killed
+        assert of_result(live) == expected, killed
+        comes_to(follower, expected)
+        if killed is None:
+            break
+        stages += 1
+    assert stages > 8
+
+
 def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
     reset = live.state.releases[NAME].under
     assert reset is not None and reset.op is not None

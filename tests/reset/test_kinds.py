@@ -47,6 +47,8 @@ def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: Wor
         )
         again = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output="keep", stop=True))
         assert "take what comes again for news: each needs a reset of its own" in again.facts["read by"]
+        with pytest.raises(Refused, match=rf"can't be deleted: still needed by {reader.name}"):
+            rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True))
         with following(reader) as follower:
             reader.reset(EARLIEST, stop=True)
             world.produce(20)

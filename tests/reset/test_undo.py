@@ -382,7 +382,7 @@ def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Foll
     world.settle()
     world.run(sw.plan_promote(context, second))
     # the follower has not come to the end of what is the standby's now
-    with pytest.raises(Refused, match=f"can't be deleted: follower {follower.group} still need it"):
+    with pytest.raises(Refused, match=f"can't be deleted: still needed by follower {follower.group}"):
         rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True))
 
 
