@@ -30,11 +30,12 @@ from pipelines.engine.sink import Target
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, passes
+from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.positions import SourcePosition
-from pipelines.model.progress import Boundary, Counts, Heartbeat, Mark, Pausing, Progress
+from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
 from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, RegistryState, Release, StateSet, WantedSet
 from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
@@ -82,6 +83,7 @@ class Driver:
         self._restarted_at = 0.0
         self._missed: set[str] = set()
         self._pausing: Pausing | None = None
+        self._flagging: Flagging | None = None
         self._goal: Mark | None = None
         self._may_pass = False
         self._batch_records = settings.max_records_per_batch
@@ -178,6 +180,7 @@ class Driver:
             self._registry.poll(_TAIL_S)
             state = self._check()
             query.sink.flag_for(state.standing_mark(self._name))
+            self._say_ahead(query.sink.foreseen())
             waits = state.releases[self._name].state in ("ready", "standby")
             query.sink.pace(self._settings.standby_trigger_s if waits else 0.0)
             order = state.standing_align(self._name)
@@ -197,6 +200,13 @@ class Driver:
                 state.standing_mark(self._name) and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s
             ):
                 self._quietly(query.sink.flag_idle)
+
+    def _say_ahead(self, word: Flagging | None) -> None:
+        """At once, as another release waits to run to that boundary."""
+        if word != self._flagging:
+            self._flagging = word
+            if word is not None:
+                self._heart.beat()
 
     def _meet(self, query: Query, order: AlignOrdered) -> None:
         """Aligns and goes on."""
@@ -391,10 +401,12 @@ class Driver:
         if not query.sink.begun:
             log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
             query.run_first(self._must_run)
-        tail = ProgressTail(self._settings, order.other)
+        tail, beats = ProgressTail(self._settings, order.other), HeartbeatTail(self._settings)
+        word: Flagging | None = None
         try:
             while self._stands(order):
-                match candidate_move(order, query.sink.last, tail.newest):
+                word = self._heard(beats, order) or word
+                match candidate_move(order, query.sink.last, tail.newest, word):
                     case Free():
                         return
                     case Pause(op=op):
@@ -415,6 +427,13 @@ class Driver:
             self._missed.add(order.id)
         finally:
             tail.close()
+            beats.close()
+
+    def _heard(self, beats: HeartbeatTail, order: AlignOrdered) -> Flagging | None:
+        """The last word of the driver that is to flag a boundary for `order`; None: nothing new."""
+        token = self._registry.known.releases[order.other].token
+        words = [b.flagging for b in beats.poll(0) if (b.release, b.token) == (order.other, token) and b.flagging]
+        return next((word for word in reversed(words) if word.op == order.id), None)
 
     def _stands(self, order: AlignOrdered) -> bool:
         self._registry.poll(0)
@@ -491,6 +510,7 @@ class Driver:
             heap_max_bytes=limit,
             error=self._error,
             pausing=self._pausing,
+            flagging=self._flagging,
         )
 
 

@@ -11,16 +11,16 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 
-from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.checkpoint import Checkpoint, PlannedBatch
 from pipelines.engine.metrics import BatchMetrics
 from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
-from pipelines.model.progress import MARKS, Boundary, Counts, Mark, Progress
+from pipelines.model.progress import MARKS, Boundary, Counts, Flagging, Mark, Progress
 from pipelines.model.registry import MarkOrdered
 from pipelines.model.reset import Replays
-from pipelines.model.switch import flags, pauses_by
+from pipelines.model.switch import flags, foreseen, pauses_by
 
 _REPLAYED = (REPLAY, b"true")
 
@@ -175,6 +175,19 @@ class Sink:
         """Flags the boundary that `order` asks for; None: no order stands."""
         self._order = order
 
+    def foreseen(self) -> Flagging | None:
+        """What the batch under way will flag for the standing order; None: nothing, or no batch is."""
+        batch_id, order = self.in_batch, self._order
+        # after that: one that has ended since is not taken for one under way
+        last = self.last
+        if batch_id is None or order is None or last is None or batch_id != last.boundary.batch_id + 1:
+            return None
+        return foreseen(
+            order,
+            self._end_of(self._checkpoint.planned(batch_id), last.boundary.position),
+            self._already(order),
+        )
+
     def flag_idle(self) -> bool:
         """Flags the last boundary for the standing order, without a batch: the input has nothing more.
 
@@ -291,14 +304,7 @@ class Sink:
                 late_dropped=metrics.late_dropped,
                 dead_lettered=len(metrics.malformed) + len(refused),
             )
-            boundary = Boundary(
-                batch_id=batch_id,
-                position=position,
-                previous=before,
-                watermark_ms=planned.watermark_ms if self.target.watermarked else None,
-                # a batch without input runs with the watermark of all that is read: one more would change nothing
-                settled=not self.target.watermarked or position == before,
-            )
+            boundary = self._end_of(planned, before)
             progress = self._progress(boundary, ResultPosition(topics={self.target.result_topic: written}), counts)
             # 3. - 5. progress record, the group's offsets, commit
             self._commit(progress, self._offsets(position))
@@ -310,6 +316,18 @@ class Sink:
             # whatever it was, Kafka's answer to an offset request included: the next try begins a transaction of its own
             self._writer.abort()
             raise
+
+    def _end_of(self, planned: PlannedBatch, before: SourcePosition) -> Boundary:
+        """The boundary at which a planned batch ends; `before`: where it begins."""
+        position = self._checkpoint.position(planned)
+        return Boundary(
+            batch_id=planned.batch_id,
+            position=position,
+            previous=before,
+            watermark_ms=planned.watermark_ms if self.target.watermarked else None,
+            # a batch without input runs with the watermark of all that is read: one more would change nothing
+            settled=not self.target.watermarked or position == before,
+        )
 
     def _records(self, table: pa.Table, begin: SourcePosition, end: SourcePosition) -> Iterator[Record]:
         replayed = self._replays.batch(begin, end)

@@ -76,6 +76,13 @@ class Pausing(Frozen):
     by: SourcePosition
 
 
+class Flagging(Frozen):
+    """A driver's word for operation `op`: the batch under way ends at `boundary`, which it flags if none before it was."""
+
+    op: str
+    boundary: Boundary
+
+
 class Heartbeat(Frozen):
     """What a driver says of itself each second. Sizes in bytes, rates in records per second.
 
@@ -103,3 +110,4 @@ class Heartbeat(Frozen):
     heap_used_bytes: int = 0
     error: str | None = None
     pausing: Pausing | None = None
+    flagging: Flagging | None = None

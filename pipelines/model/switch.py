@@ -4,8 +4,9 @@ Drivers, operations and followers decide by these functions alone; `tests/switch
 
 1. an operation orders the candidate to align; the candidate begins no further batch, says where it will pause at the
    latest, and pauses at the next boundary;
-2. the operation orders a mark past that position; the live driver flags the first boundary that `flags` allows;
-3. the candidate runs the steps of `steps_to`, one batch each, and says where it met the mark;
+2. the operation orders a mark past that position; the live driver flags the first boundary that `flags` allows, and says
+   where that will be while its batch is under way;
+3. the candidate runs the steps of `steps_to`, one batch each, meanwhile if it can, and says where it met the mark;
 4. `promotion` or `abortion`, whichever comes first in the registry, resolves the operation. Nothing else does.
 """
 
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Boundary, Mark, Progress
+from pipelines.model.progress import Boundary, Flagging, Mark, Progress
 from pipelines.model.registry import (
     AlignOrdered,
     Closed,
@@ -55,6 +56,15 @@ def flags(order: MarkOrdered, previous: SourcePosition | None, boundary: Boundar
     return boundary.settled and boundary.position.dominates(order.past)
 
 
+def foreseen(order: MarkOrdered, boundary: Boundary, already: Mark | None) -> Flagging | None:
+    """The word of a driver whose batch under way is planned to end at `boundary`; None: that will not be flagged.
+
+    A plan outlives its driver, so that the batch ends there, whenever it does. Not flagged after all (the order came too
+    late for it), it is the predecessor of the one that is.
+    """
+    return Flagging(op=order.id, boundary=boundary) if flags(order, boundary.previous, boundary, already) else None
+
+
 # -- the driver that aligns --------------------------------------------------------------------------------------------
 
 
@@ -71,7 +81,7 @@ class Step:
     no_data: bool = False
 
 
-def steps_to(mark: Mark, at: Boundary) -> list[Step]:
+def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
     """The batches by which a release at boundary `at` meets `mark`; empty when it has met it.
 
     Two, as results depend on the batch before: to the mark's predecessor, then to the mark. A settled mark needs its
@@ -105,7 +115,7 @@ def _merged(own: SourcePosition, other: SourcePosition) -> SourcePosition:
     return SourcePosition(sources={s: {**offsets, **other.sources.get(s, {})} for s, offsets in own.sources.items()})
 
 
-def _past(mark: Mark, at: Boundary, goal: SourcePosition) -> PastTheMark:
+def _past(mark: Mark | Flagging, at: Boundary, goal: SourcePosition) -> PastTheMark:
     past = [
         f"{source}[{partition}] at {offset}, mark {goal.sources[source][partition]}"
         for source, offsets in at.position.sources.items()
@@ -141,7 +151,7 @@ class AwaitMark:
 class Run:
     """Run the first of `steps`, then ask again."""
 
-    mark: Mark
+    mark: Mark | Flagging
     steps: tuple[Step, ...]
 
 
@@ -155,10 +165,13 @@ class Met:
 CandidateMove = Free | Pause | AwaitMark | Run | Met
 
 
-def candidate_move(order: AlignOrdered | None, mine: Progress | None, theirs: Progress | None) -> CandidateMove:
+def candidate_move(
+    order: AlignOrdered | None, mine: Progress | None, theirs: Progress | None, word: Flagging | None = None
+) -> CandidateMove:
     """What the driver that stands under `order` does next, from its own and the other release's newest progress.
 
-    One operation aligns once: `order.id` must be new for every alignment. Raises PastTheMark as `steps_to` does.
+    `word`: the other's, on which this one runs ahead to where it will have to; met is the mark alone. One operation aligns
+    once: `order.id` must be new for every alignment. Raises PastTheMark as `steps_to` does.
     """
     if order is None or mine is None or (mine.aligned is not None and mine.aligned.op == order.id):
         return Free()
@@ -166,7 +179,8 @@ def candidate_move(order: AlignOrdered | None, mine: Progress | None, theirs: Pr
         return Pause(order.id)
     mark = None if theirs is None else theirs.evidence if order.switch is None else theirs.barrier
     if mark is None or mark.op != order.id:
-        return AwaitMark(order.id)
+        ahead = steps_to(word, mine.boundary) if word is not None and word.op == order.id else []
+        return Run(word, tuple(ahead)) if word is not None and ahead else AwaitMark(order.id)
     steps = steps_to(mark, mine.boundary)
     return Run(mark, tuple(steps)) if steps else Met(mark)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,27 @@ class World:
         commit(self.checkpoint, number, next_watermark_ms=0)
         return batch
 
+    @contextmanager
+    def under_way(self, number: int, *rows: tuple[str, str | None]) -> Iterator[None]:
+        """While the body runs, so does batch `number`."""
+        begun, go_on, serialise = threading.Event(), threading.Event(), self.sink._serialise
+
+        def slowly(found: Any) -> Any:
+            begun.set()
+            assert go_on.wait(10)
+            return found
+
+        self.sink._serialise = slowly
+        with ThreadPoolExecutor(1) as pool:
+            batch = pool.submit(self.run, number, *rows)
+            try:
+                assert begun.wait(10)
+                yield
+            finally:
+                self.sink._serialise = serialise
+                go_on.set()
+            batch.result(10)
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -274,22 +296,8 @@ def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: W
     world.run(0, ("a", "1"))
     assert world.sink.hold() == SourcePosition(sources={"trades": {0: 10}})
     world.sink.open()
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slowly(rows: Any) -> Any:
-        begun.set()
-        assert go_on.wait(10)
-        return rows
-
-    world.sink._serialise = slowly
-    with ThreadPoolExecutor(1) as pool:
-        batch = pool.submit(world.run, 1, ("a", "2"))
-        try:
-            assert begun.wait(10)
-            assert world.sink.hold() == SourcePosition(sources={"trades": {0: 20}})
-        finally:
-            go_on.set()
-        batch.result(10)
+    with world.under_way(1, ("a", "2")):
+        assert world.sink.hold() == SourcePosition(sources={"trades": {0: 20}})
     # the batch under way is written, the next one may not begin, not even as many as a budget would allow
     assert len(world.writer.progress) == 2
     for number in (2, 2):
@@ -418,6 +426,23 @@ def test_the_first_boundary_whose_predecessor_is_past_the_mark_is_flagged_once_a
     world.run(3, ("a", "4"))
     assert world.writer.progress[-1].barrier == barrier
     assert world.writer.progress[-1].evidence is None
+
+
+def test_what_will_be_flagged_is_said_while_its_batch_is_under_way(world: World) -> None:
+    world.run(0, ("a", "1"))
+    assert world.sink.foreseen() is None
+    world.sink.flag_for(order(past=20))
+    with world.under_way(1, ("a", "2")):
+        # its predecessor isn't past the mark
+        assert world.sink.foreseen() is None
+    assert world.sink.foreseen() is None
+    with world.under_way(2, ("a", "3")):
+        word = world.sink.foreseen()
+    barrier = world.writer.progress[-1].barrier
+    assert word is not None and barrier is not None
+    assert (word.op, word.boundary) == (barrier.op, barrier.boundary)
+    with world.under_way(3, ("a", "4")):
+        assert world.sink.foreseen() is None
 
 
 def test_an_evidence_mark_is_no_barrier(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Boundary, Mark, Progress
+from pipelines.model.progress import Boundary, Flagging, Mark, Progress
 from pipelines.model.registry import (
     AlignOrdered,
     Closed,
@@ -32,6 +32,7 @@ from pipelines.model.switch import (
     changes,
     expired,
     flags,
+    foreseen,
     holds_ahead,
     promotion,
     steps_to,
@@ -146,6 +147,31 @@ def test_a_candidate_pauses_waits_runs_and_goes_on() -> None:
     there = progress(boundary(at(9), at(7)), paused=paused)
     assert candidate_move(ordered, there, flagged) == Met(barrier)
     assert candidate_move(ordered, there.model_copy(update={"aligned": barrier}), flagged) == Free()
+
+
+def test_a_candidate_runs_ahead_on_the_others_word_and_meets_the_mark_alone() -> None:
+    ordered = AlignOrdered(id="op", release="s.v2", other="s.v1", switch=2)
+    here, barrier = boundary(at(5)), mark(at(9), at(7))
+    word = Flagging(op="op", boundary=barrier.boundary)
+    other = progress(boundary(at(7)))
+    # what it reads itself is at its end first
+    assert candidate_move(ordered, progress(here), other, word) == Pause("op")
+    paused = progress(here, paused=Mark(op="op", boundary=here, result=NOTHING))
+    assert candidate_move(ordered, paused, other, word) == Run(word, (Step(at(7)), Step(at(9))))
+    there = paused.model_copy(update={"boundary": boundary(at(9), at(7))})
+    assert candidate_move(ordered, there, other, word) == AwaitMark("op")
+    assert candidate_move(ordered, there, progress(barrier.boundary, barrier=barrier), word) == Met(barrier)
+    of_another = word.model_copy(update={"op": "before"})
+    assert candidate_move(ordered, paused, other, of_another) == AwaitMark("op")
+    # the order came too late for the boundary that was foreseen: it is the predecessor of the one that is flagged
+    later = mark(at(12), at(9))
+    assert candidate_move(ordered, there, progress(later.boundary, barrier=later), word) == Run(later, (Step(at(12)),))
+
+
+def test_what_is_foreseen_is_what_will_be_flagged() -> None:
+    assert foreseen(order(at(5)), boundary(at(9), at(7)), None) == Flagging(op="op", boundary=boundary(at(9), at(7)))
+    assert foreseen(order(at(8)), boundary(at(9), at(7)), None) is None
+    assert foreseen(order(at(5)), boundary(at(9), at(7)), mark(at(6))) is None
 
 
 def test_evidence_is_aligned_to_the_evidence_mark() -> None:

@@ -178,19 +178,25 @@ def flagged_one_batch_early(order: Any, previous: Any, boundary: Any, already: A
     return (already is None or already.op != order.id) and boundary.position.dominates(order.past)
 
 
-def aligned_in_one_step(order: Any, mine: Any, theirs: Any) -> Any:
+def aligned_in_one_step(order: Any, mine: Any, theirs: Any, word: Any) -> Any:
     mark = theirs.barrier if theirs else None
     paused = mine is not None and mine.paused is not None and order is not None and mine.paused.op == order.id
     if paused and mark and mark.op == order.id and not (mine.aligned and mine.aligned.op == order.id):
         if mine.boundary.position == mark.boundary.position:
             return Met(mark)
         return Run(mark, (rules.Step(mark.boundary.position),))
-    return rules.candidate_move(order, mine, theirs)
+    return rules.candidate_move(order, mine, theirs, word)
 
 
-def no_empty_batch(order: Any, mine: Any, theirs: Any) -> Any:
+def no_empty_batch(order: Any, mine: Any, theirs: Any, word: Any) -> Any:
     move = rules.candidate_move(order, mine, theirs)
     return Met(move.mark) if isinstance(move, Run) and move.steps[0].no_data else move
+
+
+def foresees_without_the_batch_before(order: Any, boundary: Any, already: Any) -> Any:
+    word = rules.foreseen(order, boundary, already)
+    at_once = boundary.model_copy(update={"previous": boundary.position})
+    return word and word.model_copy(update={"boundary": at_once})
 
 
 def goes_past_the_barrier(position: Any, chain: Any, progress: Any, operations: Any, **group: Any) -> Any:
@@ -230,6 +236,7 @@ DEFECTS: list[tuple[Kind, str, dict[str, Callable[..., Any] | int]]] = [
     ("stream", "flagged one batch early", {"flags": flagged_one_batch_early}),
     ("stream", "forgets the batch under way when it says where it will pause", {"pauses_by": lambda at, planned: at}),
     ("stream", "aligned in one step", {"candidate_move": aligned_in_one_step}),
+    ("stream", "foresees a boundary without the batch before it", {"foreseen": foresees_without_the_batch_before}),
     ("stream", "no-data batch not reproduced", {"candidate_move": no_empty_batch}),
     ("stream", "passes the barrier", {"next_move": goes_past_the_barrier}),
     ("stream", "passes the barrier by its own clock", {"follower_patience_ms": 5}),

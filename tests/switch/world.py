@@ -17,7 +17,7 @@ from pipelines.follow.moves import Committed, Deliver, Enter, FollowerPosition, 
 from pipelines.model import switch as rules
 from pipelines.model.names import result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Boundary, Mark, Progress
+from pipelines.model.progress import Boundary, Flagging, Mark, Progress
 from pipelines.model.registry import (
     AlignOrdered,
     Closed,
@@ -59,6 +59,7 @@ class Rules:
 
     flags: Callable[..., bool] = rules.flags
     pauses_by: Callable[..., SourcePosition] = rules.pauses_by
+    foreseen: Callable[..., Flagging | None] = rules.foreseen
     candidate_move: Callable[..., rules.CandidateMove] = rules.candidate_move
     changes: Callable[..., Any] = rules.changes
     touch_ups: Callable[..., Any] = rules.touch_ups
@@ -115,6 +116,7 @@ class Driver:
     planned: SourcePosition | None = None
     # its word for each operation, by a heartbeat
     promised: dict[str, SourcePosition] = field(default_factory=dict)
+    foreseen: dict[str, Flagging] = field(default_factory=dict)
     registry_seen: int = 0
     others_seen: dict[str, int] = field(default_factory=dict)
 
@@ -144,12 +146,15 @@ class Driver:
             return True
         if self.planned is not None:
             return self._batch(self.planned, state, crash)
-        theirs = None
+        theirs, word = None, None
         if order is not None:
-            seen = self.world.drivers[order.other].progress[: self.others_seen.get(order.other, 0)]
+            other = self.world.drivers[order.other]
+            seen = other.progress[: self.others_seen.get(order.other, 0)]
             theirs = seen[-1] if seen else None
+            # a heartbeat is heard whether progress is seen or not
+            word = other.foreseen.get(order.id)
         try:
-            move = self.world.rules.candidate_move(order, self.newest, theirs)
+            move = self.world.rules.candidate_move(order, self.newest, theirs, word)
         except rules.PastTheMark as error:
             raise Broken(f"a mark can't be met: {error}") from error
         match move:
@@ -179,10 +184,11 @@ class Driver:
 
     def _batch(self, end: SourcePosition, state: RegistryState, crash: Crash) -> bool:
         self.planned = end
-        if crash == "planned":
-            return True
         source, before = self.world.source, self.newest.boundary if self.newest else None
         previous = before.position if before else None
+        self._foresee(end, before, state)
+        if crash == "planned":
+            return True
         done = source.emitted(before.position, before.previous) if before else set()
         rows = self._rows(source.emitted(end, previous), done)
         for partition, row in rows:
@@ -204,6 +210,17 @@ class Driver:
             flagged = self._flag(order, Mark(op=order.id, boundary=boundary, result=result))
         self.planned = None
         return self._say(boundary=boundary, result=result, **flagged)
+
+    def _foresee(self, end: SourcePosition, before: Boundary | None, state: RegistryState) -> None:
+        order = state.standing_mark(self.name)
+        if order is None or before is None:
+            return
+        # what a driver knows of a batch under way
+        settled = end == before.position
+        boundary = Boundary(batch_id=before.batch_id + 1, position=end, previous=before.position, settled=settled)
+        word = self.world.rules.foreseen(order, boundary, self._already(order))
+        if word is not None:
+            self.foreseen[order.id] = word
 
     def _already(self, order: MarkOrdered) -> Mark | None:
         if self.newest is None:
