@@ -408,7 +408,7 @@ class Applier:
             return
         live, new = state.releases[stage.live], state.releases[stage.new]
         here, there = self._end(stage.live, "evidence"), self._end(stage.new, "aligned")
-        spark = context.session()
+        spark = context.session(here.result.records + there.result.records)
         path = ev.evidence_path(settings, self._plan.id)
         ev.write_fold(
             ev.folded(spark, settings, live.spec, here.result),

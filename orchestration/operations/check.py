@@ -49,7 +49,7 @@ def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLER
     upto = _upto(release, evidence) or progress.result
     topic = release.result_topic
     verdict = run_gate(
-        context.session(),
+        context.session(upto.records),
         GateRequest(
             suite=spec.suite,
             release=release.name,

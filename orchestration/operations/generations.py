@@ -312,7 +312,8 @@ class Generations:
         there, here = self._met(release, self._context.progress(release.name)), release.ended[stage.old]
         if there is None:
             raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
-        spark, path = context.session(), ev.evidence_path(settings, self._plan.id)
+        spark = context.session(here.result.records + there.result.records)
+        path = ev.evidence_path(settings, self._plan.id)
         old, new = (ev.folded(spark, settings, release.spec, r) for r in (here.result, there.result))
         ev.write_fold(old, new, path)
         ddl = release.spec.schema_ddl

@@ -58,6 +58,11 @@ class ResultPosition(Frozen):
         """The offsets of one topic; empty if it isn't part of this position."""
         return self.topics.get(topic, {})
 
+    @property
+    def records(self) -> int:
+        """Offsets from the beginning of each partition, ends of transactions among them."""
+        return sum(sum(offsets.values()) for offsets in self.topics.values())
+
     def records_since(self, earlier: ResultPosition) -> int:
         """Offsets between `earlier` and this position, ends of transactions among them, of the topics that both have."""
         return sum(

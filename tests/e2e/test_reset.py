@@ -119,7 +119,7 @@ def test_an_operator_may_be_killed_at_any_stage(live: Cluster, follower: Followe
         killed = next((line for said, line in enumerate(process.stderr) if said == stages), None)
         process.kill()
         process.communicate()
-        operation = next(o for o in reversed(live.state.operations.values()) if o.opened.name == "reset")
+        operation = next(o for o in reversed([*live.state.operations.values()]) if o.opened.name == "reset")
         if killed is not None and operation.closed is None:
             resumed = live.cli("resume", operation.id)
             assert resumed.code == 0, f"killed at {killed}: {resumed.text}"

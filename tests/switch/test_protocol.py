@@ -190,7 +190,7 @@ def aligned_in_one_step(order: Any, mine: Any, theirs: Any, word: Any) -> Any:
 
 def no_empty_batch(order: Any, mine: Any, theirs: Any, word: Any) -> Any:
     move = rules.candidate_move(order, mine, theirs)
-    return Met(move.mark) if isinstance(move, Run) and move.steps[0].no_data else move
+    return Met(theirs.barrier) if isinstance(move, Run) and theirs.barrier and move.steps[0].no_data else move
 
 
 def foresees_without_the_batch_before(order: Any, boundary: Any, already: Any) -> Any:
