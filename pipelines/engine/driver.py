@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -401,33 +402,37 @@ class Driver:
         if not query.sink.begun:
             log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
             query.run_first(self._must_run)
-        tail, beats = ProgressTail(self._settings, order.other), HeartbeatTail(self._settings)
-        word: Flagging | None = None
         try:
-            while self._stands(order):
-                word = self._heard(beats, order) or word
-                match candidate_move(order, query.sink.last, tail.newest, word):
-                    case Free():
-                        return
-                    case Pause(op=op):
-                        query.sink.announce(paused=op)
-                        log.info("%s: paused at batch %s for %s", self._name, _batch(query.sink.last), op)
-                    case AwaitMark():
-                        self._state = "paused"
-                        tail.poll(_MARK_S)
-                    case Run(steps=steps):
-                        self._state = "aligning"
-                        query.run_to(steps[0].to, self._check_token)
-                    case Met():
-                        query.sink.announce(aligned=order.id)
-                        log.info("%s: aligned with %s at batch %s", self._name, order.other, _batch(query.sink.last))
-            log.info("%s: %s is over, going on", self._name, order.id)
+            with (
+                closing(ProgressTail(self._settings, order.other)) as tail,
+                closing(HeartbeatTail(self._settings)) as beats,
+            ):
+                self._come_to_the_mark(query, order, tail, beats)
         except PastTheMark as error:
             log.error("%s: %s", self._name, error)
             self._missed.add(order.id)
-        finally:
-            tail.close()
-            beats.close()
+
+    def _come_to_the_mark(self, query: Query, order: AlignOrdered, tail: ProgressTail, beats: HeartbeatTail) -> None:
+        """Moves as `candidate_move` says, until the mark is met or the order no longer stands."""
+        word: Flagging | None = None
+        while self._stands(order):
+            word = self._heard(beats, order) or word
+            match candidate_move(order, query.sink.last, tail.newest, word):
+                case Free():
+                    return
+                case Pause(op=op):
+                    query.sink.announce(paused=op)
+                    log.info("%s: paused at batch %s for %s", self._name, _batch(query.sink.last), op)
+                case AwaitMark():
+                    self._state = "paused"
+                    tail.poll(_MARK_S)
+                case Run(steps=steps):
+                    self._state = "aligning"
+                    query.run_to(steps[0].to, self._check_token)
+                case Met():
+                    query.sink.announce(aligned=order.id)
+                    log.info("%s: aligned with %s at batch %s", self._name, order.other, _batch(query.sink.last))
+        log.info("%s: %s is over, going on", self._name, order.id)
 
     def _heard(self, beats: HeartbeatTail, order: AlignOrdered) -> Flagging | None:
         """The last word of the driver that is to flag a boundary for `order`; None: nothing new."""

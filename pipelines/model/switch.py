@@ -179,10 +179,18 @@ def candidate_move(
         return Pause(order.id)
     mark = None if theirs is None else theirs.evidence if order.switch is None else theirs.barrier
     if mark is None or mark.op != order.id:
-        ahead = steps_to(word, mine.boundary) if word is not None and word.op == order.id else []
+        ahead = _steps_ahead(word, mine.boundary) if word is not None and word.op == order.id else []
         return Run(word, tuple(ahead)) if word is not None and ahead else AwaitMark(order.id)
     steps = steps_to(mark, mine.boundary)
     return Run(mark, tuple(steps)) if steps else Met(mark)
+
+
+def _steps_ahead(word: Flagging, at: Boundary) -> list[Step]:
+    try:
+        return steps_to(word, at)
+    except PastTheMark:
+        # an old word, heard again after a crash: the mark lies ahead
+        return []
 
 
 # -- the operation -----------------------------------------------------------------------------------------------------

@@ -163,6 +163,9 @@ def test_a_candidate_runs_ahead_on_the_others_word_and_meets_the_mark_alone() ->
     assert candidate_move(ordered, there, progress(barrier.boundary, barrier=barrier), word) == Met(barrier)
     of_another = word.model_copy(update={"op": "before"})
     assert candidate_move(ordered, paused, other, of_another) == AwaitMark("op")
+    # an old word that is heard again
+    farther = paused.model_copy(update={"boundary": boundary(at(12), at(9))})
+    assert candidate_move(ordered, farther, other, word) == AwaitMark("op")
     # the order came too late for the boundary that was foreseen: it is the predecessor of the one that is flagged
     later = mark(at(12), at(9))
     assert candidate_move(ordered, there, progress(later.boundary, barrier=later), word) == Run(later, (Step(at(12)),))
