@@ -205,7 +205,7 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
         ("--to-earliest --input-topics trades", "does not read trades"),
         ("--to-earliest --input-topics lines:77", "no partition 77"),
         ("--to-earliest --output keep", "would keep their old rows"),
-        ("--shift-by -5 --state keep", "would count twice"),
+        ("--to-earliest --state keep", "would count twice"),
         ("--to-earliest --until 0", "lies at or before"),
         ("--to-earliest --export /none/offsets.csv", "can't be written"),
         ("--to-earliest --output truncate --execute", "nobody can be asked"),
