@@ -79,7 +79,7 @@ def _archived() -> str:
 def build_session(
     settings: Settings, name: str, *, heap_mb: int | None = None, cores: int | None = None, brief: bool = False
 ) -> SparkSession:
-    """A session of this process; the one there is, if there is one."""
+    """A session of this process; the one there is, in the JVM that it has, if there is one."""
     (settings.state_dir / "spark").mkdir(parents=True, exist_ok=True)
     # workers must run the interpreter that the driver runs
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

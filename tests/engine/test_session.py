@@ -26,6 +26,22 @@ for pid in ("self", SparkContext._gateway.proc.pid):
 """
 
 
+TWICE = """
+from pipelines.engine.session import build_session
+from pipelines.settings import get_settings
+brief = build_session(get_settings(), "one", heap_mb=512, cores=1, brief=True)
+assert build_session(get_settings(), "one", heap_mb=512, cores=1) is brief
+"""
+
+
+def test_a_session_is_built_once_and_nothing_is_said_of_it(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", TWICE], env=Settings(state_dir=tmp_path).child_environment(), capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert told.returncode == 0 and "existing Spark session" not in told.stderr, told.stderr
+
+
 def _group(told: str) -> tuple[str, int]:
     """As in `/autogroup-12 nice 7`."""
     name, _, nice = told.split()
