@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import failure, own
+from pipelines.kafka.client import PATIENCE_S, failure, own
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
@@ -25,17 +25,22 @@ def _list(
     # kept in a name: futures of a client that is collected never end
     client = own(settings, client)
     deadline = time.monotonic() + settings.request_timeout_s
+    patience_s = PATIENCE_S
     while True:
         futures = client.list_offsets(dict(wanted), isolation_level=level, request_timeout=settings.request_timeout_s)
         found: dict[str, dict[int, int]] = {}
         try:
             for partition, future in futures.items():
-                found.setdefault(partition.topic, {})[partition.partition] = future.result().offset
+                wait_s = patience_s if time.monotonic() < deadline else None
+                found.setdefault(partition.topic, {})[partition.partition] = future.result(wait_s).offset
             return found
+        except TimeoutError:
+            # it waits to ask for the leaders: with them known, it asks for the offsets at once
+            patience_s *= 2
         except KafkaException as error:
             if error.args[0].code() not in _STALE or time.monotonic() > deadline:
                 raise failure(settings, error.args[0], topic=", ".join(sorted({p.topic for p in wanted}))) from error
-            _look_again(settings, client, {partition.topic for partition in wanted})
+        _look_again(settings, client, {partition.topic for partition in wanted})
 
 
 # what this client knows of the leaders is of before the broker's restart; by itself it would ask that way for ever.
