@@ -58,8 +58,10 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         f"{_STATE}.checkpointFormatVersion": "1",
         f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
         # Spark 4.0 reloads the state of an aggregation in every batch (SPARK-51955), from the last uploaded snapshot and
-        # the changelog since: upload often, and look no key up while replaying just to count rows
-        f"{_STATE}.maintenanceInterval": "10s",
+        # the changelog since: have a snapshot of every batch, upload the newest often, and look no key up while replaying
+        # just to count rows
+        f"{_STATE}.minDeltasForSnapshot": "1",
+        f"{_STATE}.maintenanceInterval": "3s",
         f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
         # the default one starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
