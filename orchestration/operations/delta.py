@@ -6,6 +6,7 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -339,8 +340,10 @@ class Delta:
             # at once: what comes later may lie behind the cut
             old_now, new_now = self._now(self._old), self._now(self._new)
             self._go_on()
-            self._topic.connect()
-            self._read(self._new, new_now)
+            with ThreadPoolExecutor(1, "delta-topic") as pool:
+                connected = pool.submit(self._topic.connect)
+                self._read(self._new, new_now)
+                connected.result()
             self._go_on()
             if self._new.changes:
                 self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
