@@ -122,16 +122,16 @@ def once_led(ask: Callable[[float], Answer], timeout_s: float) -> Answer:
         except KafkaException as error:
             if error.args[0].code() not in _NOT_LED or time.monotonic() > deadline:
                 raise
-            late = error.args[0].code() == KafkaError._TIMED_OUT
-        patience_s *= 2 if late else 1
-        time.sleep(0 if late else 0.05)
+            # "transport": not connected in that time
+            patience_s *= 2 if error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT) else 1
+        time.sleep(0.02)
 
 
 # librdkafka asks for the leaders before a new client is connected, and then again after 0.7 s (a consumer's questions), or
 # 3 s (an admin's): one of 30, on busy cores. Doubled each time, as a broker may really take so long
 PATIENCE_S = 0.1
 _NOT_LED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE,
-            KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TIMED_OUT)  # fmt: skip
+            KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # fmt: skip
 
 
 def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminClient:

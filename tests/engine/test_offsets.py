@@ -52,13 +52,14 @@ def test_a_broker_that_is_gone_is_told_of() -> None:
         end_of(SETTINGS, "words", 1, client=Admin(silent=99))  # type: ignore[arg-type]
 
 
-def test_a_question_gets_more_time_each_time() -> None:
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT])
+def test_a_question_gets_more_time_each_time(code: int) -> None:
     given: list[float] = []
 
     def ask(patience_s: float) -> str:
         given.append(patience_s)
         if len(given) < 4:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            raise KafkaException(KafkaError(code))
         return "answer"
 
     assert once_led(ask, 10) == "answer"
