@@ -109,29 +109,18 @@ def own(settings: Settings, client: AdminClient | None) -> AdminClient:
     return admin(settings) if client is None else client
 
 
-def once_led(ask: Callable[[float], Answer], timeout_s: float) -> Answer:
-    """What `ask` returns, called with the seconds that it may take. A new client may not know the partition's leader yet,
-    or wait for it longer than it takes to ask again.
-    """
+def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
+    """What `ask` returns. A new client's metadata may not know the partition's leader yet: then it is asked again."""
     deadline = time.monotonic() + timeout_s
-    patience_s = PATIENCE_S
     while True:
-        left_s = max(0.0, deadline - time.monotonic())
         try:
-            return ask(min(patience_s, left_s))
+            return ask()
         except KafkaException as error:
-            if error.args[0].code() not in _NOT_LED or time.monotonic() > deadline:
+            unknown = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE,
+                       KafkaError.NOT_LEADER_FOR_PARTITION)  # fmt: skip
+            if error.args[0].code() not in unknown or time.monotonic() > deadline:
                 raise
-            # "transport": not connected in that time
-            patience_s *= 2 if error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT) else 1
-        time.sleep(0.02)
-
-
-# librdkafka asks for the leaders before a new client is connected, and then again after 0.7 s (a consumer's questions), or
-# 3 s (an admin's): one of 30, on busy cores. Doubled each time, as a broker may really take so long
-PATIENCE_S = 0.1
-_NOT_LED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE,
-            KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # fmt: skip
+            time.sleep(0.05)
 
 
 def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminClient:

@@ -33,9 +33,8 @@ def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int
     try:
         since = TopicPartition(HEARTBEATS_TOPIC, 0, now_ms - int(window_s * 1000))
         deadline = time.monotonic() + settings.request_timeout_s
-        found_at = once_led(
-            lambda patience_s: client.offsets_for_times([since], timeout=patience_s), settings.request_timeout_s
-        )
+        found_at = once_led(lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s),
+                            settings.request_timeout_s)  # fmt: skip
         start = found_at[0]
         if start.error is not None or start.offset < 0:
             return found

@@ -107,7 +107,7 @@ def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, 
     """First offset and last stable offset of a topic's only partition."""
     try:
         first, end = once_led(
-            lambda patience_s: client.get_watermark_offsets(TopicPartition(topic, 0), timeout=patience_s),
+            lambda: client.get_watermark_offsets(TopicPartition(topic, 0), timeout=settings.request_timeout_s),
             settings.request_timeout_s,
         )
     except KafkaException as error:

@@ -9,9 +9,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import PATIENCE_S, failure, own
+from pipelines.kafka.client import failure, own
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
+
+# librdkafka asks for the leaders before a new admin client is connected, and then again after 3 s: of new clients one in
+# 100, on busy cores one in 10. Doubled each time, as a broker may really take so long
+_PATIENCE_S = 0.1
 
 
 def _list(
@@ -25,7 +29,7 @@ def _list(
     # kept in a name: futures of a client that is collected never end
     client = own(settings, client)
     deadline = time.monotonic() + settings.request_timeout_s
-    patience_s = PATIENCE_S
+    patience_s = _PATIENCE_S
     while True:
         futures = client.list_offsets(dict(wanted), isolation_level=level, request_timeout=settings.request_timeout_s)
         found: dict[str, dict[int, int]] = {}

@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import Unavailable
-from pipelines.kafka.client import once_led
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
@@ -50,43 +49,3 @@ def test_a_client_that_waits_for_the_leaders_is_asked_again() -> None:
 def test_a_broker_that_is_gone_is_told_of() -> None:
     with pytest.raises(Unavailable):
         end_of(SETTINGS, "words", 1, client=Admin(silent=99))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT])
-def test_a_question_gets_more_time_each_time(code: int) -> None:
-    given: list[float] = []
-
-    def ask(patience_s: float) -> str:
-        given.append(patience_s)
-        if len(given) < 4:
-            raise KafkaException(KafkaError(code))
-        return "answer"
-
-    assert once_led(ask, 10) == "answer"
-    assert given[1:] == pytest.approx([2 * given[0], 4 * given[0], 8 * given[0]])
-
-
-def test_a_question_is_asked_no_longer_than_it_may_take() -> None:
-    given: list[float] = []
-
-    def ask(patience_s: float) -> str:
-        given.append(patience_s)
-        time.sleep(patience_s)
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-    began = time.monotonic()
-    with pytest.raises(KafkaException):
-        once_led(ask, 0.5)
-    assert sum(given) <= 0.6 and time.monotonic() - began < 5
-
-
-def test_what_time_does_not_mend_is_raised_at_once() -> None:
-    given: list[float] = []
-
-    def ask(patience_s: float) -> str:
-        given.append(patience_s)
-        raise KafkaException(KafkaError(KafkaError._AUTHENTICATION))
-
-    with pytest.raises(KafkaException):
-        once_led(ask, 5)
-    assert len(given) == 1
