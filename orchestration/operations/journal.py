@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from orchestration.operations.context import Context, refuse_blocked
 from orchestration.operations.plan import Plan
-from orchestration.operations.stages import AppendGeneration, AppendSwitch, BeginGeneration
+from orchestration.operations.stages import AppendGeneration, AppendSwitch, BeginGeneration, Want
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms
@@ -92,8 +92,17 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
 
 
 def _refuse_changed(state: RegistryState, plan: Plan) -> None:
-    """Raises Refused if the alias has been switched since the plan: before anything of it pauses or waits."""
+    """Raises Refused if the alias has been switched since the plan, or a release of it was started or stopped: before
+    anything of it pauses or waits.
+    """
     for stage in plan.stages:
+        if isinstance(stage, Want) and stage.before is not None:
+            wanted = state.releases[stage.release].wanted
+            if wanted != stage.before:
+                done = "started" if wanted == "running" else "stopped"
+                raise Refused(
+                    f"{stage.release} has been {done} since the plan was made", fix="make a new plan, and look at it"
+                )
         if isinstance(stage, BeginGeneration):
             refuse_other_generation(state, stage)
         if isinstance(stage, AppendSwitch | AppendGeneration):

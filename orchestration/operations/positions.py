@@ -101,7 +101,8 @@ def before_now(text: str, now: int) -> Target:
         duration = timedelta.max
     if duration.total_seconds() * 1000 > now:
         raise BadUsage(f"--by-duration {text} lies before 1970", fix="--to-earliest goes to the first records")
-    if not duration:
+    # Kafka's times are milliseconds
+    if duration < timedelta(milliseconds=1):
         raise BadUsage(f"--by-duration {text} is zero", fix="--to-latest goes to the end; give how far to go back")
     return Target(kind="datetime", text=f"--by-duration {text}", at_ms=now - int(duration.total_seconds() * 1000))
 
@@ -165,17 +166,22 @@ def until_of(text: str | None) -> Target | None:
         raise BadUsage(
             f"--until {text!r} is no position", fix="current, latest, an offset, or a time as 2026-11-01T00:00:00.000"
         ) from error
-    return Target(kind="datetime", text=text, at_ms=found.at_ms)
+    return Target(kind="datetime", text=found.text.removeprefix("--to-datetime "), at_ms=found.at_ms)
 
 
 def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
-    """`trades:0,1,orders` -> `{"trades": (0, 1), "orders": None}`; None and the empty text: every input.
+    """`trades:0,1,orders` -> `{"trades": (0, 1), "orders": None}`; None: every input.
 
-    Raises BadUsage for what can't be read, and for a topic or partition that stands twice.
+    Raises BadUsage for what can't be read or names nothing, and for a topic or partition that stands twice.
     """
+    if text is None:
+        return {}
     found: dict[str, tuple[int, ...] | None] = {}
     newest = ""
-    for part in [p.strip() for p in (text or "").split(",") if p.strip()]:
+    parts = [p.strip() for p in text.split(",") if p.strip()]
+    if not parts:
+        raise BadUsage(f"--input-topics {text!r} names no topic", fix="leave it out for every input")
+    for part in parts:
         if re.fullmatch("[0-9]+", part) and newest and found[newest] is not None:
             partition = int(part)
         else:

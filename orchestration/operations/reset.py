@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -280,12 +280,31 @@ def timed(context: Context, seen: Partitions, target: Target | None) -> Partitio
 
 
 def scope_of(release: Release, seen: Partitions, request: Request) -> set[tuple[str, int]]:
-    """The (source, partition) pairs that move. Raises BadUsage for a topic or a partition that isn't an input's."""
-    named = dict(request.inputs)
-    if not named and request.target.kind in ("file", "skip"):
-        named = {topic: tuple(offsets) for topic, offsets in (request.target.offsets or {}).items()}
+    """The (source, partition) pairs that move. Raises BadUsage for a topic or a partition that isn't an input's, and for a
+    position of one that `inputs` leaves out.
+    """
+    given = {topic: tuple(offsets) for topic, offsets in (request.target.offsets or {}).items()}
+    _refuse_unknown(release, seen, given)
+    _refuse_unknown(release, seen, request.inputs)
+    named = dict(request.inputs) or (given if request.target.kind in ("file", "skip") else {})
     if not named:
         return set(seen)
+    moved = {
+        (source, p)
+        for (source, p), s in seen.items()
+        if s.topic in named and (named[s.topic] is None or p in (named[s.topic] or ()))
+    }
+    within = {(seen[pair].topic, pair[1]) for pair in moved}
+    left_out = sorted({(topic, p) for topic, partitions in given.items() for p in partitions} - within)
+    if left_out:
+        raise BadUsage(
+            f"{request.target.text} has a position of {join([f'{t}[{p}]' for t, p in left_out])}, which --input-topics leaves out",
+            fix="name it there, too, or leave the line out",
+        )
+    return moved
+
+
+def _refuse_unknown(release: Release, seen: Partitions, named: Mapping[str, Sequence[int] | None]) -> None:
     topics = {seen_.topic for seen_ in seen.values()}
     unknown = sorted(set(named) - topics)
     if unknown:
@@ -296,11 +315,6 @@ def scope_of(release: Release, seen: Partitions, request: Request) -> set[tuple[
         if wrong:
             raise BadUsage(f"{topic} has no partition {join([str(p) for p in wrong])}",
                            fix=f"it has {join([str(p) for p in sorted(has)])}")  # fmt: skip
-    return {
-        (source, p)
-        for (source, p), s in seen.items()
-        if s.topic in named and (named[s.topic] is None or p in (named[s.topic] or ()))
-    }
 
 
 def _until(request: Request, new: SourcePosition, until: SourcePosition) -> SourcePosition:
@@ -458,6 +472,8 @@ class _Cost:
     def facts(self, choice: Choice) -> dict[str, str]:
         size = "its bytes only its broker knows" if self.result_bytes is None else _bytes(self.result_bytes)
         state = {"clear": "archived", "keep": "kept, and archived as it is"}[choice.state]
+        if choice.output == "truncate":
+            state = "deleted, with its result"
         result = {
             "new": "archived, as a topic of its own",
             "truncate": "deleted, once its followers have passed it",
@@ -601,7 +617,9 @@ def _warnings(state: RegistryState, request: Request, choice: Choice, release: R
         found.append("what is cleared can't be brought back: there is no undo")
     if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
         found.append("a rollback needs another `switchyard diff` afterwards: what was compared is of the old result")
-    if request.target.kind == "datetime" and request.target.text.endswith("(UTC)"):
+    if any(
+        t is not None and t.kind == "datetime" and t.text.endswith("(UTC)") for t in (request.target, request.until)
+    ):
         found.append("the time was given without a zone: it is taken as UTC")
     if release.state == "failed" and request.chosen_state == "clear":
         found.append(f"{release.name} failed: {release.failure}; the same record, read again, fails it again")

@@ -159,7 +159,7 @@ class AwaitFollowers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """Sets what is wanted of a release. `before`: what was, to which an operation that changes nothing goes back."""
+    """Sets what is wanted of a release. `before`: what was, to which an operation that changes nothing goes back; a plan made of another is refused."""
 
     release: str
     wanted: Literal["running", "stopped"]

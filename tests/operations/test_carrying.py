@@ -103,9 +103,24 @@ def test_an_operation_that_was_ended_does_nothing_more() -> None:
     ids=["went live", "was reset by another"],
 )
 def test_a_plan_is_not_carried_out_on_another_world(changed: Callable[[], list[Entry]]) -> None:
+    as_planned = (*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
     with pytest.raises(Refused, match="has changed since the plan was made"):
-        journal.begin(context_of(Log(*staged("a.v1"), *changed())), PLAN)
-    journal.begin(context_of(Log(*staged("a.v1"))), PLAN)
+        journal.begin(context_of(Log(*as_planned, *changed())), PLAN)
+    journal.begin(context_of(Log(*as_planned)), PLAN)
+
+
+@pytest.mark.parametrize(
+    ("planned", "now", "done"), [("stopped", "running", "started"), ("running", "stopped", "stopped")]
+)
+def test_a_release_that_was_started_since_the_plan_is_not_stopped(planned: Any, now: Any, done: str) -> None:
+    plan = replace(PLAN, stages=(Want(release="a.v1", wanted="stopped", before=planned), *PLAN.stages[1:]))
+    with pytest.raises(Refused, match=rf"a\.v1 has been {done} since the plan was made"):
+        journal.begin(context_of(Log(*staged("a.v1"), WantedSet(release="a.v1", wanted=now))), plan)
+    log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted=planned))
+    journal.begin(context_of(log), plan)
+    # what it has set itself is no reason to stop half-way
+    log.entries.append(WantedSet(release="a.v1", wanted="stopped"))
+    journal.begin(context_of(log), plan)
 
 
 def test_what_has_begun_to_empty_a_result_can_only_be_finished() -> None:

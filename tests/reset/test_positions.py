@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from orchestration.operations.positions import PositionOptions, as_lines, topics_of, until_of
+from orchestration.operations.reset import Request, _Cost, scope_of
 from pipelines.errors import BadUsage
+from pipelines.model.reset import Choice, Seen, Target
+from tests.operations.builders import release
 
 HOUR_MS = 3_600_000
 
@@ -80,6 +83,9 @@ def test_another_duration_is_refused(text: str) -> None:
 def test_a_duration_of_zero_is_refused() -> None:
     with pytest.raises(BadUsage, match="is zero"):
         target(by_duration="PT0S")
+    with pytest.raises(BadUsage, match="is zero"):
+        # less than Kafka's times can tell
+        target(by_duration="PT0.0001S")
 
 
 def test_a_negative_offset_is_refused() -> None:
@@ -125,7 +131,7 @@ def test_the_inputs_of_a_scope() -> None:
     assert topics_of("trades:0,1,words, lines:2") == {"trades": (0, 1), "words": None, "lines": (2,)}
 
 
-@pytest.mark.parametrize("text", ["trades:", "trades,trades", "trades:0,0", ":1", "trades:x"])
+@pytest.mark.parametrize("text", ["trades:", "trades,trades", "trades:0,0", ":1", "trades:x", "", " , "])
 def test_a_scope_that_can_not_be_read_is_refused(text: str) -> None:
     with pytest.raises(BadUsage, match="--input-topics"):
         topics_of(text)
@@ -137,5 +143,42 @@ def test_where_a_replay_stops() -> None:
     assert kinds == {"current": ("shift", 0), "latest": ("latest", 0), "70": ("offset", 70)}
     found = until_of("1970-01-01T01:00:00")
     assert found is not None and found.at_ms == HOUR_MS
+    assert found.text == "1970-01-01T01:00:00 (UTC)", "which the plan says"
     with pytest.raises(BadUsage, match="--until 'soon' is no position"):
         until_of("soon")
+
+
+SEEN = {("trades", p): Seen(topic="trades", first=0, end=9, position=5) for p in (0, 1)}
+
+
+def scoped(offsets: dict[str, dict[int, int]], inputs: dict[str, tuple[int, ...] | None]) -> set[tuple[str, int]]:
+    request = Request(target=Target(kind="file", text="--from-file f.csv", offsets=offsets), inputs=inputs)
+    return scope_of(release(), SEEN, request)
+
+
+def test_a_file_moves_what_it_names() -> None:
+    assert scoped({"trades": {1: 3}}, {}) == {("trades", 1)}
+    assert scoped({"trades": {1: 3}}, {"trades": (1,)}) == {("trades", 1)}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "inputs", "said"),
+    [
+        ({"orders": {0: 3}}, {}, "does not read orders"),
+        ({"orders": {0: 3}}, {"trades": None}, "does not read orders"),
+        ({"trades": {7: 3}}, {}, r"trades has no partition 7"),
+        ({"trades": {7: 3}}, {"trades": None}, r"trades has no partition 7"),
+        ({"trades": {0: 3, 1: 3}}, {"trades": (0,)}, r"has a position of trades\[1\], which --input-topics leaves out"),
+    ],
+)
+def test_a_line_of_a_file_that_would_move_nothing_is_refused(
+    offsets: dict[str, dict[int, int]], inputs: dict[str, tuple[int, ...] | None], said: str
+) -> None:
+    with pytest.raises(BadUsage, match=said):
+        scoped(offsets, inputs)
+
+
+@pytest.mark.parametrize(("output", "state"), [("new", "archived"), ("tombstone", "archived"), ("truncate", "deleted")])
+def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
+    choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
+    assert state in _Cost(state_bytes=5, result_records=1, result_bytes=1).facts(choice)["state"]
