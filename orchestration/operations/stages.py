@@ -159,7 +159,9 @@ class AwaitFollowers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """Sets what is wanted of a release. `before`: what was, to which an operation that changes nothing goes back; a plan made of another is refused."""
+    """Sets what is wanted of a release. `before`: what was when the plan was made. Begun with something else wanted by then,
+    it is refused; an operation that changes nothing goes back to it.
+    """
 
     release: str
     wanted: Literal["running", "stopped"]

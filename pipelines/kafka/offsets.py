@@ -13,8 +13,8 @@ from pipelines.kafka.client import failure, own
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
-# librdkafka asks for the leaders before a new admin client is connected, and then again after 3 s: of new clients one in
-# 100, on busy cores one in 10. Doubled each time, as a broker may really take so long
+# librdkafka asks for the leaders before a new admin client is connected, and then again after 3 s: of 150 new clients
+# one, on busy cores eight or more. Doubled each time, as a broker may really take so long
 _PATIENCE_S = 0.1
 
 
