@@ -33,7 +33,7 @@ def reset(
         bool, typer.Option("--to-current", help="To what the consumer group holds: moved by Kafka's own tool.")
     ] = False,
     to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first records at or after it; without a zone: UTC.")
+        str | None, typer.Option(metavar="TIME", help="To the first records at or after it, with its zone: ...Z.")
     ] = None,
     by_duration: Annotated[str | None, typer.Option(metavar="PT6H", help="So long before now.")] = None,
     shift_by: Annotated[int | None, typer.Option(help="By so many records, back if negative.")] = None,

@@ -34,7 +34,9 @@ class ResetConfig(Config):
     to_earliest: bool = Field(default=False, description="To the first offsets.")
     to_latest: bool = Field(default=False, description="To the end.")
     to_current: bool = Field(default=False, description="To what the consumer group holds.")
-    to_datetime: str | None = Field(default=None, description="To the first records at or after it; no zone: UTC.")
+    to_datetime: str | None = Field(
+        default=None, description="To the first records at or after it, with its zone: ...Z or ...+01:00."
+    )
     by_duration: str | None = Field(default=None, description="So long before now, as in PT6H.")
     shift_by: int | None = Field(default=None, description="By so many records, back if negative.")
     to_offset: int | None = Field(default=None, description="To this offset on every partition.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,7 +70,9 @@ class Plan:
         return {
             "facts": self.facts,
             "figures": self.figures,
+            "tables": [asdict(table) for table in self.tables],
             "stages": [to_journal(stage) for stage in self.stages],
+            "warnings": list(self.warnings),
             "undo": self.undo,
         }
 
@@ -85,6 +87,11 @@ class Plan:
             stages=tuple(from_journal(stage) for stage in opened.plan.get("stages", [])),
             facts=opened.plan.get("facts", {}),
             figures=opened.plan.get("figures", {}),
+            tables=tuple(
+                Table(title=t["title"], columns=tuple(t["columns"]), rows=tuple(map(tuple, t["rows"])))
+                for t in opened.plan.get("tables", [])
+            ),
+            warnings=tuple(opened.plan.get("warnings", [])),
             undo=opened.plan.get("undo", ""),
             reason=opened.reason,
         )

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pipelines.errors import BadUsage
@@ -64,29 +64,31 @@ class PositionOptions:
 
 
 def at_time(text: str) -> Target:
-    """`2026-11-01T00:00:00.000`, with or without a zone: without one it is UTC, and the plan says so.
-
-    Raises BadUsage for any other form.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or "T" not in text:
+    """`2026-11-01T00:00:00.000Z`, or with another zone. Raises BadUsage for any other form, and without a zone."""
+    found = _time(text)
+    if found is None:
         raise BadUsage(
             f"--to-datetime {text!r} is not a date and time",
-            fix="as in 2026-11-01T00:00:00.000, or with a zone: ...+01:00",
+            fix="as in 2026-11-01T00:00:00.000Z, or with another zone: ...+01:00",
         )
-    zoned = found.tzinfo is not None
-    at = found if zoned else found.replace(tzinfo=UTC)
+    return Target(kind="datetime", text=f"--to-datetime {text}", at_ms=_milliseconds("--to-datetime", text, found))
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if "T" in text else None
+    except ValueError:
+        return None
+
+
+def _milliseconds(option: str, text: str, at: datetime) -> int:
+    if at.tzinfo is None:
+        # Kafka's own tool takes it for UTC, whoever types it for the clock on the wall
+        raise BadUsage(f"{option} {text} has no zone", fix=f"{text}Z is UTC; another is said as in {text}+01:00")
     if at.timestamp() < 0:
         # Kafka takes -1 for the end and -2 for the beginning
-        raise BadUsage(f"--to-datetime {text} lies before 1970", fix="--to-earliest goes to the first records")
-    return Target(
-        kind="datetime",
-        text=f"--to-datetime {text}" + ("" if zoned else " (UTC)"),
-        at_ms=int(at.timestamp() * 1000),
-    )
+        raise BadUsage(f"{option} {text} lies before 1970", fix="--to-earliest goes to the first records")
+    return int(at.timestamp() * 1000)
 
 
 def before_now(text: str, now: int) -> Target:
@@ -160,13 +162,12 @@ def until_of(text: str | None) -> Target | None:
         return Target(kind="shift", text="current", number=0)
     if re.fullmatch(r"[0-9]+", text):
         return Target(kind="offset", text=text, number=int(text))
-    try:
-        found = at_time(text)
-    except BadUsage as error:
+    found = _time(text)
+    if found is None:
         raise BadUsage(
-            f"--until {text!r} is no position", fix="current, latest, an offset, or a time as 2026-11-01T00:00:00.000"
-        ) from error
-    return Target(kind="datetime", text=found.text.removeprefix("--to-datetime "), at_ms=found.at_ms)
+            f"--until {text!r} is no position", fix="current, latest, an offset, or a time as 2026-11-01T00:00:00.000Z"
+        )
+    return Target(kind="datetime", text=text, at_ms=_milliseconds("--until", text, found))
 
 
 def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:

@@ -164,7 +164,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     )
     replay = (SourcePosition(sources=_ends(seen)) if until is None or then else until).records_since(new)
     rate = _replay_rate(context, state, release, request.max_records_per_batch)
-    replay_s = None if rate is None else round(replay / rate, 1)
+    replay_s = None if rate is None else round(replay / rate.records_per_s, 1)
     cost = _cost(context, release, choice)
     _must_fit(context, release, choice, cost)
     undo = _undo(context, plan_id, choice)
@@ -178,13 +178,14 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
         facts={
             "asked": request.words(),
             "generation": f"{release.generation} -> {_next(release)}",
-            "replay": f"{replay:,} records{_time(rate, replay)}",
+            "replay": f"{replay:,} records{_time(rate, release, replay)}",
             **cost.facts(choice),
             **_affected(context, state, release, choice, meets),
         },
         figures={
             "replay_records": replay,
             "replay_s": replay_s,
+            "rate_of": rate.of if rate else None,
             **asdict(cost),
             "positions": _figures(seen, then or new),
         },
@@ -526,15 +527,24 @@ def _bytes(count: int) -> str:
     return f"{count:,.1f} GiB"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rate:
+    """How fast a replay is expected to be. `of`: the release that it was measured of; `throttled`: it is what its batches allow."""
+
+    records_per_s: float
+    of: str
+    throttled: bool
+
+
 def _replay_rate(
     context: Context, state: RegistryState, release: Release, max_records_per_batch: int | None
-) -> float | None:
-    """Records per second of a replay: the best rate that the release, or else another of its app, reached when it hydrated
-    (where there was little to read, a rate says little), as far as its throttle allows; None: it was never measured.
+) -> _Rate | None:
+    """The best rate that the release, or else another of its app, reached when it hydrated (where there was little to read,
+    a rate says little), as far as its throttle allows; None: it was never measured.
     """
     names = {release.name, *(r.name for r in state.of_app(release.spec.app))}
     rates = [
-        (e.release == release.name, float(e.facts["records_per_s"]))
+        (e.release == release.name, float(e.facts["records_per_s"]), e.release)
         for e in context.registry.entries
         if isinstance(e, ReadyRecorded) and e.release in names and e.facts.get("records_per_s")
     ]
@@ -542,13 +552,17 @@ def _replay_rate(
         return None
     trigger_s = context.settings.trigger_s
     throttle = max_records_per_batch / trigger_s if max_records_per_batch and trigger_s else math.inf
-    return min(max(rates)[1], throttle)
+    _, best, of = max(rates)
+    return _Rate(records_per_s=min(best, throttle), of=of, throttled=throttle < best)
 
 
-def _time(rate: float | None, records: int) -> str:
+def _time(rate: _Rate | None, release: Release, records: int) -> str:
     if rate is None:
         return ", its rate was never measured"
-    return f", about {records / rate:,.0f} s at {rate:,.0f} records/s"
+    said = f", about {records / rate.records_per_s:,.0f} s at {rate.records_per_s:,.0f} records/s"
+    if rate.throttled:
+        return said + ", as its batches allow"
+    return said if rate.of == release.name else said + f", measured of {rate.of}"
 
 
 def _affected(context: Context, state: RegistryState, release: Release, choice: Choice, meets: bool) -> dict[str, str]:
@@ -617,10 +631,6 @@ def _warnings(state: RegistryState, request: Request, choice: Choice, release: R
         found.append("what is cleared can't be brought back: there is no undo")
     if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
         found.append("a rollback needs another `switchyard diff` afterwards: what was compared is of the old result")
-    if any(
-        t is not None and t.kind == "datetime" and t.text.endswith("(UTC)") for t in (request.target, request.until)
-    ):
-        found.append("the time was given without a zone: it is taken as UTC")
     if release.state == "failed" and request.chosen_state == "clear":
         found.append(f"{release.name} failed: {release.failure}; the same record, read again, fails it again")
     return found
@@ -790,7 +800,24 @@ def _archive_stands(context: Context, release: Release, generation: int) -> None
 
 
 def new_positions(context: Context, plan: Plan) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> offset that a reset goes to."""
+    """Topic -> partition -> offset that a reset goes to. Raises Refused where two sources of one topic go to different ones."""
     inputs = context.registry.known.releases[plan.releases[0]].spec.inputs
     start = next(s.then or s.start for s in plan.stages if isinstance(s, BeginGeneration))
-    return {inputs[source].topic: dict(offsets) for source, offsets in start.sources.items()}
+    return by_topic({source: given.topic for source, given in inputs.items()}, start)
+
+
+def by_topic(topics: Mapping[str, str], position: SourcePosition) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> offset of a position. `topics`: source name -> topic.
+
+    Raises Refused where two sources of one topic stand at different offsets of a partition.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for source, offsets in sorted(position.sources.items()):
+        for partition, offset in offsets.items():
+            other = found.setdefault(topics[source], {}).setdefault(partition, offset)
+            if other != offset:
+                raise Refused(
+                    f"a file of positions can't say that {topics[source]}[{partition}] is at {other} for one source and at {offset} for {source}",
+                    fix="leave out --export; the plan shows both",
+                )
+    return found

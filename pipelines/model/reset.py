@@ -121,23 +121,26 @@ def _way_out(target: Target) -> str:
 
 
 def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosition]:
-    """Before and behind the one record that `target` leaves out; the other partitions stay.
+    """Before and behind the one record that `target` leaves out; the other partitions stay, and so does one of two sources
+    of its topic that has read it.
 
-    Raises Refused where it was read already, or isn't there.
+    Raises Refused where all have read it, or it isn't there.
     """
     [(topic, offsets)] = (target.offsets or {}).items()
     [(partition, offset)] = offsets.items()
+    mine = {key: here for key, here in seen.items() if here.topic == topic and key[1] == partition}
+    to_come = {key for key, here in mine.items() if here.position <= offset < here.end}
+    if not to_come:
+        end = max((here.end for here in mine.values()), default=0)
+        what = "was read already" if offset < end else f"lies behind its end, {end}"
+        raise Refused(
+            f"{topic}[{partition}] at {offset} {what}", fix="`switchyard bisect` names the record that kills a batch"
+        )
     before: dict[str, dict[int, int]] = {}
     behind: dict[str, dict[int, int]] = {}
     for (source, p), here in seen.items():
-        mine = here.topic == topic and p == partition
-        if mine and not here.position <= offset < here.end:
-            what = "was read already" if offset < here.position else f"lies behind its end, {here.end}"
-            raise Refused(
-                f"{topic}[{p}] at {offset} {what}", fix="`switchyard bisect` names the record that kills a batch"
-            )
-        before.setdefault(source, {})[p] = offset if mine else here.position
-        behind.setdefault(source, {})[p] = offset + 1 if mine else here.position
+        before.setdefault(source, {})[p] = offset if (source, p) in to_come else here.position
+        behind.setdefault(source, {})[p] = offset + 1 if (source, p) in to_come else here.position
     return SourcePosition(sources=before), SourcePosition(sources=behind)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -255,6 +255,44 @@ def test_scheduled_reprocessing_runs_the_code_of_the_live_release_again() -> Non
         answer: Any = schedule(build_schedule_context(instance, resources={"platform": Standing()}))
     config = answer.run_config["ops"]["reprocess"]["config"]
     assert config == {"app": "sums", "same_as": "sums.v2", "correction": "scheduled", "execute": True}
+
+
+def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    overdue = Opened(id="stop-1", name="stop", releases=("sums.v1",), deadline_ms=1)
+    under_way = Opened(id="stop-2", name="stop", releases=("sums.v2",), deadline_ms=2**60)
+    entries: list[Entry] = [*staged("sums.v1"), *staged("sums.v2"), overdue, under_way]
+
+    class Held(Platform):
+        @contextmanager
+        def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+            registry = SimpleNamespace(state=lambda: fold(RegistryState(), entries), step=step)
+            yield SimpleNamespace(registry=registry)  # type: ignore[misc]
+
+    def step(decide: Callable[[RegistryState], Sequence[Entry]], **_: object) -> RegistryState:
+        entries.extend(decide(fold(RegistryState(), entries)))
+        return fold(RegistryState(), entries)
+
+    def plan_clean(_: Context, name: str, *, reason: str | None = None) -> Plan:
+        if name == "sums.v1":
+            raise Refused("generation 1 is still needed by follower mails", fix="let it pass")
+        return Plan(id="clean-1", operation="clean", releases=(name,), stages=(), reason=reason)
+
+    done: list[Plan] = []
+    monkeypatch.setattr(jobs, "to_clean", lambda *_: ["sums.v1", "sums.v2"])
+    monkeypatch.setattr(jobs, "plan_clean", plan_clean)
+    monkeypatch.setattr(jobs.rel, "execute", lambda _, plan: done.append(plan))
+    with DagsterInstance.ephemeral() as instance:
+        result = jobs.janitor_job.execute_in_process(resources={"platform": Held()}, instance=instance)
+        [metadata] = [e.step_output_data.metadata for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
+        said = [e.user_message for e in instance.all_logs(result.run_id)]
+    assert [(plan.releases, plan.reason) for plan in done] == [(("sums.v2",), "its time is over")]
+    state = fold(RegistryState(), entries)
+    closed = {o.id: o.closed.outcome if o.closed else None for o in state.operations.values()}
+    assert closed == {"stop-1": "expired", "stop-2": None}
+    assert {name: each.value for name, each in metadata.items()} == {
+        "ended": 1, "operations": "stop-1", "archives ended": "sums.v2",
+    }  # fmt: skip
+    assert any("still needed by follower mails; let it pass" in line for line in said)
 
 
 # -- without a broker, and refused

@@ -271,16 +271,18 @@ from pipelines.model import {result}, AppSettings, Json, Stream, app
     name="odd",
     inputs={{"trades": Stream(topic="{topic}", key="ticker string", value=Json("price double"))}},
     result={result}(key=("ticker",), partitions=1),
-    settings={{"over": 5}},
+    settings={{"over": 5}},{more}
 )
 def odd(trades: DataFrame, settings: AppSettings) -> DataFrame:
     {body}
 """
 
 
-def write_app(folder: Path, body: str, *, result: str = "AppendStream", topic: str = "odd-input") -> Path:
+def write_app(
+    folder: Path, body: str, *, result: str = "AppendStream", topic: str = "odd-input", more: str = ""
+) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "odd.py").write_text(APP.format(body=body, result=result, topic=topic))
+    (folder / "odd.py").write_text(APP.format(body=body, result=result, topic=topic, more=more))
     return folder
 
 
@@ -433,3 +435,21 @@ def test_a_batch_that_fails_names_release_batch_range_and_cause(bare_cluster: Cl
         lambda: "batch 0 (odd-input[0] 0-2)" in str(bare_cluster.state.releases["odd.v7"].failure),
     )
     assert bare_cluster.state.releases["odd.v7"].generation == 2
+
+
+@pytest.mark.usefixtures("odd_input")
+def test_an_app_that_says_so_is_never_reset(bare_cluster: Cluster, tmp_path: Path) -> None:
+    body = 'return trades.where("price > 7").select("ticker", "price")'
+    code = write_app(tmp_path / "code", body, more="\n    reset_allowed=False,")
+    said = bare_cluster.cli("stage", "odd", "--from", code, "--json", "--execute")
+    assert said.code == 0, said.text
+    [name] = json.loads(said.out)["releases"]
+    before = bare_cluster.world()
+    for more in ([], ["--force", "--execute"]):
+        refused(
+            bare_cluster.cli("reset", name, "--to-earliest", *more),
+            3,
+            "odd states that it may not be reset",
+            "`switchyard reprocess odd`",
+        )
+    assert bare_cluster.world() == before

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +70,9 @@ def comes_to(follower: Follower, expected: dict[str, int]) -> None:
     follower.cluster.until("the follower's table is another", lambda: table() == expected)
 
 
-def test_what_would_be_done_is_shown_and_nothing_else_happens(live: Cluster, follower: Follower) -> None:
+def test_what_would_be_done_is_shown_and_nothing_else_happens(
+    live: Cluster, follower: Follower, tmp_path: Path
+) -> None:
     comes_to(follower, words(live))
     refused = live.cli("reset", NAME, "--to-earliest")
     assert refused.code == 3 and "is run by process" in refused.err and "--stop" in refused.err
@@ -78,6 +81,13 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(live: Cluster, fol
     assert shown.code == 0 and live.world() == before
     for said in ("to replay", "lines[0]", "begin generation 2", "switchyard undo reset-", "add --execute", "follower"):
         assert said in shown.out, shown.out
+    for more in (
+        ("--force",),
+        ("--force", "--output", "truncate"),
+        ("--force", "--output", "keep", "--export", str(tmp_path / "x")),
+    ):
+        assert live.cli("reset", NAME, "--to-earliest", "--stop", *more).code == 0
+        assert live.world() == before, more
     plan = json.loads(live.cli("reset", NAME, "--to-earliest", "--stop", "--json").out)
     assert plan["operation"] == "reset" and plan["executed"] is False
     figures = plan["figures"]
@@ -137,9 +147,12 @@ def test_an_operator_may_be_killed_at_any_stage(live: Cluster, follower: Followe
 def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
     reset = live.state.releases[NAME].under
     assert reset is not None and reset.op is not None
+    before = live.world()
+    shown = live.cli("undo", reset.op, "--stop")
+    assert shown.code == 0 and "nothing is changed" in shown.out and live.world() == before
     said = live.cli("undo", reset.op, "--stop", "--execute")
     assert said.code == 0, said.text
-    assert live.state.releases[NAME].generation == 1
+    assert reset.ended is not None and live.state.releases[NAME].generation == reset.ended.generation
     live.settle(NAME, "lines")
     expected = words(live)
     assert of_result(live) == expected
@@ -199,20 +212,36 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
         ("--to-offset -1", "is negative"),
         ("--to-offset 99999999", "lies behind its end"),
         ("--to-datetime yesterday", "is not a date and time"),
-        ("--to-datetime 2199-01-01T00:00:00", "no record at or after that time"),
+        ("--to-datetime 2026-11-01T00:00:00.000", "has no zone"),
+        ("--to-datetime 2199-01-01T00:00:00Z", "no record at or after that time"),
         ("--by-duration PT0S", "is zero"),
         ("--from-file none.csv", "can't be read"),
+        ("--from-file {lines,0,5;lines,0}", "line 2: 'lines,0' is not topic,partition,offset"),
+        ("--from-file {lines,0,5;lines,0,6}", "line 2: lines[0] stands twice"),
+        ("--from-file {lines,77,5}", "no partition 77"),
+        ("--from-file {lines,0,-5}", "line 1: 'lines,0,-5' is not topic,partition,offset"),
+        ("--from-file {lines,0,99999999}", "lies behind its end"),
         ("--to-earliest --input-topics trades", "does not read trades"),
         ("--to-earliest --input-topics lines:77", "no partition 77"),
         ("--to-earliest --output keep", "would keep their old rows"),
         ("--to-earliest --state keep", "would count twice"),
         ("--to-earliest --until 0", "lies at or before"),
         ("--to-earliest --export /none/offsets.csv", "can't be written"),
-        ("--to-earliest --output truncate --execute", "nobody can be asked"),
+        ("--to-earliest --output truncate", "nobody can be asked"),
     ],
 )
-def test_what_makes_no_sense_is_said_and_changes_nothing(live: Cluster, options: str, said: str) -> None:
-    before = live.world()[0], live.state.releases[NAME].generation
-    found = live.cli("reset", NAME, "--stop", *options.split())
+def test_what_makes_no_sense_is_said_and_changes_nothing(
+    live: Cluster, tmp_path: Path, options: str, said: str
+) -> None:
+    before = live.world()
+    words = []
+    for word in options.split():
+        if word.startswith("{"):
+            # a file of these lines
+            (tmp_path / "offsets.csv").write_text("\n".join(word.strip("{}").split(";")))
+            word = str(tmp_path / "offsets.csv")
+        words.append(word)
+    found = live.cli("reset", NAME, "--stop", "--execute", *words)
     assert found.code in (2, 3) and said in found.err, found.text
-    assert (live.world()[0], live.state.releases[NAME].generation) == before
+    # the registry is as long as it was: nothing is wanted otherwise, no lease taken, no operation begun
+    assert live.world() == before

@@ -52,7 +52,10 @@ def test_each_stage_is_one_step_in_words() -> None:
 
 
 def test_the_journal_gives_back_the_plan_that_was_begun() -> None:
-    begun = plan(alias="a", facts={"from": "a.v1"}, undo="roll back", reason="because")
+    table = Table(title="positions", columns=("input", "old"), rows=(("trades[0]", "5"), ("trades[1]", "7")))
+    begun = plan(
+        alias="a", facts={"from": "a.v1"}, tables=(table,), warnings=("slow",), undo="roll back", reason="because"
+    )
     kept = json.loads(json.dumps(begun.for_journal()))
     opened = Opened(
         id=begun.id, name="promote", releases=begun.releases, alias="a", deadline_ms=1, plan=kept, reason="because"
@@ -61,6 +64,8 @@ def test_the_journal_gives_back_the_plan_that_was_begun() -> None:
     assert again.stages == begun.stages
     assert (again.id, again.operation, again.releases, again.alias) == ("promote-1", "promote", begun.releases, "a")
     assert (again.facts, again.undo, again.reason) == (begun.facts, begun.undo, "because")
+    assert (again.tables, again.warnings) == (begun.tables, begun.warnings)
+    assert again.markdown() == begun.markdown()
 
 
 def test_a_stage_of_another_version_is_named_with_the_way_out() -> None:

@@ -17,6 +17,7 @@ from pipelines.model.reset import (
     Replays,
     Seen,
     Target,
+    around,
     batch_records,
     free_until,
     goal,
@@ -104,6 +105,24 @@ def test_all_that_is_wrong_is_said_at_once_and_the_rest_stays() -> None:
     assert resolve(Target(kind="latest", text="l"), two, [("trades", 1)]) == SourcePosition(
         sources={"trades": {0: 50, 1: 5}, "words": {0: 50}}
     )
+
+
+def test_of_two_sources_on_one_topic_only_that_which_has_yet_to_read_a_record_leaves_it_out() -> None:
+    both = {
+        (name, p): Seen(topic="trades", first=0, end=100, position=position if p == 0 else 9)
+        for name, position in (("left", 60), ("right", 50))
+        for p in (0, 1)
+    }
+    skip = {offset: Target(kind="skip", text="--skip", offsets={"trades": {0: offset}}) for offset in (40, 55, 70, 100)}
+    before, behind = around(skip[55], both)
+    assert before.sources == {"left": {0: 60, 1: 9}, "right": {0: 55, 1: 9}}
+    assert behind.sources == {"left": {0: 60, 1: 9}, "right": {0: 56, 1: 9}}
+    before, behind = around(skip[70], both)
+    assert {s: o[0] for s, o in before.sources.items()} == {"left": 70, "right": 70}
+    assert {s: o[0] for s, o in behind.sources.items()} == {"left": 71, "right": 71}
+    for offset, said in ((40, "was read already"), (100, "lies behind its end, 100")):
+        with pytest.raises(Refused, match=said):
+            around(skip[offset], both)
 
 
 def test_which_way_a_position_goes() -> None:

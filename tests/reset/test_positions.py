@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from orchestration.operations.positions import PositionOptions, as_lines, topics_of, until_of
-from orchestration.operations.reset import Request, _Cost, scope_of
-from pipelines.errors import BadUsage
+from orchestration.operations.reset import Request, _Cost, _Rate, _time, by_topic, scope_of
+from pipelines.errors import BadUsage, Refused
+from pipelines.model.positions import SourcePosition
 from pipelines.model.reset import Choice, Seen, Target
 from tests.operations.builders import release
 
@@ -28,19 +29,28 @@ def test_exactly_one_position_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "at_ms", "zone"),
+    ("text", "at_ms"),
     [
-        ("1970-01-01T01:00:00.000", HOUR_MS, " (UTC)"),
-        ("1970-01-01T01:00:00.000+01:00", 0, ""),
-        ("1970-01-01T00:00:01Z", 1000, ""),
+        ("1970-01-01T01:00:00.000Z", HOUR_MS),
+        ("1970-01-01T01:00:00.000+01:00", 0),
+        ("1970-01-01T00:00:01Z", 1000),
     ],
 )
-def test_a_time_without_a_zone_says_which_it_takes(text: str, at_ms: int, zone: str) -> None:
+def test_a_time_has_a_zone(text: str, at_ms: int) -> None:
     found = target(to_datetime=text)
-    assert (found.kind, found.at_ms, found.text) == ("datetime", at_ms, f"--to-datetime {text}{zone}")
+    assert (found.kind, found.at_ms, found.text) == ("datetime", at_ms, f"--to-datetime {text}")
 
 
-@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00"])
+def test_a_time_without_a_zone_is_refused() -> None:
+    text = "2026-11-01T00:00:00.000"
+    with pytest.raises(BadUsage, match=f"--to-datetime {text} has no zone") as caught:
+        target(to_datetime=text)
+    assert f"{text}Z is UTC" in caught.value.fix
+    with pytest.raises(BadUsage, match=f"--until {text} has no zone"):
+        until_of(text)
+
+
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"])
 def test_a_time_that_kafka_takes_for_an_end_is_refused(text: str) -> None:
     with pytest.raises(BadUsage, match="before 1970"):
         target(to_datetime=text)
@@ -141,9 +151,10 @@ def test_where_a_replay_stops() -> None:
     assert until_of(None) is None
     kinds = {t: (found.kind, found.number) for t in ("current", "latest", "70") if (found := until_of(t))}
     assert kinds == {"current": ("shift", 0), "latest": ("latest", 0), "70": ("offset", 70)}
-    found = until_of("1970-01-01T01:00:00")
-    assert found is not None and found.at_ms == HOUR_MS
-    assert found.text == "1970-01-01T01:00:00 (UTC)", "which the plan says"
+    found = until_of("1970-01-01T01:00:00Z")
+    assert found is not None and (found.at_ms, found.text) == (HOUR_MS, "1970-01-01T01:00:00Z")
+    with pytest.raises(BadUsage, match="--until 1969-12-31T00:00:00Z lies before 1970"):
+        until_of("1969-12-31T00:00:00Z")
     with pytest.raises(BadUsage, match="--until 'soon' is no position"):
         until_of("soon")
 
@@ -176,6 +187,23 @@ def test_a_line_of_a_file_that_would_move_nothing_is_refused(
 ) -> None:
     with pytest.raises(BadUsage, match=said):
         scoped(offsets, inputs)
+
+
+def test_one_file_can_not_say_two_offsets_of_a_partition() -> None:
+    topics = {"left": "trades", "right": "trades", "orders": "orders"}
+    level = {"left": {0: 5, 1: 6}, "right": {0: 5, 1: 6}, "orders": {0: 9}}
+    assert by_topic(topics, SourcePosition(sources=level)) == {"trades": {0: 5, 1: 6}, "orders": {0: 9}}
+    with pytest.raises(Refused, match=r"trades\[1\] is at 6 for one source and at 7 for right"):
+        by_topic(topics, SourcePosition(sources={**level, "right": {0: 5, 1: 7}}))
+
+
+def test_a_plan_says_whose_rate_it_goes_by() -> None:
+    def said(of: str, *, throttled: bool = False) -> str:
+        return _time(_Rate(records_per_s=50.0, of=of, throttled=throttled), release(), 100)
+
+    assert said(release().name) == ", about 2 s at 50 records/s"
+    assert said("a.v9") == ", about 2 s at 50 records/s, measured of a.v9"
+    assert said("a.v9", throttled=True) == ", about 2 s at 50 records/s, as its batches allow"
 
 
 @pytest.mark.parametrize(("output", "state"), [("new", "archived"), ("tombstone", "archived"), ("truncate", "deleted")])

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from orchestration.operations import generations, journal
 from orchestration.operations import release as rel
@@ -25,8 +27,10 @@ from orchestration.operations.reprocess import diff
 from orchestration.operations.stages import DeleteTopic, GiveBack
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.driver import Driver
+from pipelines.engine.lease import take_lease
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.kafka.client import producer
+from pipelines.kafka.client import admin, producer
+from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Holder, Opened, Staged
 from pipelines.model.reset import Target
@@ -53,8 +57,9 @@ def settings(broker: Settings) -> Settings:
 
 
 @pytest.fixture
-def world(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    with world_of(settings, spark, "count", tmp_path) as made:
+def world(request: pytest.FixtureRequest, settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """A live release, of an app that counts where a test names no other."""
+    with world_of(settings, spark, getattr(request, "param", "count"), tmp_path) as made:
         made.make_live()
         yield made
 
@@ -109,6 +114,38 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
     world.settle()
     assert world.release.result_topic == f"{world.name}.g3"
     follower.comes_to(world.expected({}))
+
+
+@pytest.mark.parametrize("world", ["windowed", "stateless", "stateful"], indirect=True)
+def test_windows_and_streams_are_taken_back_too(world: World, follower: Following) -> None:
+    done = world.reset(EARLIEST, stop=True)
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    undo(world, done)
+    world.produce(20)
+    world.settle()
+    # each record of a stream once, though it stands in two results
+    follower.comes_to(world.expected({}))
+    assert world.release.generation == 1 and world.result() == world.expected({})
+
+
+def test_what_retention_has_left_since_can_not_be_read_again(world: World, follower: Following) -> None:
+    done = world.reset(EARLIEST, stop=True, stay_stopped=True)
+    world.start()
+    world.produce(20)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    [old] = world.release.ended[1].boundary.position.sources.values()
+    gone = [TopicPartition(world.topic, p, old[p] + 1) for p in old]
+    # kept until it has answered
+    client = admin(world.settings)
+    for future in client.delete_records(gone).values():
+        future.result(30)
+    with pytest.raises(Refused, match=rf"gone is input from {world.topic}\[0\] at {old[0]}, which begins at") as error:
+        rs.plan_undo(world.context, done.id, stop=True)
+    assert "--to-earliest" in error.value.fix
+    assert world.release.generation == 2
 
 
 def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Following) -> None:
@@ -534,6 +571,53 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(
     assert len(world.context.registry.state().chains[world.app]) == 1
 
 
+def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(
+    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+) -> None:
+    world.stop()
+    left_out = range(len(world.sent), len(world.sent) + 4)
+    world.produce(4)
+    plan = rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep"))
+    killed_at(world, plan, len(plan.stages) - 1, monkeypatch)
+    rel.abandon(world.context, plan.id)
+    assert world.release.generation == 2
+    world.start()
+    world.produce(4)
+    world.settle()
+    expected = world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out])
+    assert world.result() == expected
+    follower.comes_to(expected)
+    # and is taken back like one that was finished
+    undo(world, plan)
+    world.start()
+    world.settle()
+    follower.comes_to(world.expected({}))
+
+
+@pytest.mark.parametrize("before", ["WriteClearing", "Launch", "DeleteTopic"])
+def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
+    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None, before: str
+) -> None:
+    request = rs.Request(target=EARLIEST, output="truncate", stop=True)
+    plan = rs.plan_reset(world.context, world.name, request)
+    at = next(n for n, stage in enumerate(plan.stages) if type(stage).__name__ == before)
+    killed_at(world, plan, at, monkeypatch)
+    rel.abandon(world.context, plan.id)
+    assert world.release.generation == 2
+    # the old result is there until its consumers have gone on
+    assert f"{world.name}.g1" in topic_names(world.settings)
+    if before == "WriteClearing":
+        [status] = [s for s in statuses(world.context) if s.release.name == world.name]
+        assert any(f"have not gone along with {plan.id}" in note for note in status.notes)
+        world.run(rs.plan_reset(world.context, world.name, request))
+        assert f"{world.name}.g1" not in topic_names(world.settings)
+    world.start()
+    world.produce(4)
+    world.settle()
+    follower.comes_to(world.expected({}))
+    assert world.result() == world.expected({})
+
+
 # -- the checks before the first write
 
 
@@ -541,6 +625,19 @@ def test_a_release_that_runs_is_refused(world: World) -> None:
     with pytest.raises(Refused, match="is run by process") as caught:
         rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
     assert "--stop" in caught.value.fix
+
+
+def test_a_driver_that_is_still_starting_runs_it(world: World) -> None:
+    """It is no member of the consumer group yet: by that nobody would run it."""
+    world.stop()
+    with Registry(world.settings, actor="a driver") as registry:
+        take_lease(registry, world.name)
+    client = admin(world.settings)
+    assert not client.describe_consumer_groups([world.name])[world.name].result(30).members
+    before = _everything(world)
+    with pytest.raises(Refused, match=r"is run by process .*, starting for"):
+        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
+    assert _everything(world) == before
 
 
 def test_nobody_starts_it_while_it_is_reset(world: World) -> None:
@@ -597,9 +694,7 @@ def test_a_group_that_another_tool_moved_is_noticed_and_only_adopted_by_order(wo
 
 def _move_group(world: World, offset: int) -> None:
     """As `kafka-consumer-groups --reset-offsets` does."""
-    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
-    from pipelines.kafka.client import admin
+    from confluent_kafka import ConsumerGroupTopicPartitions
 
     client = admin(world.settings)
     wanted = [TopicPartition(world.topic, p, offset) for p in (0, 1)]
@@ -608,9 +703,15 @@ def _move_group(world: World, offset: int) -> None:
 
 def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     request = rs.Request(target=EARLIEST, stop=True)
-    with monkeypatch.context() as patch, pytest.raises(Refused, match="0 B are free"):
-        patch.setattr(rs.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-        rs.plan_reset(world.context, world.name, request)
+    world.stop()
+    figures = rs.plan_reset(world.context, world.name, request).figures
+    needed = figures["state_bytes"] + figures["result_bytes"]
+    assert figures["state_bytes"] > 0 and figures["result_bytes"] > 0
+    for free in (needed, needed - 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(rs.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+            with nullcontext() if free == needed else pytest.raises(Refused, match=r"beside the archive, .* are free"):
+                rs.plan_reset(world.context, world.name, request)
     spec = world.release.spec.model_copy(update={"reset_allowed": False, "release": f"{world.app}.v9", "version": 9})
     begun = world.release.generations[1].model_copy(update={"release": spec.release})
     world.context.registry.step(lambda _: [Staged(spec=spec), begun])
@@ -621,8 +722,6 @@ def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, m
 def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, follower: Following) -> None:
     """Behind the old end: not one of its records is in the old result."""
     from confluent_kafka.admin import NewPartitions
-
-    from pipelines.kafka.client import admin
 
     world.stop()
     kafka = admin(world.settings)
@@ -658,12 +757,17 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
     assert _everything(world) == before
 
 
+def test_a_dry_run_of_an_undo_writes_nothing(world: World) -> None:
+    done = world.reset(EARLIEST, stop=True, stay_stopped=True)
+    before = _everything(world)
+    rs.plan_undo(world.context, done.id)
+    assert _everything(world) == before
+
+
 def _everything(world: World) -> Any:
     """Topics with their ends and configurations, groups with their offsets, and the checkpoint's files with their times."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    from pipelines.engine.checkpoint import release_folder
-    from pipelines.kafka.client import admin
     from pipelines.kafka.offsets import end_offsets, group_offsets
 
     topics = {t for t in topic_names(world.settings) if not t.startswith("__")}
