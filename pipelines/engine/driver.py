@@ -32,13 +32,23 @@ from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
-from pipelines.kafka.offsets import end_of
+from pipelines.kafka.offsets import end_of, end_offsets, offsets_at
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
+from pipelines.model.history import between, is_skewed, slices
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
-from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, RegistryState, Release, StateSet, WantedSet
-from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
+from pipelines.model.registry import (
+    AlignOrdered,
+    Entry,
+    LeaseEnded,
+    MarkOrdered,
+    RegistryState,
+    Release,
+    StateSet,
+    WantedSet,
+)
+from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop, toward
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.settings import Settings, get_settings
 
@@ -88,6 +98,8 @@ class Driver:
         self._goal: Mark | None = None
         self._may_pass = False
         self._batch_records = settings.max_records_per_batch
+        # where history that has to be read by its times is cut
+        self._slices: list[SourcePosition] = []
         # 1. the lease, before anything is initialised
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
@@ -173,6 +185,7 @@ class Driver:
 
     def _loop(self) -> None:
         query = self._need_query()
+        self._slices = self._by_time(query)
         state = self._check()
         self._limit(query, self._wants(query))
         if state.standing_align(self._name) is None:
@@ -180,10 +193,10 @@ class Driver:
         while True:
             self._registry.poll(_TAIL_S)
             state = self._check()
-            query.sink.flag_for(state.standing_mark(self._name))
+            mark = state.standing_mark(self._name)
+            query.sink.flag_for(mark)
             self._say_ahead(query.sink.foreseen())
-            waits = state.releases[self._name].state in ("ready", "standby")
-            query.sink.pace(self._settings.standby_trigger_s if waits else 0.0)
+            query.sink.pace(self._pace_s(state, mark))
             order = state.standing_align(self._name)
             if order is not None and not self._met(order):
                 self._meet(query, order)
@@ -193,14 +206,22 @@ class Driver:
                 self._error, self._outages = None, 0
             wanted = self._wants(query)
             self._limit(query, wanted)
-            if wanted is not None and self._at_limit(query, wanted):
+            if self._slices and query.sink.refused_at_boundary:
+                self._by_hand(query, "reading history by its times", lambda: self._read_by_time(query))
+            elif wanted is not None and self._at_limit(query, wanted):
                 self._go_to(query, wanted)
             elif not query.active:
                 self._recover(query)
-            elif (
-                state.standing_mark(self._name) and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s
-            ):
+            elif mark is not None and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s:
                 self._quietly(query.sink.flag_idle)
+
+    def _pace_s(self, state: RegistryState, mark: MarkOrdered | None) -> float:
+        """The least time from one batch's begin to the next."""
+        if mark is not None and not self._need_query().sink.has_flagged(mark):
+            # followers wait for that boundary, or will
+            return 0.0
+        waits = state.releases[self._name].state in ("ready", "standby")
+        return self._settings.standby_trigger_s if waits else self._settings.trigger_s
 
     def _say_ahead(self, word: Flagging | None) -> None:
         """At once, as another release waits to run to that boundary."""
@@ -338,7 +359,12 @@ class Driver:
         return None if passed else wanted
 
     def _limit(self, query: Query, wanted: Mark | None) -> None:
-        query.sink.limit(free_until(wanted) if wanted is not None else None)
+        while self._slices and query.sink.position.dominates(self._slices[0]):
+            self._slices.pop(0)
+        if self._slices:
+            query.sink.limit(self._slices[0])
+        else:
+            query.sink.limit(free_until(wanted) if wanted is not None else None)
 
     def _at_limit(self, query: Query, wanted: Mark) -> bool:
         """Whether the next batch would go past what may be read by batches of the query's own."""
@@ -366,6 +392,7 @@ class Driver:
                 reason = f"the replay of {wanted.op} is at its end"
                 self._registry.step(lambda _: [WantedSet(release=self._name, wanted="stopped")], reason=reason)
             if release.under is not None and release.under.then is not None:
+                query.pause()
                 query.sink.skip_to(release.under.then, wanted.op)
             else:
                 query.sink.announce(reached=wanted.op)
@@ -375,6 +402,47 @@ class Driver:
         log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
         if release.bounded:
             raise _Stop
+
+    # -- history that has to be read by its times
+
+    def _by_time(self, query: Query) -> list[SourcePosition]:
+        """Where to cut what there is to read, so that no row of it is late; none, if it may be read as Spark does."""
+        release = self._release()
+        if release.spec.watermark is None:
+            return []
+        begin, client = query.sink.position, admin(self._settings)
+        topics = release.spec.topics
+        ends = end_offsets(self._settings, sorted(set(topics.values())), client=client)
+        end = SourcePosition(sources={source: ends[topic] for source, topic in topics.items()})
+        if (wanted := self._wants(query)) is not None:
+            end = between(begin, free_until(wanted), end)
+        if end.records_since(begin) <= self._batch_records:
+            return []
+
+        def look(at_ms: int) -> SourcePosition:
+            found = offsets_at(self._settings, sorted(set(topics.values())), at_ms, client=client)
+            return SourcePosition(sources={source: found.get(topic, {}) for source, topic in topics.items()})
+
+        steps = slices(begin, end, look, now_ms(), self._batch_records)
+        if not is_skewed(begin, end, steps, look, query.delay_ms()):
+            return []
+        log.info(
+            "%s: its partitions are of different times: history is read in %d slices of time", self._name, len(steps)
+        )
+        return [step.end for step in steps]
+
+    def _read_by_time(self, query: Query) -> None:
+        """Reads one slice after the other."""
+        query.pause()
+        query.catch_up()
+        query.sink.limit(None)
+        try:
+            while self._slices:
+                query.run_to(toward(query.sink.position, self._slices[0], self._batch_records), self._must_run)
+                if query.sink.position.dominates(self._slices[0]):
+                    self._slices.pop(0)
+        finally:
+            self._limit(query, self._wants(query))
 
     # -- meeting another release
 
@@ -395,7 +463,7 @@ class Driver:
                 # at once: the other may flag its boundary while the batch under way ends
                 self._pausing = Pausing(op=order.id, by=by)
                 self._heart.beat()
-            query.pause()
+            query.rest()
         query.catch_up()
         if self._may_pass:
             query.sink.limit(None)

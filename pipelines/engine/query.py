@@ -1,14 +1,16 @@
-"""The running query of a release: started, paused at a boundary, run for exactly one batch planned by hand."""
+"""The running query of a release: started, paused at a boundary, run for exactly one batch to where it is wanted."""
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakMethod
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.checkpoint import Checkpoint
@@ -19,6 +21,7 @@ from pipelines.engine.frames import (
     result_of,
     serialised,
 )
+from pipelines.engine.gate import Gate
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.sink import Sink, Target
 from pipelines.engine.writer import Writer
@@ -27,6 +30,8 @@ from pipelines.model.app import App
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import ReleaseSpec
 from pipelines.settings import Settings
+
+log = logging.getLogger("switchyard.driver")
 
 _POLL_S = 0.01
 
@@ -44,6 +49,8 @@ class Query:
         self._release = spec.release
         self._checkpoint = checkpoint
         self._query: Any = None
+        self._gate: Gate | None = None
+        self._batch_records = batch_records
         self._started = threading.Event()
         self.sink = Sink(
             target,
@@ -66,7 +73,12 @@ class Query:
         self._frame = result_of(app, frames, spec.settings)
 
     def start(self, batches: int | None = None) -> None:
-        """Starts the query: endless, or for so many new batches."""
+        """Starts the query: endless, or for so many new batches. One that rests goes on."""
+        if batches is None and self._gate is not None and self._rests:
+            self._gate.open()
+            self.sink.release(None)
+            return
+        self._gate = None
         self._started.clear()
         self.sink.open(batches)
         self._query = (
@@ -74,7 +86,8 @@ class Query:
             .outputMode(self._app.output_mode)
             .option("checkpointLocation", str(self._checkpoint.path))
             .queryName(self._release)
-            .trigger(processingTime=f"{int(self._settings.trigger_s * 1000)} milliseconds")
+            # how often is the sink's to say
+            .trigger(processingTime="0 seconds")
             .start()
         )
         self._started.set()
@@ -106,6 +119,27 @@ class Query:
                 return
             time.sleep(_POLL_S)
 
+    def rest(self) -> None:
+        """Stops at a boundary, as `pause` does; where a batch runs, its end is held, and the query needn't be started again."""
+        self.sink.rest()
+        while self.active and not self.sink.at_rest and self.sink.comes_to_rest:
+            time.sleep(_POLL_S)
+        self._lead()
+
+    def _lead(self) -> None:
+        """Has a gate for the query that rests; pauses one that doesn't, or can't be led."""
+        if self._rests and self._gate is None:
+            try:
+                self._gate = Gate(self._query, {name: source.topic for name, source in self._app.inputs.items()})
+            except (Py4JError, LookupError) as error:
+                log.warning("%s: Spark's sources can't be led, so the query is stopped: %s", self._release, error)
+        if not self._rests or self._gate is None:
+            self.pause()
+
+    @property
+    def _rests(self) -> bool:
+        return self.sink.at_rest and self.active
+
     def _is_level(self) -> bool:
         """Whether Spark's log has the last batch that Kafka has."""
         last = self.sink.last
@@ -114,14 +148,36 @@ class Query:
     def catch_up(self) -> None:
         """Brings Spark's log up to progress: a batch committed in Kafka alone is run again, written nowhere."""
         last = self.sink.last
-        if last is None or self._is_level():
+        if last is None or self._rests or self._is_level():
             return
         self._run_to(last.boundary.batch_id, 0, lambda: None)
 
     def run_to(self, target: SourcePosition, check: Callable[[], None]) -> None:
-        """Runs exactly one batch, which ends at `target`. `check` is called while waiting and may raise."""
+        """Runs exactly one batch, which ends at `target`, and rests there, or is paused. `check` is called while waiting and
+        may raise.
+        """
+        if self._rests and self._led_to(target, check):
+            return
+        self.pause()
         self.catch_up()
-        self._run_to(self._checkpoint.plan_next(target), 1, check)
+        self._run_to(self._checkpoint.plan_next(target), 1, check, rest=True)
+
+    def _led_to(self, target: SourcePosition, check: Callable[[], None]) -> bool:
+        """Has the query that rests run one batch to `target` and rest again. False: it can't be led there."""
+        here = self.sink.position
+        end = SourcePosition(sources={s: {**o, **target.sources.get(s, {})} for s, o in here.sources.items()})
+        # a batch without input, or one that Spark would cut in two, has to be planned by hand
+        if self._gate is None or not end.dominates(here) or not 0 < end.records_since(here) <= self._batch_records:
+            return False
+        self._gate.close(end)
+        self.sink.release(1)
+        while self.active and not self.sink.at_rest:
+            check()
+            time.sleep(_POLL_S)
+        error = self.error()
+        if error is not None:
+            raise error
+        return self._rests and self.sink.position.same(end)
 
     def run_first(self, check: Callable[[], None]) -> None:
         """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""
@@ -130,6 +186,15 @@ class Query:
             check()
             time.sleep(_POLL_S)
         self.pause()
+
+    def delay_ms(self) -> int:
+        """By how much the app's watermark lies behind the newest event, milliseconds; 0 without one."""
+        if self._app.watermark is None:
+            return 0
+        [row] = self._spark.sql(
+            "SELECT unix_millis(timestamp_millis(0) + CAST(:delay AS INTERVAL)) AS ms", {"delay": self._app.watermark}
+        ).collect()
+        return int(row.ms)
 
     def describe_range(self, batch_id: int) -> str:
         """What a planned batch reads, for a person: `trades[0] 100-199, trades[1] 80-170`."""
@@ -143,16 +208,18 @@ class Query:
             if offset > start.get(name, {}).get(p, 0)
         )
 
-    def _run_to(self, batch_id: int, batches: int, check: Callable[[], None]) -> None:
+    def _run_to(self, batch_id: int, batches: int, check: Callable[[], None], *, rest: bool = False) -> None:
         self.start(batches)
-        while self.active and not self._checkpoint.committed(batch_id):
+        if rest:
+            self.sink.rest()
+        while self.active and not self.sink.at_rest and not self._checkpoint.committed(batch_id):
             check()
             time.sleep(_POLL_S)
-        self.pause()
+        self._lead()
         error = self.error()
         if error is not None:
             raise error
-        if not self._checkpoint.committed(batch_id):
+        if not self._rests and not self._checkpoint.committed(batch_id):
             raise SwitchyardError(f"batch {batch_id} of {self._release} did not end")
 
     def _metrics(self) -> BatchMetrics:

@@ -63,6 +63,8 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         f"{_STATE}.minDeltasForSnapshot": "1",
         f"{_STATE}.maintenanceInterval": "3s",
         f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
+        # where there is nothing to read: each look asks the broker
+        "spark.sql.streaming.pollingDelay": "200ms",
         # the default one starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         f"{_STATE}.rocksdb.boundedMemoryUsage": "true",

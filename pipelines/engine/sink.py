@@ -78,6 +78,12 @@ class Sink:
         self._admit = admit
         self._clock = clock
         self._lock = threading.RLock()
+        # what follows is said between Spark's thread and the driver's
+        self._turn = threading.Condition()
+        self._called = False
+        self._rests = False
+        self._at_rest = False
+        self._ended = -1
         self._budget: int | None = 0
         self._every_s = 0.0
         self._hurry = threading.Event()
@@ -126,13 +132,14 @@ class Sink:
         """Lets batches run: that many, or (None) all that come."""
         with self._lock:
             self._budget = batches
+            self._rests = False
             self.pace(self._every_s)
             self.refused_at_boundary = False
             self.failure = None
 
     def hold(self) -> SourcePosition | None:
-        """Lets no further batch begin, without waiting for one that runs. Returns where the release stands at the latest
-        when that is at its end; None before the first one.
+        """Lets no batch begin but one that is planned, without waiting for it. Returns where the release stands at the
+        latest when that is at its end; None before the first one.
         """
         self._budget = 0
         self._hurry.set()
@@ -142,11 +149,44 @@ class Sink:
             return None
         under_way = planned if planned is not None and planned > last.boundary.batch_id else None
         end = None if under_way is None else self._checkpoint.position(self._checkpoint.planned(under_way))
+        with self._turn:
+            if under_way is not None and self._ended < under_way:
+                self._budget = 1
         return pauses_by(last.boundary.position, end)
+
+    def rest(self) -> None:
+        """Holds the end of the batch that runs, or has run: Spark waits there, and plans nothing, until it is released."""
+        with self._turn:
+            self._rests = True
+        self._hurry.set()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the end of a batch is held: committed in Kafka, not yet in Spark's log."""
+        return self._at_rest
+
+    @property
+    def comes_to_rest(self) -> bool:
+        """Whether a batch runs, or is planned and will."""
+        planned = self._checkpoint.last_planned()
+        return self._called or (
+            self._budget != 0 and planned is not None and (self.last is None or planned > self.last.boundary.batch_id)
+        )
+
+    def release(self, batches: int | None) -> None:
+        """Lets the batch end that is held. So many more may run, the last of which is held again; None: all, and none is."""
+        with self._turn:
+            self._rests = batches is not None
+            self._budget = batches
+            self._at_rest = False
+            self._turn.notify_all()
 
     def shut(self) -> None:
         """Lets no further batch begin; returns when one that runs is at its end."""
         self._hurry.set()
+        with self._turn:
+            self._rests = self._at_rest = False
+            self._turn.notify_all()
         # under the lock: else a batch could have looked at the budget and not yet said that it runs
         with self._lock:
             self._budget = 0
@@ -154,7 +194,7 @@ class Sink:
     def pace(self, every_s: float) -> None:
         """Makes a batch end `every_s` after its begin at the earliest, so that the next begins no sooner; 0: at once.
 
-        Where the query is shut, or told to hurry by another pace, it ends then.
+        Where the query is shut or held, or told to hurry by another pace, it ends then.
         """
         if every_s != self._every_s:
             self._hurry.set()
@@ -174,6 +214,11 @@ class Sink:
     def flag_for(self, order: MarkOrdered | None) -> None:
         """Flags the boundary that `order` asks for; None: no order stands."""
         self._order = order
+
+    def has_flagged(self, order: MarkOrdered) -> bool:
+        """Whether the boundary that `order` asks for has been flagged."""
+        already = self._already(order)
+        return already is not None and already.op == order.id
 
     def foreseen(self) -> Flagging | None:
         """What the batch under way will flag for the standing order; None: nothing, or no batch is."""
@@ -235,11 +280,18 @@ class Sink:
 
     def process_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call for batch `batch_id`. A batch that progress holds already is executed and written nowhere."""
-        began = self._clock()
-        self._run(rows, batch_id)
-        # committed, and not under the lock: whoever wants the boundary gets it
-        if self._budget is None and self._every_s > 0:
-            self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
+        began, self._called = self._clock(), True
+        try:
+            self._run(rows, batch_id)
+            # committed, and not under the lock: whoever wants the boundary gets it
+            if self._budget is None and self._every_s > 0:
+                self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
+            with self._turn:
+                self._at_rest = self._rests
+                while self._at_rest:
+                    self._turn.wait()
+        finally:
+            self._called = False
 
     def _run(self, rows: DataFrame, batch_id: int) -> None:
         with self._lock:
@@ -262,8 +314,10 @@ class Sink:
             finally:
                 self.in_batch = None
                 self.finished_at = self._clock()
-            if self._budget is not None and batch_id > done:
-                self._budget = max(0, self._budget - 1)
+            with self._turn:
+                self._ended = max(self._ended, batch_id)
+                if self._budget is not None and batch_id > done:
+                    self._budget = max(0, self._budget - 1)
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         if not self._writer.connected:

@@ -173,6 +173,13 @@ class World:
         commit(self.checkpoint, number, next_watermark_ms=0)
         return batch
 
+    def comes(self, what: Callable[[], bool]) -> None:
+        """Waits until it is so."""
+        deadline = time.monotonic() + 10
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
     @contextmanager
     def under_way(self, number: int, *rows: tuple[str, str | None]) -> Iterator[None]:
         """While the body runs, so does batch `number`."""
@@ -258,10 +265,7 @@ def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 0, ("a", "1"))
         try:
-            deadline = time.monotonic() + 10
-            while not world.writer.progress:
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            world.comes(lambda: bool(world.writer.progress))
             # as the driver does at each of its turns
             world.sink.pace(3600)
             with pytest.raises(TimeoutError):
@@ -303,6 +307,49 @@ def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: W
     for number in (2, 2):
         with pytest.raises(StopAtBoundary):
             world.run(number, ("a", "3"))
+
+
+def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
+    """Committed in Kafka, while Spark waits and plans nothing."""
+    sink = world.sink
+    with ThreadPoolExecutor(1) as pool:
+        sink.pace(3600)
+        batch = pool.submit(world.run, 0, ("a", "1"))
+        world.comes(lambda: sink.last is not None)
+        assert sink.hold() == SourcePosition(sources={"trades": {0: 10}})
+        sink.rest()
+        world.comes(lambda: sink.at_rest)
+        assert not batch.done()
+        # one more, which is held again
+        sink.release(1)
+        batch.result(10)
+        batch = pool.submit(world.run, 1, ("a", "2"))
+        world.comes(lambda: sink.at_rest)
+        assert len(world.writer.progress) == 2
+        sink.announce(aligned="promote-1")
+        # all that come, and none is held
+        sink.pace(0)
+        sink.release(None)
+        batch.result(10)
+        pool.submit(world.run, 2, ("a", "3")).result(10)
+        assert not sink.at_rest and not sink.comes_to_rest
+
+
+def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: World) -> None:
+    sink = world.sink
+    world.run(0, ("a", "1"))
+    world.plan(1, 20)
+    assert sink.hold() == SourcePosition(sources={"trades": {0: 20}})
+    sink.rest()
+    assert sink.comes_to_rest
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(world.run, 1, ("a", "2"))
+        world.comes(lambda: sink.at_rest)
+        # whoever wants the query stopped gets it, with nothing begun behind it
+        sink.shut()
+        batch.result(10)
+    with pytest.raises(StopAtBoundary):
+        world.run(2, ("a", "3"))
 
 
 def test_what_can_not_be_parsed_or_written_is_set_apart_in_the_same_transaction(world: World) -> None:

@@ -1,0 +1,65 @@
+"""How far the sources of a running query may read, so that a batch ends where it is wanted without the query being stopped.
+
+Spark's Kafka source knows such an end, for `Trigger.AvailableNow` alone: once asked to prepare for that trigger it plans no
+batch beyond the offsets that it has kept then. Both are fields of its own (`KafkaMicroBatchStream`, Spark 4.0.2); they are
+set here, between two batches.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import SparkContext
+
+from pipelines.model.positions import SourcePosition
+
+_SUBSCRIBED = re.compile(r"Subscribe\[(?P<topic>[^\]]+)\]")
+
+
+class Gate:
+    """The sources of one running query. To be moved only while the query waits in its sink: it plans nothing then."""
+
+    def __init__(self, query: Any, inputs: Mapping[str, str]) -> None:
+        """`query`: a StreamingQuery that has run a batch. `inputs`: source name -> topic, in the order of the definition.
+
+        Raises what Py4J raises where Spark's source is another than this knows.
+        """
+        self._streams: list[tuple[str, str, Any]] = []
+        free = dict(inputs)
+        sources = query._jsq.streamingQuery().sources()
+        for number in range(sources.size()):
+            stream = sources.apply(number)
+            match = _SUBSCRIBED.search(str(stream.toString()))
+            topic = match["topic"] if match else ""
+            # two sources on one topic come in the order of the definition
+            name = next((n for n, t in free.items() if t == topic), None)
+            if name is None:
+                raise LookupError(f"{stream.toString()} is no input")
+            del free[name]
+            self._streams.append((name, topic, stream))
+        if free:
+            raise LookupError(f"Spark has no source for {', '.join(free)}")
+        kind = self._streams[0][2].getClass()
+        self._end = kind.getDeclaredField("allDataForTriggerAvailableNow")
+        self._closed = kind.getDeclaredField("isTriggerAvailableNow")
+        for field in (self._end, self._closed):
+            field.setAccessible(True)
+        assert SparkContext._gateway is not None
+        # to the Scala map that a source keeps
+        self._offsets = SparkContext._gateway.jvm.org.apache.spark.sql.kafka010.JsonUtils
+
+    def close(self, end: SourcePosition) -> None:
+        """Lets no batch be planned past `end`, which names every partition of every source."""
+        for name, topic, stream in self._streams:
+            offsets = {str(p): o for p, o in end.sources[name].items()}
+            self._end.set(stream, self._offsets.partitionOffsets(json.dumps({topic: offsets})))
+            self._closed.setBoolean(stream, True)
+
+    def open(self) -> None:
+        """Lets batches read what there is."""
+        for _, _, stream in self._streams:
+            self._closed.setBoolean(stream, False)
+            self._end.set(stream, None)
