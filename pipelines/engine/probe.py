@@ -101,12 +101,26 @@ def _start_on_nothing(spark: SparkSession, app: App, schemas: Mapping[str, Any],
                 .start()
             )
             query.awaitTermination()
+            sources = query._jsq.streamingQuery().sources()
+            read = [str(sources.apply(number).toString()) for number in range(sources.size())]
         except Exception as error:
             kind = "stream" if isinstance(app.result, AppendStream) else "table"
             raise BadUsage(
                 f"app {app.name} can't run as a {kind} without end: {_cause(error)}",
                 fix="see Spark's rules for streaming queries in the mode of this result",
             ) from error
+    for name in schemas:
+        times = sum(source.endswith(f"/{name}]") for source in read)
+        if times == 0:
+            raise BadUsage(
+                f"the function of app {app.name} does not read its input {name}", fix="leave it out of the app's inputs"
+            )
+        if times > 1:
+            # each of them is read, and stands somewhere, by itself
+            raise BadUsage(
+                f"the function of app {app.name} reads its input {name} {times} times, as a join or union with itself does",
+                fix="give the app another input on the same topic for each",
+            )
 
 
 def _cause(error: BaseException) -> str:

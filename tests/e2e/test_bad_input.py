@@ -269,20 +269,26 @@ from pipelines.model import {result}, AppSettings, Json, Stream, app
 
 @app(
     name="odd",
-    inputs={{"trades": Stream(topic="{topic}", key="ticker string", value=Json("price double"))}},
+    inputs={{
+        name: Stream(topic="{topic}", key="ticker string", value=Json("price double")) for name in {inputs}
+    }},
     result={result}(key=("ticker",), partitions=1),
     settings={{"over": 5}},{more}
 )
-def odd(trades: DataFrame, settings: AppSettings) -> DataFrame:
+def odd({arguments}, settings: AppSettings) -> DataFrame:
     {body}
 """
 
 
 def write_app(
-    folder: Path, body: str, *, result: str = "AppendStream", topic: str = "odd-input", more: str = ""
-) -> Path:
+    folder: Path, body: str, *, result: str = "AppendStream", topic: str = "odd-input",
+    inputs: tuple[str, ...] = ("trades",), more: str = "",
+) -> Path:  # fmt: skip
     folder.mkdir(exist_ok=True)
-    (folder / "odd.py").write_text(APP.format(body=body, result=result, topic=topic, more=more))
+    arguments = ", ".join(f"{name}: DataFrame" for name in inputs)
+    (folder / "odd.py").write_text(
+        APP.format(body=body, result=result, topic=topic, inputs=inputs, arguments=arguments, more=more)
+    )
     return folder
 
 
@@ -327,8 +333,18 @@ def test_a_folder_without_python_is_said(unchanged: Cluster, tmp_path: Path) -> 
         ({"body": 'return trades.groupBy("ticker").count()'}, 2, ["can't run as a stream without end"]),
         ({"body": 'return trades.select("ticker", F.rand().alias("r"))'}, 3, ["is not deterministic"]),
         ({"body": 'return trades.select("ticker", "price")', "topic": "nowhere"}, 2, ["there is no topic nowhere"]),
+        (
+            {"body": 'return trades.unionAll(trades).select("ticker", "price")'},
+            2,
+            ["reads its input trades 2 times", "another input on the same topic"],
+        ),
+        (
+            {"body": 'return trades.select("ticker", "price")', "inputs": ("trades", "orders")},
+            2,
+            ["does not read its input orders"],
+        ),
     ],
-    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "no-topic"],
+    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "no-topic", "twice", "unread"],
 )
 @pytest.mark.usefixtures("odd_input")
 def test_a_function_that_can_not_run_is_found_at_staging_on_empty_frames(
