@@ -164,8 +164,15 @@ class Cluster:
         stopped = Event()
         with ThreadPoolExecutor(1) as pool:
             source = source_for(app, _options(per_second))
+
+            def end() -> Mapping[int, int]:
+                return end_offsets(self.settings, [source.topic])[source.topic]
+
+            before = end()
             job = pool.submit(produce, self.settings, source, rate=rate, stopped=stopped.is_set)
             try:
+                # what takes a moment would else be over before the first record
+                self.until("no input comes", lambda: end() != before)
                 yield
             finally:
                 stopped.set()
