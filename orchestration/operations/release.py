@@ -634,5 +634,5 @@ def _late_drops(context: Context, state: RegistryState, release: Release) -> Non
     if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
         raise SwitchyardError(
             f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
-            fix="partitions with different histories: hydrate in smaller batches (SWITCHYARD_MAX_RECORDS_PER_BATCH)",
+            fix="partitions with different histories: hydrate in larger batches (SWITCHYARD_MAX_RECORDS_PER_BATCH), as within a batch no row is late",
         )

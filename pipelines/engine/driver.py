@@ -32,10 +32,9 @@ from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
-from pipelines.kafka.offsets import end_of, end_offsets, offsets_at
+from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.history import between, is_skewed, slices
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
 from pipelines.model.registry import (
@@ -48,7 +47,7 @@ from pipelines.model.registry import (
     StateSet,
     WantedSet,
 )
-from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop, toward
+from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.settings import Settings, get_settings
 
@@ -98,8 +97,6 @@ class Driver:
         self._goal: Mark | None = None
         self._may_pass = False
         self._batch_records = settings.max_records_per_batch
-        # where history that has to be read by its times is cut
-        self._slices: list[SourcePosition] = []
         # 1. the lease, before anything is initialised
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
@@ -185,7 +182,6 @@ class Driver:
 
     def _loop(self) -> None:
         query = self._need_query()
-        self._slices = self._by_time(query)
         state = self._check()
         self._limit(query, self._wants(query))
         if state.standing_align(self._name) is None:
@@ -206,9 +202,7 @@ class Driver:
                 self._error, self._outages = None, 0
             wanted = self._wants(query)
             self._limit(query, wanted)
-            if self._slices and query.sink.refused_at_boundary:
-                self._by_hand(query, "reading history by its times", lambda: self._read_by_time(query))
-            elif wanted is not None and self._at_limit(query, wanted):
+            if wanted is not None and self._at_limit(query, wanted):
                 self._go_to(query, wanted)
             elif not query.active:
                 self._recover(query)
@@ -242,7 +236,7 @@ class Driver:
         self._by_hand(query, f"while meeting {order.other}", align)
 
     def _by_hand(self, query: Query, what: str, work: Callable[[], None]) -> None:
-        """Does `work` on the stopped query and goes on; trouble is handled as any other, and then it is tried again."""
+        """Does `work` on the query, which doesn't run by itself meanwhile, and goes on; trouble is handled as any other, and then it is tried again."""
         try:
             work()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
@@ -359,12 +353,7 @@ class Driver:
         return None if passed else wanted
 
     def _limit(self, query: Query, wanted: Mark | None) -> None:
-        while self._slices and query.sink.position.dominates(self._slices[0]):
-            self._slices.pop(0)
-        if self._slices:
-            query.sink.limit(self._slices[0])
-        else:
-            query.sink.limit(free_until(wanted) if wanted is not None else None)
+        query.sink.limit(free_until(wanted) if wanted is not None else None)
 
     def _at_limit(self, query: Query, wanted: Mark) -> bool:
         """Whether the next batch would go past what may be read by batches of the query's own."""
@@ -376,7 +365,7 @@ class Driver:
         self._by_hand(query, f"on the way to the boundary of {wanted.op}", lambda: self._reach(query, wanted))
 
     def _reach(self, query: Query, wanted: Mark) -> None:
-        """Runs to exactly `wanted`, by batches planned by hand; a bounded replay then stops."""
+        """Runs to exactly `wanted`, by batches that end where they are told to; a bounded replay then stops."""
         self._state = "aligning"
         query.pause()
         query.catch_up()
@@ -402,47 +391,6 @@ class Driver:
         log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
         if release.bounded:
             raise _Stop
-
-    # -- history that has to be read by its times
-
-    def _by_time(self, query: Query) -> list[SourcePosition]:
-        """Where to cut what there is to read, so that no row of it is late; none, if it may be read as Spark does."""
-        release = self._release()
-        if release.spec.watermark is None:
-            return []
-        begin, client = query.sink.position, admin(self._settings)
-        topics = release.spec.topics
-        ends = end_offsets(self._settings, sorted(set(topics.values())), client=client)
-        end = SourcePosition(sources={source: ends[topic] for source, topic in topics.items()})
-        if (wanted := self._wants(query)) is not None:
-            end = between(begin, free_until(wanted), end)
-        if end.records_since(begin) <= self._batch_records:
-            return []
-
-        def look(at_ms: int) -> SourcePosition:
-            found = offsets_at(self._settings, sorted(set(topics.values())), at_ms, client=client)
-            return SourcePosition(sources={source: found.get(topic, {}) for source, topic in topics.items()})
-
-        steps = slices(begin, end, look, now_ms(), self._batch_records)
-        if not is_skewed(begin, end, steps, look, query.delay_ms()):
-            return []
-        log.info(
-            "%s: its partitions are of different times: history is read in %d slices of time", self._name, len(steps)
-        )
-        return [step.end for step in steps]
-
-    def _read_by_time(self, query: Query) -> None:
-        """Reads one slice after the other."""
-        query.pause()
-        query.catch_up()
-        query.sink.limit(None)
-        try:
-            while self._slices:
-                query.run_to(toward(query.sink.position, self._slices[0], self._batch_records), self._must_run)
-                if query.sink.position.dominates(self._slices[0]):
-                    self._slices.pop(0)
-        finally:
-            self._limit(query, self._wants(query))
 
     # -- meeting another release
 
@@ -561,6 +509,8 @@ class Driver:
         query = self._query
         last = query.sink.last if query else None
         report = query.last_progress() if query else {}
+        # Spark's own of it has what the sink waits at the end of a batch
+        batch_s = query.sink.batch_s if query else 0.0
         used, limit = self._heap() if self._state != "failed" else (0, 0)
         return Heartbeat(
             release=self._name,
@@ -574,8 +524,10 @@ class Driver:
             behind_records=_behind(report),
             lag_records=self._lag(),
             input_records_per_s=_rate(report, "inputRowsPerSecond"),
-            processed_records_per_s=_rate(report, "processedRowsPerSecond"),
-            batch_ms=int(report.get("durationMs", {}).get("triggerExecution", 0)),
+            processed_records_per_s=last.batch.rows_in / batch_s
+            if last and batch_s and report.get("numInputRows")
+            else 0.0,
+            batch_ms=int(batch_s * 1000),
             watermark_ms=last.boundary.watermark_ms if last else None,
             total=last.total if last else Counts(),
             rss_bytes=rss_bytes(os.getpid()) + rss_bytes(self._jvm_pid),

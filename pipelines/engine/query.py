@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.checkpoint import Checkpoint
@@ -74,10 +75,11 @@ class Query:
 
     def start(self, batches: int | None = None) -> None:
         """Starts the query: endless, or for so many new batches. One that rests goes on."""
-        if batches is None and self._gate is not None and self._rests:
-            self._gate.open()
-            self.sink.release(None)
-            return
+        if self._rests:
+            if batches is None and self._gate is not None and self._moved(self._gate.open):
+                self.sink.release(None)
+                return
+            self.pause()
         self._gate = None
         self._started.clear()
         self.sink.open(batches)
@@ -129,12 +131,21 @@ class Query:
     def _lead(self) -> None:
         """Has a gate for the query that rests; pauses one that doesn't, or can't be led."""
         if self._rests and self._gate is None:
-            try:
-                self._gate = Gate(self._query, {name: source.topic for name, source in self._app.inputs.items()})
-            except (Py4JError, LookupError) as error:
-                log.warning("%s: Spark's sources can't be led, so the query is stopped: %s", self._release, error)
+            self._moved(self._make_gate)
         if not self._rests or self._gate is None:
             self.pause()
+
+    def _make_gate(self) -> None:
+        self._gate = Gate(self._query, {name: source.topic for name, source in self._app.inputs.items()})
+
+    def _moved(self, move: Callable[[], None]) -> bool:
+        """Whether Spark's sources were moved so. Where they are others than the gate knows, the query is to be stopped."""
+        try:
+            move()
+        except (Py4JError, PySparkException, LookupError) as error:
+            log.warning("%s: Spark's sources can't be led, so the query is stopped: %s", self._release, error)
+            return False
+        return True
 
     @property
     def _rests(self) -> bool:
@@ -166,10 +177,13 @@ class Query:
         """Has the query that rests run one batch to `target` and rest again. False: it can't be led there."""
         here = self.sink.position
         end = SourcePosition(sources={s: {**o, **target.sources.get(s, {})} for s, o in here.sources.items()})
-        # a batch without input, or one that Spark would cut in two, has to be planned by hand
-        if self._gate is None or not end.dominates(here) or not 0 < end.records_since(here) <= self._batch_records:
+        # a batch without input, or one that Spark might cut in two, has to be planned by hand: of a limit that is just reached,
+        # its shares, rounded down, leave a record
+        gate = self._gate
+        if gate is None or not end.dominates(here) or not 0 < end.records_since(here) < self._batch_records:
             return False
-        self._gate.close(end)
+        if not self._moved(lambda: gate.close(end)):
+            return False
         self.sink.release(1)
         while self.active and not self.sink.at_rest:
             check()
@@ -186,15 +200,6 @@ class Query:
             check()
             time.sleep(_POLL_S)
         self.pause()
-
-    def delay_ms(self) -> int:
-        """By how much the app's watermark lies behind the newest event, milliseconds; 0 without one."""
-        if self._app.watermark is None:
-            return 0
-        [row] = self._spark.sql(
-            "SELECT unix_millis(timestamp_millis(0) + CAST(:delay AS INTERVAL)) AS ms", {"delay": self._app.watermark}
-        ).collect()
-        return int(row.ms)
 
     def describe_range(self, batch_id: int) -> str:
         """What a planned batch reads, for a person: `trades[0] 100-199, trades[1] 80-170`."""

@@ -78,11 +78,13 @@ class Sink:
         self._admit = admit
         self._clock = clock
         self._lock = threading.RLock()
-        # what follows is said between Spark's thread and the driver's
+        # guards what Spark's thread and the driver's say to each other; taken after the lock, never before it
         self._turn = threading.Condition()
-        self._called = False
-        self._rests = False
+        # whether ends of batches are held, and one is
+        self._hold_ends = False
         self._at_rest = False
+        # whether Spark is in a call, and the last batch that has ended in one
+        self._called = False
         self._ended = -1
         self._budget: int | None = 0
         self._every_s = 0.0
@@ -93,6 +95,8 @@ class Sink:
         self.last: Progress | None = None
         self.in_batch: int | None = None
         self.finished_at = clock()
+        # how long the last batch took, without what it waits at its end
+        self.batch_s = 0.0
         self.failure: tuple[int, BaseException] | None = None
         self.refused_at_boundary = False
 
@@ -132,7 +136,7 @@ class Sink:
         """Lets batches run: that many, or (None) all that come."""
         with self._lock:
             self._budget = batches
-            self._rests = False
+            self._hold_ends = self._at_rest = False
             self.pace(self._every_s)
             self.refused_at_boundary = False
             self.failure = None
@@ -157,7 +161,7 @@ class Sink:
     def rest(self) -> None:
         """Holds the end of the batch that runs, or has run: Spark waits there, and plans nothing, until it is released."""
         with self._turn:
-            self._rests = True
+            self._hold_ends = True
         self._hurry.set()
 
     @property
@@ -176,7 +180,7 @@ class Sink:
     def release(self, batches: int | None) -> None:
         """Lets the batch end that is held. So many more may run, the last of which is held again; None: all, and none is."""
         with self._turn:
-            self._rests = batches is not None
+            self._hold_ends = batches is not None
             self._budget = batches
             self._at_rest = False
             self._turn.notify_all()
@@ -185,7 +189,7 @@ class Sink:
         """Lets no further batch begin; returns when one that runs is at its end."""
         self._hurry.set()
         with self._turn:
-            self._rests = self._at_rest = False
+            self._hold_ends = self._at_rest = False
             self._turn.notify_all()
         # under the lock: else a batch could have looked at the budget and not yet said that it runs
         with self._lock:
@@ -283,11 +287,12 @@ class Sink:
         began, self._called = self._clock(), True
         try:
             self._run(rows, batch_id)
+            self.batch_s = self._clock() - began
             # committed, and not under the lock: whoever wants the boundary gets it
             if self._budget is None and self._every_s > 0:
                 self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
             with self._turn:
-                self._at_rest = self._rests
+                self._at_rest = self._hold_ends
                 while self._at_rest:
                     self._turn.wait()
         finally:
