@@ -54,8 +54,8 @@ class Settings(BaseSettings):
     shuffle_partitions: int = Field(2, ge=1)
     # extra Spark properties, as they are
     spark: dict[str, str] = Field(default_factory=dict)
-    # with a large state a batch of few records costs 0.6 s of CPU: a live release that begins one as soon as the last has ended keeps from the
-    # cores what is to meet it, or to compare it
+    # with a large state a batch of few records costs 0.6 s of CPU: a live release that begins one as soon as the last has
+    # ended keeps from the cores what is to meet it, or to compare it
     trigger_s: float = Field(1.0, ge=0)
     # least time between the batches of a release that is ready or standby: nobody reads it yet, and the live one, on the
     # same cores, is read; it is interrupted where the release is to meet another

@@ -59,7 +59,7 @@ class Plan:
             "alias": self.alias,
             "facts": self.facts,
             "figures": self.figures,
-            "tables": [{"title": t.title, "columns": t.columns, "rows": t.rows} for t in self.tables],
+            "tables": [asdict(table) for table in self.tables],
             "stages": self.steps(),
             "warnings": list(self.warnings),
             "undo": self.undo,

@@ -801,9 +801,8 @@ def _archive_stands(context: Context, release: Release, generation: int) -> None
 
 def new_positions(context: Context, plan: Plan) -> dict[str, dict[int, int]]:
     """Topic -> partition -> offset that a reset goes to. Raises Refused where two sources of one topic go to different ones."""
-    inputs = context.registry.known.releases[plan.releases[0]].spec.inputs
     start = next(s.then or s.start for s in plan.stages if isinstance(s, BeginGeneration))
-    return by_topic({source: given.topic for source, given in inputs.items()}, start)
+    return by_topic(context.registry.known.releases[plan.releases[0]].spec.topics, start)
 
 
 def by_topic(topics: Mapping[str, str], position: SourcePosition) -> dict[str, dict[int, int]]:

@@ -26,7 +26,7 @@ from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
-from pipelines.engine.session import build_session, send_code
+from pipelines.engine.session import build_session, end_session, send_code
 from pipelines.engine.sink import Target
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
@@ -75,8 +75,13 @@ class Driver:
         force: bool = False,
         settle: bool = False,
         signalled: threading.Event | None = None,
+        let_go: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle`: only brings Spark's log up to what Kafka has, wanted or not, and ends. `signalled`: tells it to stop."""
+        """`settle`: only brings Spark's log up to what Kafka has, wanted or not, and ends. `signalled`: tells it to stop.
+
+        `let_go`: called when the query has ended for good, before the lease does, as another may have the checkpoint then.
+        """
+        self._let_go = let_go
         self._settle = settle
         self._settings = settings
         self._name = name
@@ -86,6 +91,7 @@ class Driver:
         self._error: str | None = None
         self._query: Query | None = None
         self._jvm_pid = 0
+        self._spark_ended = False
         self._heap: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._lag: Callable[[], int | None] = lambda: None
         self._tries: dict[int, int] = {}
@@ -113,11 +119,13 @@ class Driver:
         except Superseded as error:
             log.error("%s", error)
             self._state = "superseded"
+            self._end_spark()
             return Refused.exit_code
         except Exception as error:
             self._error = cause(error) + (f"; {error.fix}" if isinstance(error, SwitchyardError) and error.fix else "")
             self._state = "failed"
             log.error("%s failed: %s", self._name, self._error, exc_info=not isinstance(error, SwitchyardError))
+            self._end_spark()
             self._end_lease()
             return error.exit_code if isinstance(error, SwitchyardError) else 1
         finally:
@@ -236,7 +244,10 @@ class Driver:
         self._by_hand(query, f"while meeting {order.other}", align)
 
     def _by_hand(self, query: Query, what: str, work: Callable[[], None]) -> None:
-        """Does `work` on the query, which doesn't run by itself meanwhile, and goes on; trouble is handled as any other, and then it is tried again."""
+        """Does `work` on the query, which doesn't run by itself meanwhile, and goes on.
+
+        Trouble is handled as any other, and then it is tried again.
+        """
         try:
             work()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
@@ -275,8 +286,13 @@ class Driver:
             self._query.pause()
             self._member.close()
         self._state = state
+        self._end_spark()
         self._end_lease()
         log.info("%s: %s at batch %s", self._name, state, _batch(self._query.sink.last) if self._query else "none")
+
+    def _end_spark(self) -> None:
+        self._spark_ended = True
+        self._let_go()
 
     def _end_lease(self) -> None:
         try:
@@ -508,10 +524,10 @@ class Driver:
     def _heartbeat(self) -> Heartbeat:
         query = self._query
         last = query.sink.last if query else None
-        report = query.last_progress() if query else {}
+        report = query.last_progress() if query and not self._spark_ended else {}
         # Spark's own of it has what the sink waits at the end of a batch
         batch_s = query.sink.batch_s if query else 0.0
-        used, limit = self._heap() if self._state != "failed" else (0, 0)
+        used, limit = self._heap() if not self._spark_ended else (0, 0)
         return Heartbeat(
             release=self._name,
             generation=query.sink.target.generation if query else 0,
@@ -603,7 +619,12 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: signalled.set())
     try:
         driver = Driver(
-            get_settings(), options.release, force=options.force, settle=options.settle, signalled=signalled
+            get_settings(),
+            options.release,
+            force=options.force,
+            settle=options.settle,
+            signalled=signalled,
+            let_go=end_session,
         )
         code = driver.run()
     except SwitchyardError as error:

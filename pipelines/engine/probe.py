@@ -45,7 +45,7 @@ def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> di
     # what a function hands to Python workers is imported there by name
     send_code(spark, path)
     try:
-        result = _run(spark, app, values)
+        result = run_on_nothing(spark, app, values)
         return {
             "app": name,
             "module": module,
@@ -64,7 +64,8 @@ def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> di
         spark.stop()
 
 
-def _run(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
+def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
+    """The app's result on empty frames, after it has run as a stream on an empty folder. Raises as `probe` does."""
     schemas = {name: input_schema(source) for name, source in app.inputs.items()}
     empty = {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
     try:

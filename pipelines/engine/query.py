@@ -30,6 +30,7 @@ from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import ReleaseSpec
+from pipelines.model.switch import merged
 from pipelines.settings import Settings
 
 log = logging.getLogger("switchyard.driver")
@@ -176,7 +177,7 @@ class Query:
     def _led_to(self, target: SourcePosition, check: Callable[[], None]) -> bool:
         """Has the query that rests run one batch to `target` and rest again. False: it can't be led there."""
         here = self.sink.position
-        end = SourcePosition(sources={s: {**o, **target.sources.get(s, {})} for s, o in here.sources.items()})
+        end = merged(here, target)
         # a batch without input, or one that Spark might cut in two, has to be planned by hand: of a limit that is just reached,
         # its shares, rounded down, leave a record
         gate = self._gate

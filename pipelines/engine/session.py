@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -20,6 +21,7 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 _LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
+_END_S = 10
 
 
 def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = False) -> dict[str, str]:
@@ -125,6 +127,23 @@ def _yield_session(conf: dict[str, str], nice: int) -> None:
     # without autogroups there is nobody to tell
     with suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+
+
+def end_session() -> None:
+    """Ends the JVM of this process, if it has one, and returns when it is gone.
+
+    Left to itself it outlives this process by a moment, and may upload a snapshot into a checkpoint that is another's by then.
+    """
+    proc = SparkContext._gateway.proc if SparkContext._gateway is not None else None
+    if proc is None:
+        return
+    # by its own hooks, which delete what it has in the temporary folders
+    proc.terminate()
+    try:
+        proc.wait(_END_S)
+    except TimeoutExpired:
+        proc.kill()
+        proc.wait()
 
 
 def send_code(spark: SparkSession, path: Path) -> None:

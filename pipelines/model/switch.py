@@ -89,7 +89,7 @@ def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
     nothing.
     Raises PastTheMark if `at` has gone past on a partition, or stands there by another way.
     """
-    goal = _merged(at.position, mark.boundary.position)
+    goal = merged(at.position, mark.boundary.position)
     if not goal.dominates(at.position):
         raise _past(mark, at, mark.boundary.position)
     if mark.boundary.settled:
@@ -100,8 +100,8 @@ def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
         if at.position == goal:
             return []
         return [Step(goal)]
-    before = _merged(at.position, mark.boundary.previous)
-    if at.position == goal and at.previous is not None and _merged(at.previous, mark.boundary.previous) == at.previous:
+    before = merged(at.position, mark.boundary.previous)
+    if at.position == goal and at.previous is not None and merged(at.previous, mark.boundary.previous) == at.previous:
         return []
     if at.position == before:
         return [Step(goal, no_data=before == goal)]
@@ -110,7 +110,7 @@ def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
     return [Step(before), Step(goal, no_data=before == goal)]
 
 
-def _merged(own: SourcePosition, other: SourcePosition) -> SourcePosition:
+def merged(own: SourcePosition, other: SourcePosition) -> SourcePosition:
     """`other`'s offsets for the sources that both have; what only `own` has stays where it is."""
     return SourcePosition(sources={s: {**offsets, **other.sources.get(s, {})} for s, offsets in own.sources.items()})
 

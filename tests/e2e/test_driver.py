@@ -102,6 +102,11 @@ def records(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | 
     return found
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started itself and that still run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @dataclass
 class Words:
     """The release that the first tests share."""
@@ -270,7 +275,13 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
 
 def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: Settings, words: Words) -> None:
     words.run()
+    jvm = children(words.process.pid)
+    assert jvm
     words.process.send_signal(signal.SIGTERM)
+    registry = words.context.registry
+    until("the lease has ended", lambda: registry.state().releases[WORDS].lease_ended, 90, poll_s=0.005)
+    # by then nothing may write to what is another's
+    assert not [pid for pid in jvm if Path(f"/proc/{pid}").exists()]
     assert words.process.wait(90) == 0
     before = committed(settings, WORDS)
     folder = release_folder(settings, WORDS)

@@ -15,7 +15,7 @@ from orchestration.operations.reprocess import diff
 from pipelines.engine.gate import Gate
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
-from tests.reset.world import World, world_of
+from tests.reset.world import World, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 @pytest.fixture
 def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2})
-    with world_of(settings, spark, "windowed", tmp_path) as made:
-        made.make_live()
+    with live_world(broker, spark, "windowed", tmp_path) as made:
         yield made
 
 

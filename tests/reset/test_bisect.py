@@ -17,7 +17,7 @@ from orchestration.operations.positions import one_record
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
-from tests.reset.world import PARTITIONS, POISON, World, following, world_of
+from tests.reset.world import PARTITIONS, POISON, World, following, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,9 +54,7 @@ def test_a_record_that_can_not_be_read_is_refused(text: str) -> None:
 
 @pytest.fixture
 def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2})
-    with world_of(settings, spark, "poisoned", tmp_path) as made:
-        made.make_live()
+    with live_world(broker, spark, "poisoned", tmp_path) as made:
         yield made
 
 

@@ -14,7 +14,7 @@ from pipelines.engine.checkpoint import forget
 from pipelines.errors import Refused
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import World, ends, following, reader_of, world_of
+from tests.reset.world import World, ends, following, live_world, reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,9 +27,7 @@ MIDDLE = Target(kind="offset", text="--to-offset 60", number=60)
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 150})
-    with world_of(settings, spark, request.param, tmp_path) as made:
-        made.make_live()
+    with live_world(broker, spark, request.param, tmp_path, max_records_per_batch=150) as made:
         yield made
 
 

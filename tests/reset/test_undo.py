@@ -35,7 +35,7 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Holder, Opened, Staged
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import START_MS, Following, World, ends, following, world_of
+from tests.reset.world import START_MS, Following, World, ends, following, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,16 +51,10 @@ class Killed(BaseException):
     """An operator's process is gone: nothing of it runs any more."""
 
 
-@pytest.fixture(scope="module")
-def settings(broker: Settings) -> Settings:
-    return broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 120})
-
-
 @pytest.fixture
-def world(request: pytest.FixtureRequest, settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     """A live release, of an app that counts where a test names no other."""
-    with world_of(settings, spark, getattr(request, "param", "count"), tmp_path) as made:
-        made.make_live()
+    with live_world(broker, spark, getattr(request, "param", "count"), tmp_path, max_records_per_batch=120) as made:
         yield made
 
 

@@ -13,7 +13,7 @@ from pipelines.engine.checkpoint import newest_folder
 from pipelines.errors import Refused
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import World, ends, following, world_of
+from tests.reset.world import World, ends, following, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,9 +26,7 @@ LATEST = Target(kind="latest", text="--to-latest")
 @pytest.fixture
 def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     """A live count that is stopped, its last batch not in Spark's log."""
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2})
-    with world_of(settings, spark, "count", tmp_path) as made:
-        made.make_live()
+    with live_world(broker, spark, "count", tmp_path) as made:
         made.produce(20)
         made.settle()
         made.stop()

@@ -387,5 +387,14 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
             drivers.end()
 
 
+@contextmanager
+def live_world(broker: Settings, spark: Any, kind: str, folder: Path, **changes: Any) -> Iterator[World]:
+    """A live release of an app of `kind`, whose batches follow at once."""
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, **changes})
+    with world_of(settings, spark, kind, folder) as world:
+        world.make_live()
+        yield world
+
+
 def ends(settings: Settings, topic: str) -> dict[int, int]:
     return dict(end_offsets(settings, [topic])[topic])

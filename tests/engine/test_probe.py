@@ -1,0 +1,72 @@
+"""What an author is told of a function that can't run, before anything of it is staged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from pipelines.engine.probe import run_on_nothing
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.model import AppendStream, Json, Stream
+from pipelines.model.app import App
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+Body = Callable[..., Any]
+
+
+def app_of(body: Body, *inputs: str) -> App:
+    """An app `odd` whose function is `body` of its inputs, each with the columns of a trade."""
+    source = Stream(topic="odd-input", key="ticker string", value=Json("price double"))
+    return App(
+        name="odd",
+        inputs=dict.fromkeys(inputs, source),
+        result=AppendStream(key=("ticker",)),
+        function=lambda settings, **given: body(**given),
+    )
+
+
+def renamed(trades: DataFrame) -> DataFrame:
+    return trades.select("ticker", "price")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (lambda trades: trades.schema["prices"], BadUsage, ["the function of app odd raises on empty input", "KeyError", "prices"]),
+        (lambda trades: "rows", BadUsage, ["app odd returned str, not a DataFrame"]),
+        (lambda trades: trades.select("price"), BadUsage, ["lacks the key column ticker", "it has price"]),
+        (lambda trades: trades.select("ticker", "size"), BadUsage, ["raises on empty input", "`size`"]),
+        (lambda trades: trades.groupBy("ticker").count(), BadUsage, ["can't run as a stream without end"]),
+        (lambda trades: trades.select("ticker", F.rand().alias("r")), Refused, ["is not deterministic"]),
+        (
+            lambda trades: renamed(trades.unionAll(trades)),
+            BadUsage,
+            ["reads its input trades 2 times", "another input on the same topic"],
+        ),
+    ],
+    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "twice"],
+)  # fmt: skip
+def test_a_function_that_can_not_run_is_found_on_empty_frames(
+    spark: SparkSession, body: Body, kind: type[SwitchyardError], words: list[str]
+) -> None:
+    with pytest.raises(kind) as refusal:
+        run_on_nothing(spark, app_of(body, "trades"), {})
+    said = f"{refusal.value.what}; {refusal.value.fix}"
+    assert [word for word in words if word not in said] == [], said
+
+
+def test_an_input_that_is_not_read_is_named(spark: SparkSession) -> None:
+    with pytest.raises(BadUsage, match="does not read its input orders"):
+        run_on_nothing(spark, app_of(lambda trades, orders: renamed(trades), "trades", "orders"), {})
+
+
+def test_what_can_run_is_run(spark: SparkSession) -> None:
+    both = app_of(lambda trades, orders: renamed(trades.unionAll(orders)), "trades", "orders")
+    assert run_on_nothing(spark, both, {}).columns == ["ticker", "price"]
