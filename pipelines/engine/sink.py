@@ -56,7 +56,8 @@ class Sink:
     """Spark's foreachBatch function and the driver's hand on it.
 
     `serialise` makes the batch's rows key, value and source; `metrics` asks Spark about the batch that just ran;
-    `admit` raises where a newer driver has the release.
+    `admit` raises where a newer driver has the release; `onward` is called when a batch has ended and all that come may run,
+    while Spark waits.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Sink:
         serialise: Callable[[DataFrame], DataFrame],
         metrics: Callable[[], BatchMetrics],
         admit: Callable[[], None] = lambda: None,
+        onward: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.target = target
@@ -76,6 +78,7 @@ class Sink:
         self._serialise = serialise
         self._metrics = metrics
         self._admit = admit
+        self._onward = onward
         self._clock = clock
         self._lock = threading.RLock()
         # guards what Spark's thread and the driver's say to each other; taken after the lock, never before it
@@ -142,9 +145,11 @@ class Sink:
             self.failure = None
 
     def hold(self) -> SourcePosition | None:
-        """Lets no batch begin but one that is planned, without waiting for it. Returns where the release stands at the
-        latest when that is at its end; None before the first one.
+        """Lets no batch begin but one that is planned, and holds its end, without waiting for it. Returns where the release
+        stands at the latest when that is at its end; None before the first one.
         """
+        # first: a batch that is at its end now must not get away
+        self.rest()
         self._budget = 0
         self._hurry.set()
         # after that: a batch that may end still was planned before
@@ -288,6 +293,8 @@ class Sink:
         try:
             self._run(rows, batch_id)
             self.batch_s = self._clock() - began
+            if self._budget is None:
+                self._go_onward(batch_id)
             # committed, and not under the lock: whoever wants the boundary gets it
             if self._budget is None and self._every_s > 0:
                 self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
@@ -323,6 +330,13 @@ class Sink:
                 self._ended = max(self._ended, batch_id)
                 if self._budget is not None and batch_id > done:
                     self._budget = max(0, self._budget - 1)
+
+    def _go_onward(self, batch_id: int) -> None:
+        try:
+            self._onward()
+        except BaseException as error:
+            self.failure = (batch_id + 1, error)
+            raise
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         if not self._writer.connected:

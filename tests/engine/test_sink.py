@@ -180,6 +180,11 @@ class World:
             assert time.monotonic() < deadline
             time.sleep(0.005)
 
+    def comes_to_rest(self) -> None:
+        """Waits for that, and shuts the sink."""
+        self.comes(lambda: self.sink.at_rest)
+        self.sink.shut()
+
     @contextmanager
     def under_way(self, number: int, *rows: tuple[str, str | None]) -> Iterator[None]:
         """While the body runs, so does batch `number`."""
@@ -300,8 +305,9 @@ def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: W
     world.run(0, ("a", "1"))
     assert world.sink.hold() == SourcePosition(sources={"trades": {0: 10}})
     world.sink.open()
-    with world.under_way(1, ("a", "2")):
+    with ThreadPoolExecutor(1) as pool, world.under_way(1, ("a", "2")):
         assert world.sink.hold() == SourcePosition(sources={"trades": {0: 20}})
+        pool.submit(world.comes_to_rest)
     # the batch under way is written, the next one may not begin, not even as many as a budget would allow
     assert len(world.writer.progress) == 2
     for number in (2, 2):
@@ -317,7 +323,6 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
         batch = pool.submit(world.run, 0, ("a", "1"))
         world.comes(lambda: sink.last is not None)
         assert sink.hold() == SourcePosition(sources={"trades": {0: 10}})
-        sink.rest()
         world.comes(lambda: sink.at_rest)
         assert not batch.done()
         # one more, which is held again
@@ -340,7 +345,6 @@ def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: W
     world.run(0, ("a", "1"))
     world.plan(1, 20)
     assert sink.hold() == SourcePosition(sources={"trades": {0: 20}})
-    sink.rest()
     assert sink.comes_to_rest
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 1, ("a", "2"))
