@@ -23,6 +23,7 @@ from pipelines.engine.causes import cause
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
+from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
@@ -179,7 +180,18 @@ class Driver:
         self._watch_memory(spark)
         writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
         query = Query(
-            spark, self._settings, app, spec, target, Checkpoint(path, inputs), writer, self._admit, self._batch_records
+            spark,
+            self._settings,
+            app,
+            spec,
+            target,
+            Checkpoint(path, inputs),
+            writer,
+            self._admit,
+            self._batch_records,
+            all_at_once
+            if app.watermark is None
+            else by_time(self._settings, inputs, self._batch_records, self._free_until),
         )
         query.sink.connect()
         self._query = query
@@ -191,7 +203,7 @@ class Driver:
     def _loop(self) -> None:
         query = self._need_query()
         state = self._check()
-        self._limit(query, self._wants(query))
+        query.sink.limit(self._free_until())
         if state.standing_align(self._name) is None:
             self._start(query)
         while True:
@@ -209,7 +221,7 @@ class Driver:
                 # a batch has ended well since: that trouble is over
                 self._error, self._outages = None, 0
             wanted = self._wants(query)
-            self._limit(query, wanted)
+            query.sink.limit(self._free_until())
             if wanted is not None and self._at_limit(query, wanted):
                 self._go_to(query, wanted)
             elif not query.active:
@@ -278,8 +290,20 @@ class Driver:
         return state
 
     def _start(self, query: Query) -> None:
-        query.start()
-        self._state = "running"
+        try:
+            query.start()
+        except (KafkaException, OutcomeUnknown, Unavailable) as error:
+            # no longer at rest, if it was: it is started again as one that has stopped
+            query.pause()
+            self._wait_out("before it goes on", error)
+        except (Superseded, _Stop):
+            raise
+        except Exception:
+            # what the query has failed with is taken up at the next turn
+            if query.error() is None:
+                raise
+        else:
+            self._state = "running"
 
     def _to_rest(self, state: str) -> None:
         if self._query is not None:
@@ -309,7 +333,7 @@ class Driver:
         """
         error = query.error()
         if error is None:
-            query.start()
+            self._start(query)
             return
         if isinstance(error, Superseded):
             raise error
@@ -335,7 +359,7 @@ class Driver:
         order = self._check().standing_align(self._name)
         self._restarted_at = time.time()
         if order is None or self._met(order):
-            query.start()
+            self._start(query)
 
     def _wait_out(self, what: str, error: BaseException) -> None:
         """Waits before Kafka is asked again, longer each time."""
@@ -368,8 +392,10 @@ class Driver:
         passed = self._may_pass and query.sink.position.dominates(wanted.boundary.position)
         return None if passed else wanted
 
-    def _limit(self, query: Query, wanted: Mark | None) -> None:
-        query.sink.limit(free_until(wanted) if wanted is not None else None)
+    def _free_until(self) -> SourcePosition | None:
+        """How far batches of the query's own may go; None: as far as they come."""
+        wanted = self._wants(self._need_query())
+        return free_until(wanted) if wanted is not None else None
 
     def _at_limit(self, query: Query, wanted: Mark) -> bool:
         """Whether the next batch would go past what may be read by batches of the query's own."""
@@ -402,7 +428,7 @@ class Driver:
             else:
                 query.sink.announce(reached=wanted.op)
         except BaseException:
-            self._limit(query, wanted)
+            query.sink.limit(self._free_until())
             raise
         log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
         if release.bounded:
@@ -537,7 +563,7 @@ class Driver:
             at_ms=now_ms(),
             state=self._state,
             batch_id=last.boundary.batch_id if last else -1,
-            behind_records=_behind(report),
+            behind_records=None if query and query.is_bounded(report.get("batchId", -1)) else _behind(report),
             lag_records=self._lag(),
             input_records_per_s=_rate(report, "inputRowsPerSecond"),
             processed_records_per_s=last.batch.rows_in / batch_s

@@ -23,12 +23,14 @@ from pipelines.engine.frames import (
     serialised,
 )
 from pipelines.engine.gate import Gate
+from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.sink import Sink, Target
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
 from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Boundary
 from pipelines.model.registry import ReleaseSpec
 from pipelines.model.switch import merged
 from pipelines.settings import Settings
@@ -44,6 +46,7 @@ class Query:
     def __init__(
         self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Target,
         checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None], batch_records: int,
+        portion: Portion,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._settings = settings
@@ -53,6 +56,9 @@ class Query:
         self._query: Any = None
         self._gate: Gate | None = None
         self._batch_records = batch_records
+        self._portion = portion
+        # the last batch that has an end of ours
+        self._bounded = -1
         self._started = threading.Event()
         self.sink = Sink(
             target,
@@ -61,6 +67,7 @@ class Query:
             serialise=lambda rows: serialised(app, rows),
             metrics=self._metrics,
             admit=admit,
+            onward=self._after_batch,
         )
         frames = {
             name: observed(
@@ -77,10 +84,12 @@ class Query:
     def start(self, batches: int | None = None) -> None:
         """Starts the query: endless, or for so many new batches. One that rests goes on."""
         if self._rests:
-            if batches is None and self._gate is not None and self._moved(self._gate.open):
+            if batches is None and self._gate is not None and self._moved(self._onward):
                 self.sink.release(None)
                 return
             self.pause()
+        if batches is None:
+            self._set_out()
         self._gate = None
         self._started.clear()
         self.sink.open(batches)
@@ -94,6 +103,52 @@ class Query:
             .start()
         )
         self._started.set()
+
+    def _set_out(self) -> None:
+        """Has the query begin with a portion of history, where there is one: Spark plans before anyone could tell it."""
+        end = self._portion(self.sink.position)
+        if end is None:
+            return
+        if self._checkpoint.last_planned() is None:
+            # a plan to change: that of a batch that must not run
+            self.start(0)
+            while self.active:
+                time.sleep(_POLL_S)
+        self.catch_up()
+        if self._checkpoint.last_planned() is not None:
+            self._bounded = self._checkpoint.plan_next(end)
+
+    def _after_batch(self) -> None:
+        """Has the next batch read a portion of history, if there is one. A batch that wasn't full has left nothing."""
+        self._started.wait(30)
+        last = self.sink.last
+        if last is None or self.is_bounded(last.boundary.batch_id) or self._full(last.boundary):
+            self._onward()
+
+    def _full(self, boundary: Boundary) -> bool:
+        return boundary.previous is None or (
+            boundary.position.records_since(boundary.previous) >= self._batch_records // 2
+        )
+
+    def _onward(self) -> None:
+        """Has Spark's sources end where the next portion of history does; else they read what comes. Spark must wait."""
+        end = self._portion(self.sink.position)
+        if end is not None:
+            if self._gate is None:
+                self._make_gate()
+            self._close(end)
+        elif self._gate is not None:
+            self._gate.open()
+
+    def _close(self, end: SourcePosition) -> None:
+        assert self._gate is not None
+        last = self.sink.last
+        self._bounded = last.boundary.batch_id + 1 if last else 0
+        self._gate.close(end)
+
+    def is_bounded(self, batch_id: int) -> bool:
+        """Whether Spark was told where batch `batch_id` ends at the latest: its report then doesn't tell of what lies behind that."""
+        return batch_id <= self._bounded
 
     @property
     def active(self) -> bool:
@@ -183,7 +238,7 @@ class Query:
         gate = self._gate
         if gate is None or not end.dominates(here) or not 0 < end.records_since(here) < self._batch_records:
             return False
-        if not self._moved(lambda: gate.close(end)):
+        if not self._moved(lambda: self._close(end)):
             return False
         self.sink.release(1)
         while self.active and not self.sink.at_rest:
@@ -196,6 +251,7 @@ class Query:
 
     def run_first(self, check: Callable[[], None]) -> None:
         """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""
+        self._set_out()
         self.start(1)
         while self.active and not self.sink.begun:
             check()

@@ -95,11 +95,13 @@ def first_offsets(
     return _list(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
 
 
-def offsets_at(settings: Settings, topics: Iterable[str], at_ms: int) -> dict[str, dict[int, int]]:
+def offsets_at(
+    settings: Settings, topics: Iterable[str], at_ms: int, *, client: AdminClient | None = None
+) -> dict[str, dict[int, int]]:
     """Topic -> partition -> offset of the first record at or after `at_ms`, milliseconds since the epoch, by its
     timestamp. A partition without such a record is left out.
     """
-    client = own(settings, None)
+    client = own(settings, client)
     partitions = _partitions(settings, topics, client)
     found = _list(settings, {p: OffsetSpec.for_timestamp(at_ms) for p in partitions}, committed=True, client=client)
     return {topic: {p: o for p, o in offsets.items() if o >= 0} for topic, offsets in found.items()}

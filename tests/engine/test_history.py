@@ -1,0 +1,197 @@
+"""History whose partitions are of different times: nothing of it is late that was in time when it came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.operations import release as rel
+from pipelines.kafka.client import producer
+from pipelines.kafka.progress import progress_history
+from pipelines.model.history import Look, portion
+from pipelines.model.positions import SourcePosition
+from pipelines.model.reset import Target
+from pipelines.settings import Settings
+from tests.reset.world import START_MS, World, world_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELAY_MS = 10_000
+NOW_MS = 2_000_000
+History = list[list[int]]
+histories = st.lists(st.lists(st.integers(0, NOW_MS - 1), max_size=60).map(sorted), min_size=1, max_size=4)
+
+
+def at(*offsets: int) -> SourcePosition:
+    return SourcePosition(sources={"trades": dict(enumerate(offsets))})
+
+
+def end_of(history: History) -> SourcePosition:
+    return at(*map(len, history))
+
+
+def look_in(history: History) -> Look:
+    """As Kafka answers: the first record at or after a time; of a partition without one, nothing."""
+
+    def look(ms: int) -> SourcePosition:
+        found = {
+            p: next(o for o, t in enumerate(times) if t >= ms) for p, times in enumerate(history) if times[-1:] >= [ms]
+        }
+        return SourcePosition(sources={"trades": found})
+
+    return look
+
+
+def times_between(history: History, before: SourcePosition, after: SourcePosition) -> list[int]:
+    return [
+        t
+        for p, times in enumerate(history)
+        for t in times[before.sources["trades"][p] : after.sources["trades"][p]]
+    ]  # fmt: skip
+
+
+def portions(history: History, begin: SourcePosition, records: int, now_ms: int = NOW_MS) -> list[SourcePosition]:
+    found = [begin]
+    while (end := portion(found[-1], end_of(history), look_in(history), now_ms, records)) is not None:
+        found.append(end)
+    return found
+
+
+def late(history: History, ends: list[SourcePosition]) -> int:
+    """Records that are behind the watermark when their batch begins, of batches that end there."""
+    count, newest = 0, -(10**9)
+    for before, after in pairwise(ends):
+        batch = times_between(history, before, after)
+        count += sum(t < newest - DELAY_MS for t in batch)
+        newest = max([newest, *batch])
+    return count
+
+
+@given(histories, st.integers(1, 30))
+def test_portions_lead_to_the_last_one_and_nothing_in_them_is_late(history: History, records: int) -> None:
+    begin, end = at(*[0] * len(history)), end_of(history)
+    ends = portions(history, begin, records)
+    for before, after in pairwise(ends):
+        assert after.dominates(before) and after != before and end.dominates(after)
+        # more than was asked for only where times don't tell records apart
+        alone = len(set(times_between(history, before, after))) == 1
+        assert after.records_since(before) <= records or alone
+    # what is left is one batch
+    assert end.records_since(ends[-1]) <= records
+    assert late(history, [*ends, end]) == 0
+
+
+@given(histories, st.integers(5, 30))
+def test_portions_are_nine_tenths_full_or_as_full_as_their_times_allow(history: History, records: int) -> None:
+    begin, end = at(*[0] * len(history)), end_of(history)
+    for before, after in pairwise(portions(history, begin, records)):
+        following = min(times_between(history, after, end))
+        with_it = sum(t <= following for t in times_between(history, before, end))
+        assert after.records_since(before) >= 0.9 * records or with_it > records
+
+
+def test_few_questions_are_asked_where_records_lie_evenly() -> None:
+    times = list(range(0, NOW_MS, 20))
+    history, asked = [times, times], []
+
+    def look(ms: int) -> SourcePosition:
+        asked.append(ms)
+        return at(*[min(-(-ms // 20), len(times))] * 2)
+
+    assert portion(at(0, 0), end_of(history), look, NOW_MS, 10_000) is not None
+    assert len(asked) <= 4
+
+
+def test_a_portion_goes_on_from_where_the_release_stands() -> None:
+    times = list(range(0, 1000, 10))
+    ends = portions([times, times], at(50, 20), 30)
+    # first the one that is behind
+    assert ends[1].sources["trades"][0] == 50 and ends[1].sources["trades"][1] > 40
+
+
+def test_what_is_dated_in_the_future_is_in_no_portion() -> None:
+    times = list(range(0, 1000, 10))
+    assert portions([times, times], at(0, 0), 1000, now_ms=500)[-1] == at(0, 0)
+    assert portions([times, times], at(0, 0), 120, now_ms=500)[-1] == at(50, 50)
+    assert portion(at(50, 50), at(100, 100), look_in([times, times]), 500, 30) is None
+
+
+@contextmanager
+def skewed(broker: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
+    """A windowed count, staged; its input is 200 s more in the first partition, in the second only the last 10 of them."""
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    with world_of(settings, spark, "windowed", folder) as world:
+        produce(world, range(400))
+        yield world
+
+
+def produce(world: World, numbers: range) -> None:
+    client = producer(world.settings)
+    last = numbers[-20:]
+    for partition, number in [*((0, n) for n in numbers), *((1, n) for n in last)]:
+        value = json.dumps({"n": number})
+        client.produce(world.topic, value, f"k{number % 7}", timestamp=START_MS + number * 500, partition=partition)
+    assert client.flush(30) == 0
+
+
+def nothing_is_late(world: World) -> None:
+    world.settle()
+    assert world.result() == world.expected({})
+    batches = progress_history(world.settings, world.name)
+    assert batches[-1].total.late_dropped == 0
+    assert max(p.batch.rows_in for p in batches) <= 100
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_a_partition_that_holds_only_recent_data_makes_nothing_late(
+    broker: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    with skewed(broker, spark, tmp_path) as world:
+        world.start()
+        rel.wait_ready(world.context, world.name, for_s=0.1, timeout_s=120)
+        # ready is who has read all of it
+        newest = progress_history(world.settings, world.name)[-1]
+        assert newest.total.rows_in == len(world.records())
+        nothing_is_late(world)
+        # and it goes on by itself
+        world.produce(20)
+        world.settle()
+        assert progress_history(world.settings, world.name)[-1].total.rows_in == len(world.records())
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_nor_does_it_where_the_release_was_stopped_in_between_or_away_for_long(
+    broker: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    with skewed(broker, spark, tmp_path) as world:
+        world.start()
+        world.until("it has not begun", lambda: len(progress_history(world.settings, world.name)) > 1)
+        world.stop()
+        read = progress_history(world.settings, world.name)[-1].total.rows_in
+        assert read < len(world.records())
+        world.start()
+        nothing_is_late(world)
+        world.stop()
+        produce(world, range(400, 800))
+        world.start()
+        nothing_is_late(world)
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_nor_does_a_reset_to_the_beginning(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
+    with skewed(broker, spark, tmp_path) as world:
+        world.make_live()
+        world.reset(Target(kind="earliest", text="--to-earliest"), stop=True)
+        nothing_is_late(world)
