@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
@@ -11,6 +12,7 @@ from pipelines.errors import Refused
 from pipelines.kafka.client import admin, failure, own
 from pipelines.settings import Settings
 
+_POLL_S = 0.02
 DAY_MS = 24 * 3600 * 1000
 # longer than the longest operation, or "as of the cut" is compacted away under it
 COMPACTION_LAG_MS = 7 * DAY_MS
@@ -99,4 +101,8 @@ def delete_topics(settings: Settings, names: Iterable[str]) -> list[str]:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise failure(settings, error.args[0], topic=name) from error
+    # the controller has answered; brokers know a moment later
+    deadline = time.monotonic() + settings.request_timeout_s
+    while topic_names(settings, client=client) & set(deleted) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     return deleted
