@@ -13,7 +13,7 @@ from pipelines.model.registry import ReleaseSpec
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 # Samples lie in a registry entry. Kafka takes no record over 1 MB: a diff would fail when all else of it is done; and every
 # command, driver and follower reads the entry from then on, so it is a quarter of that. The rest of it is far less.
@@ -104,21 +104,49 @@ def compare(
 ) -> Comparison:
     """Counts by class over a fold that `write_fold` wrote; `tolerance`: relative, for floating-point columns."""
     from pyspark.sql import functions as F
+
+    rows = spark.read.parquet(str(path))
+    # each question is a job of its own; where this one finds nothing, there is nothing more to ask
+    sides = rows.agg(
+        F.count_if(F.col("new_value").isNull()).alias("only_live"),
+        F.count_if(F.col("live_value").isNull()).alias("only_new"),
+        F.count_if(F.col("live_value") != F.col("new_value")).alias("differing"),
+        F.count(F.lit(1)).alias("total"),
+    ).collect()[0]
+    changed, columns = 0, dict[str, int]()
+    picked: list[Row] = []
+    if sides["differing"]:
+        changed, columns, picked = _changed(rows, live_ddl, new_ddl, tolerance, samples)
+    if sides["only_live"] + sides["only_new"] and len(picked) < samples:
+        one = rows.where("live_value is null or new_value is null").orderBy("key").limit(samples - len(picked))
+        picked += one.select("key", "live_value", "new_value").collect()
+    return Comparison(
+        only_live=sides["only_live"],
+        only_new=sides["only_new"],
+        changed=changed,
+        identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
+        columns=columns,
+        samples=fitting({"key": _json(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked),
+    )
+
+
+def _changed(
+    rows: DataFrame, live_ddl: str, new_ddl: str, tolerance: float, samples: int
+) -> tuple[int, dict[str, int], list[Row]]:
+    """How many keys of both differ by more than `tolerance`, in how many each column does, and the first of them."""
+    from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType
 
     from pipelines.engine.frames import ddl_columns
 
-    rows = spark.read.parquet(str(path))
     live_fields = {f.name: f for f in ddl_columns(live_ddl).fields}
     both = [f for f in ddl_columns(new_ddl).fields if f.name in live_fields]
 
     def side(name: str, ddl: str) -> Any:
         return F.from_json(F.col(f"{name}_value"), ddl_columns(ddl)).alias(name)
 
-    differing = rows.where("live_value is not null and new_value is not null and live_value <> new_value")
-    parsed = differing.select(
-        "identity", "key", "live_value", "new_value", side("live", live_ddl), side("new", new_ddl)
-    )
+    differing = rows.where("live_value <> new_value")
+    parsed = differing.select("key", "live_value", "new_value", side("live", live_ddl), side("new", new_ddl))
     flags = []
     for f in both:
         mine, theirs = F.col(f"live.`{f.name}`"), F.col(f"new.`{f.name}`")
@@ -127,32 +155,16 @@ def compare(
             close = F.abs(mine - theirs) <= tolerance * F.greatest(F.abs(mine), F.abs(theirs))
             differs = differs & ~F.coalesce(close, F.lit(False))
         flags.append(differs.alias(f"d_{f.name}"))
-    one_sided = {f.name for f in ddl_columns(new_ddl).fields} ^ set(live_fields)
-    flagged = parsed.select("key", "live_value", "new_value", *flags)
-    any_flag = F.lit(bool(one_sided))
+    any_flag = F.lit({f.name for f in ddl_columns(new_ddl).fields} != set(live_fields))
     for f in both:
         any_flag = any_flag | F.col(f"`d_{f.name}`")
-    changed_rows = flagged.where(any_flag)
-    sums = [F.coalesce(F.sum(F.col(f"`d_{f.name}`").cast("long")), F.lit(0)).alias(f.name) for f in both]
-    counted = changed_rows.agg(F.count(F.lit(1)).alias("__changed"), *sums).collect()[0].asDict()
-    changed = int(counted.pop("__changed"))
-    sides = rows.agg(
-        F.coalesce(F.sum(F.expr("case when new_value is null then 1 else 0 end")), F.lit(0)).alias("only_live"),
-        F.coalesce(F.sum(F.expr("case when live_value is null then 1 else 0 end")), F.lit(0)).alias("only_new"),
-        F.count(F.lit(1)).alias("total"),
+    changed = parsed.select("key", "live_value", "new_value", *flags).where(any_flag)
+    counts = changed.agg(
+        F.count(F.lit(1)), *(F.count_if(F.col(f"`d_{f.name}`")).alias(f.name) for f in both)
     ).collect()[0]
-    picked = changed_rows.select("key", "live_value", "new_value").orderBy("key").limit(samples).collect()
-    if len(picked) < samples:
-        one = rows.where("live_value is null or new_value is null").orderBy("key").limit(samples - len(picked))
-        picked += one.select("key", "live_value", "new_value").collect()
-    return Comparison(
-        only_live=sides["only_live"],
-        only_new=sides["only_new"],
-        changed=changed,
-        identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
-        columns={name: int(count) for name, count in counted.items() if count},
-        samples=fitting({"key": _json(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked),
-    )
+    columns = {f.name: int(count) for f, count in zip(both, counts[1:], strict=True) if count}
+    picked = changed.select("key", "live_value", "new_value").orderBy("key").limit(samples).collect()
+    return int(counts[0]), columns, picked
 
 
 def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES) -> tuple[dict[str, Any], ...]:
