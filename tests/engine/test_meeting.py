@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestration.operations import journal
 from orchestration.operations import release as rel
+from orchestration.operations import switch as sw
 from orchestration.operations.reprocess import diff
+from pipelines.engine.checkpoint import newest_folder
 from pipelines.engine.gate import Gate
+from pipelines.engine.lease import take_lease
+from pipelines.engine.query import Query
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
-from tests.reset.world import World, live_world
+from tests.reset.world import World, killed_at, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,9 +52,17 @@ def input_comes(world: World) -> Iterator[None]:
         thread.join(30)
 
 
+def staged_beside(world: World) -> str:
+    """A second version of the same, running."""
+    name = f"{world.app}.v2"
+    world.run(rel.plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(rel.plan_start(world.context, name))
+    return name
+
+
 @pytest.mark.parametrize("led", [True, False])
 def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.MonkeyPatch, led: bool) -> None:
-    context, candidate = world.context, f"{world.app}.v2"
+    context = world.context
     ends: list[SourcePosition] = []
     close = Gate.close
 
@@ -59,8 +73,7 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
         close(gate, end)
 
     monkeypatch.setattr(Gate, "close", closed)
-    world.run(rel.plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
-    world.run(rel.plan_start(context, candidate))
+    candidate = staged_beside(world)
     with input_comes(world):
         rel.wait_ready(context, candidate, lag_records=100, for_s=0.1, timeout_s=120)
         # one that wasn't in a batch when it was asked is stopped for it
@@ -77,3 +90,76 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
         world.until("it doesn't go on", lambda: (p := context.progress(candidate)) and p.boundary.position != behind)
     world.settle()
     assert world.result() == world.expected({})
+
+
+@dataclass
+class Resting:
+    """A release whose query rests for a diff that nobody leads on. `diff`: its id."""
+
+    name: str
+    query: Query
+    diff: str
+
+
+@pytest.fixture
+def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
+    context, queries, rest = world.context, list[Query](), Query.rest
+
+    def rested(query: Query) -> None:
+        queries.append(query)
+        rest(query)
+
+    monkeypatch.setattr(Query, "rest", rested)
+    name = staged_beside(world)
+    with input_comes(world):
+        rel.wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
+        # one that wasn't in a batch when it was asked is stopped for it
+        for _ in range(5):
+            plan = sw.plan_diff(context, name)
+            killed_at(world, plan, 1)
+            world.until("it doesn't pause", lambda op=plan.id: paused_for(world, name) == op)
+            if queries[-1].sink.at_rest:
+                break
+            journal.abandon(context, plan.id)
+        yield Resting(name, queries[-1], plan.id)
+
+
+def paused_for(world: World, name: str) -> str | None:
+    last = world.context.progress(name)
+    return last.paused.op if last is not None and last.paused is not None else None
+
+
+def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resting: Resting) -> None:
+    assert resting.query.sink.at_rest
+    thread, stop = world.drivers.running[resting.name]
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    context = world.context
+    release = context.registry.state().releases[resting.name]
+    assert release.lease_ended
+    last = context.progress(resting.name)
+    assert last is not None and paused_for(world, resting.name) == resting.diff
+    # Spark's log has what Kafka has
+    folder = newest_folder(world.settings, resting.name, release.generation)
+    assert folder is not None and (folder / "commits" / str(last.boundary.batch_id)).exists()
+    journal.abandon(context, resting.diff)
+    world.run(rel.plan_start(context, resting.name))
+    found = diff(context, resting.name)
+    assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0
+
+
+def test_who_rests_and_is_superseded_writes_nothing_more(world: World, resting: Resting) -> None:
+    assert resting.query.sink.at_rest
+    context, (thread, _) = world.context, world.drivers.running[resting.name]
+    before = context.progress(resting.name)
+    take_lease(context.registry, resting.name, force=True)
+    thread.join(30)
+    assert not thread.is_alive() and context.progress(resting.name) == before
+    # its process would have ended
+    resting.query.pause()
+    assert context.progress(resting.name) == before
+    journal.abandon(context, resting.diff)
+    world.run(rel.plan_start(context, resting.name, force=True))
+    found = diff(context, resting.name)
+    assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0

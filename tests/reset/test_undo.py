@@ -35,7 +35,7 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Holder, Opened, Staged
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import START_MS, Following, World, ends, following, live_world
+from tests.reset.world import START_MS, Following, World, ends, following, killed_at, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,10 +45,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 EARLIEST = Target(kind="earliest", text="--to-earliest")
 LATEST = Target(kind="latest", text="--to-latest")
 MIDDLE = Target(kind="offset", text="--to-offset 60", number=60)
-
-
-class Killed(BaseException):
-    """An operator's process is gone: nothing of it runs any more."""
 
 
 @pytest.fixture
@@ -110,7 +106,11 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
     follower.comes_to(world.expected({}))
 
 
-@pytest.mark.parametrize("world", ["windowed", "stateless", "stateful"], indirect=True)
+@pytest.mark.parametrize(
+    "world",
+    ["windowed", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("stateless", "stateful"))],
+    indirect=True,
+)
 def test_windows_and_streams_are_taken_back_too(world: World, follower: Following) -> None:
     done = world.reset(EARLIEST, stop=True)
     world.produce(20)
@@ -346,7 +346,7 @@ def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(
 ) -> None:
     plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
     after = next(n for n, stage in enumerate(plan.stages) if isinstance(stage, GiveBack))
-    killed_at(world, plan, after, monkeypatch)
+    killed_at(world, plan, after)
     rel.abandon(world.context, plan.id)
     shutil.rmtree(release_folder(world.settings, world.name))
     with pytest.raises(Refused, match="gone is its state"):
@@ -451,25 +451,6 @@ def dead_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generations, "this_process", gone)
 
 
-def killed_at(world: World, plan: Plan, stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Applies, or goes on with, a plan's first `stage` stages and no further; nothing is closed or given back."""
-    steps = plan.steps()
-
-    def say(line: str) -> None:
-        if stage < len(steps) and line == steps[stage]:
-            raise Killed
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(journal, "fail", lambda *_: None)
-        patch.setattr(journal, "finish", killed)
-        patch.setattr(rel, "_run_again", lambda *_: None)
-        patch.setattr(generations.Generations, "close", lambda _: None)
-        rel.execute(replace(world.context, say=say), plan)
-
-
 def nobody_else_may(world: World) -> None:
     """While an operation is under way, another request is another one."""
     with pytest.raises(Refused, match="is under way on"):
@@ -496,7 +477,7 @@ def test_killed_after_each_of_its_stages_the_same_command_ends_the_same(
         again = rs.plan_reset(world.context, world.name, request)
         assert again.id == plan.id or stage == 0
         plan = again
-        killed_at(world, plan, stage, monkeypatch)
+        killed_at(world, plan, stage)
         nobody_else_may(world)
     world.run(rs.plan_reset(world.context, world.name, request))
     world.start()
@@ -518,7 +499,7 @@ def test_killed_after_each_of_its_stages_an_undo_is_gone_on_with(
         again = rs.plan_undo(world.context, done.id, stop=True)
         assert again.id == plan.id or stage == 0
         plan = again
-        killed_at(world, plan, stage, monkeypatch)
+        killed_at(world, plan, stage)
         nobody_else_may(world)
     world.run(rs.plan_undo(world.context, done.id, stop=True))
     world.produce(4)
@@ -536,7 +517,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(
     plan = rs.plan_reset(world.context, world.name, request)
     begins = next(n for n, s in enumerate(plan.stages) if type(s).__name__ == "BeginGeneration")
     # before its generation was begun nothing has changed but that it stands still
-    killed_at(world, plan, begins, monkeypatch)
+    killed_at(world, plan, begins)
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 1
     with pytest.raises(Refused, match="has begun nothing"):
@@ -547,7 +528,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(
     follower.comes_to(world.expected({}))
     # after that, its undo goes back
     plan = rs.plan_reset(world.context, world.name, request)
-    killed_at(world, plan, begins + 1, monkeypatch)
+    killed_at(world, plan, begins + 1)
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.produce(4)
@@ -572,7 +553,7 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(
     left_out = range(len(world.sent), len(world.sent) + 4)
     world.produce(4)
     plan = rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep"))
-    killed_at(world, plan, len(plan.stages) - 1, monkeypatch)
+    killed_at(world, plan, len(plan.stages) - 1)
     rel.abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.start()
@@ -595,7 +576,7 @@ def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
     request = rs.Request(target=EARLIEST, output="truncate", stop=True)
     plan = rs.plan_reset(world.context, world.name, request)
     at = next(n for n, stage in enumerate(plan.stages) if type(stage).__name__ == before)
-    killed_at(world, plan, at, monkeypatch)
+    killed_at(world, plan, at)
     rel.abandon(world.context, plan.id)
     assert world.release.generation == 2
     # the old result is there until its consumers have gone on

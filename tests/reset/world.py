@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo.ledger.reader import Record, read
+from orchestration.operations import generations, journal
 from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
@@ -394,6 +395,29 @@ def live_world(broker: Settings, spark: Any, kind: str, folder: Path, **changes:
     with world_of(settings, spark, kind, folder) as world:
         world.make_live()
         yield world
+
+
+class Killed(BaseException):
+    """An operator's process is gone: nothing of it runs any more."""
+
+
+def killed_at(world: World, plan: Plan, stage: int) -> None:
+    """Applies, or goes on with, a plan's first `stage` stages and no further; nothing is closed or given back."""
+    steps = plan.steps()
+
+    def say(line: str) -> None:
+        if stage < len(steps) and line == steps[stage]:
+            raise Killed
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(journal, "fail", lambda *_: None)
+        patch.setattr(journal, "finish", killed)
+        patch.setattr(rel, "_run_again", lambda *_: None)
+        patch.setattr(generations.Generations, "close", lambda _: None)
+        rel.execute(replace(world.context, say=say), plan)
 
 
 def ends(settings: Settings, topic: str) -> dict[int, int]:
