@@ -105,7 +105,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## what docs/runbook.md tells to type; 20 killed drivers, not 8; more resets of each kind of app
+test-long: setup ## what docs/runbook.md tells to type; 20 killed drivers, not 4; more resets of each kind of app
 	@$(BIN)/pytest -m long $(PYTEST)
 
 runbook: setup ## write into docs/runbook.md what its commands print now

@@ -1,6 +1,6 @@
 """Drivers killed at random moments, each in the middle of a transaction, and the ledger afterwards.
 
-8 kills, and 20 of them where there is time, of live and candidate drivers while they hydrate, run and switch, seeded by
+4 kills, and 20 of them where there is time, of live and candidate drivers while they hydrate, run and switch, seeded by
 `SWITCHYARD_KILLS_SEED`. A kill counts only if, with the process dead, Kafka still holds a transaction of it open.
 """
 
@@ -430,7 +430,8 @@ def test_a_table_survives_kills_in_open_transactions(
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kills", [4, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [5])
 def test_a_stream_survives_kills_in_open_transactions(
     settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
 ) -> None:
