@@ -342,7 +342,7 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
 
 
 def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(
-    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+    world: World, follower: Following, dead_holder: None
 ) -> None:
     plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
     after = next(n for n, stage in enumerate(plan.stages) if isinstance(stage, GiveBack))
@@ -461,7 +461,7 @@ def nobody_else_may(world: World) -> None:
 
 @pytest.mark.parametrize("output", ["new", "truncate", "tombstone", "keep"])
 def test_killed_after_each_of_its_stages_the_same_command_ends_the_same(
-    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None, output: Any
+    world: World, follower: Following, dead_holder: None, output: Any
 ) -> None:
     """One reset whose operator is killed after the first stage, the next after the second, and so on to the last."""
     keeps, left_out = output == "keep", range(0)
@@ -491,7 +491,7 @@ def test_killed_after_each_of_its_stages_the_same_command_ends_the_same(
 
 
 def test_killed_after_each_of_its_stages_an_undo_is_gone_on_with(
-    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+    world: World, follower: Following, dead_holder: None
 ) -> None:
     done = world.reset(MIDDLE, stop=True)
     plan = rs.plan_undo(world.context, done.id, stop=True)
@@ -510,9 +510,7 @@ def test_killed_after_each_of_its_stages_an_undo_is_gone_on_with(
     assert len(world.context.registry.state().chains[world.app]) == 3
 
 
-def test_one_that_was_abandoned_is_as_it_was_or_undone(
-    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
-) -> None:
+def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: Following, dead_holder: None) -> None:
     request = rs.Request(target=EARLIEST, stop=True)
     plan = rs.plan_reset(world.context, world.name, request)
     begins = next(n for n, s in enumerate(plan.stages) if type(s).__name__ == "BeginGeneration")
@@ -547,7 +545,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(
 
 
 def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(
-    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None
+    world: World, follower: Following, dead_holder: None
 ) -> None:
     world.stop()
     left_out = range(len(world.sent), len(world.sent) + 4)
@@ -571,7 +569,7 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(
 
 @pytest.mark.parametrize("before", ["WriteClearing", "Launch", "DeleteTopic"])
 def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
-    world: World, follower: Following, monkeypatch: pytest.MonkeyPatch, dead_holder: None, before: str
+    world: World, follower: Following, dead_holder: None, before: str
 ) -> None:
     request = rs.Request(target=EARLIEST, output="truncate", stop=True)
     plan = rs.plan_reset(world.context, world.name, request)
