@@ -15,6 +15,8 @@ JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin
 STAMPS := .venv/.stamps
 CHECK := orchestration/local/preflight.py
+# by what is compiled, and against what: several checkouts may share the jars
+KEY := $(firstword $(shell cat pipelines/engine/ReusingRocksDBStateStoreProvider.scala requirements.lock | cksum))
 
 export GX_ANALYTICS_ENABLED := false
 export DAGSTER_DISABLE_TELEMETRY := yes
@@ -46,7 +48,7 @@ ui: setup ## Dagster's UI on port UI_PORT (3000)
 
 ##@ Set-up, each step only when its input changed
 .PHONY: preflight
-setup: $(STAMPS)/project $(JARS)/.verified $(JARS)/.archived ## the virtual environment, the packages and the jars
+setup: $(STAMPS)/project $(JARS)/.verified $(JARS)/.archived-$(KEY) ## the virtual environment, the packages and the jars
 
 # on every run: without these two nothing works, and the error would be someone else's
 preflight:
@@ -79,8 +81,12 @@ $(JARS)/.verified: orchestration/local/jars.toml | $(STAMPS)/project
 	@$(BIN)/python -m orchestration.local.jars
 	@touch $@
 
+$(JARS)/.compiled-$(KEY): $(JARS)/.verified $(STAMPS)/packages
+	@$(BIN)/python -m orchestration.local.state_store
+	@touch $@
+
 # what is in it depends on the jars, Spark's own among them, and on where they are
-$(JARS)/.archived: $(JARS)/.verified $(STAMPS)/packages
+$(JARS)/.archived-$(KEY): $(JARS)/.compiled-$(KEY)
 	@echo "letting a driver run once, so that all later ones start in two thirds of its time (about a minute)"
 	@$(BIN)/python -m orchestration.local.class_archive
 	@touch $@

@@ -81,6 +81,8 @@ def build(path: Path) -> None:
         settings = Settings(
             bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
             state_dir=Path(work) / "state", broker_port=Settings().broker_port + _PORTS_ABOVE, broker_heap_mb=512, driver_heap_mb=512,
+            # the JVM writes the archive at its end
+            jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip
         broker, launcher = EmbeddedBroker(settings), _Dumping(settings, dumped)
         # the last first; a driver that can't be ended keeps nobody from stopping the broker

@@ -107,33 +107,46 @@ def ensure(folder: Path | None = None, jars: list[Jar] | None = None) -> bool:
 
 
 def _retrieve(jars: list[Jar], work: Path) -> None:
-    java = find_java()
-    if java.problem is not None:
-        raise SwitchyardError(java.problem.what, java.problem.fix)
     (work / "ivy.xml").write_text(ivy_file(jars))
-    command = [
-        *(java.path, "-Xmx256m", "-jar", str(_ivy_jar()), "-error"),
+    run_java(
+        *("-Xmx256m", "-jar", str(_ivy_jar()), "-error"),
         *("-ivy", str(work / "ivy.xml"), "-cache", str(work / "cache")),
         *("-retrieve", str(work / "[conf]" / "[artifact]-[revision].[ext]"), "-confs"),
         *dict.fromkeys(jar.set_name for jar in jars),
-    ]
+        doing="fetching the jars",
+        timeout_s=FETCH_TIMEOUT_S,
+        fix="check the network and run `make setup` again",
+    )
+
+
+def run_java(*arguments: str, doing: str, timeout_s: float, fix: str) -> None:
+    """Runs Java to its end. Raises SwitchyardError without a right one, after `timeout_s`, and with its last words if it fails."""
+    java = find_java()
+    if java.problem is not None:
+        raise SwitchyardError(java.problem.what, java.problem.fix)
+    command = [java.path, *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise SwitchyardError(
-            f"fetching the jars took longer than {FETCH_TIMEOUT_S} s", "check the network and run `make setup` again"
-        ) from error
+        raise SwitchyardError(f"{doing} took longer than {timeout_s:g} s", fix) from error
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
-        raise SwitchyardError(f"fetching the jars failed:\n{said}", "check the network and run `make setup` again")
+        raise SwitchyardError(f"{doing} failed:\n{said}", fix)
+
+
+def pyspark_jars() -> Path:
+    """The folder of Spark's own jars. Raises SwitchyardError without pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SwitchyardError("pyspark is not installed, and its jars do the set-up", "run `make setup`")
+    jars = Path(spec.origin).parent / "jars"
+    if not any(jars.glob("ivy-*.jar")):
+        raise SwitchyardError(f"this pyspark has no jars of its own: {jars}", "install the pyspark of the lock file")
+    return jars
 
 
 def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not found:
-        raise SwitchyardError("pyspark is not installed, and its Ivy fetches the jars", "run `make setup`")
-    return found[-1]
+    return sorted(pyspark_jars().glob("ivy-*.jar"))[-1]
 
 
 def main() -> None:

@@ -103,6 +103,8 @@ def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
             command,
             env,
             setsid=True,
+            # a shell's background job ignores SIGINT, Dagster then SIGTERM, too: what is started here would never hear them
+            setsigdef=(signal.SIGINT, signal.SIGTERM),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, writing, 1),

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -163,7 +164,7 @@ class Driver:
             processed=release.under.processed if release.under else (),
             seed=release.under.seed if release.under else None,
         )
-        self._goal = goal(release.under, table=release.spec.table)
+        self._goal = goal(release.under)
         self._may_pass = may_pass(release.under)
         known = newest_progress(self._settings, self._name)
         self._batch_records = batch_records(release.under, known) or self._settings.max_records_per_batch
@@ -644,13 +645,14 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: signalled.set())
     try:
+        settings = get_settings()
         driver = Driver(
-            get_settings(),
+            settings,
             options.release,
             force=options.force,
             settle=options.settle,
             signalled=signalled,
-            let_go=end_session,
+            let_go=partial(end_session, settings.jvm_end_timeout_s),
         )
         code = driver.run()
     except SwitchyardError as error:

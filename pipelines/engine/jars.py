@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+# what of Spark is ours, in the language that it has to be in
+STATE_STORE_SOURCE = Path(__file__).with_name("ReusingRocksDBStateStoreProvider.scala")
 
 
 def jars_dir() -> Path:
@@ -28,9 +32,25 @@ def jar_set(name: str) -> list[Path]:
 
 def class_archive() -> Path:
     """Where Spark's classes lie as a JVM maps them: an archive of `make setup`. Without it a driver starts slower."""
-    return jars_dir() / "spark-classes.jsa"
+    return jars_dir() / f"spark-classes-{_digest()}.jsa"
+
+
+def state_store_jar() -> Path:
+    """Where the compiled state store is, of this very source and for this very pyspark."""
+    return jars_dir() / "compiled" / f"state-store-{_digest()}.jar"
 
 
 def spark_jars() -> list[Path]:
-    """The jars that Spark needs beside its own: the Kafka source, Avro, and what they need."""
-    return jar_set("spark")
+    """The jars that Spark needs beside its own: the Kafka source, Avro, and what they need; and the state store."""
+    compiled = state_store_jar()
+    if not compiled.is_file():
+        raise SwitchyardError(
+            f"the state store is not compiled: there is no {compiled}",
+            "run `make setup`, or `python -m orchestration.local.state_store` where there is no Makefile",
+        )
+    return [*jar_set("spark"), compiled]
+
+
+def _digest() -> str:
+    """What goes by it may lie beside that of another checkout, and of another pyspark."""
+    return hashlib.sha256(STATE_STORE_SOURCE.read_bytes() + version("pyspark").encode()).hexdigest()[:12]

@@ -17,11 +17,10 @@ from pyspark.sql import SparkSession
 from pipelines.engine.jars import class_archive, spark_jars
 from pipelines.settings import Settings
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
 _LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
-_END_S = 10
 
 
 def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = False) -> dict[str, str]:
@@ -59,11 +58,9 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         f"{_STATE}.providerClass": _ROCKSDB,
         f"{_STATE}.checkpointFormatVersion": "1",
         f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-        # Spark 4.0 reloads the state of an aggregation in every batch (SPARK-51955), from the last uploaded snapshot and
-        # the changelog since: have a snapshot of every batch, upload the newest often, and look no key up while replaying
-        # just to count rows
-        f"{_STATE}.minDeltasForSnapshot": "1",
-        f"{_STATE}.maintenanceInterval": "3s",
+        # a killed driver's successor replays what came since: 60 s of it by default
+        f"{_STATE}.maintenanceInterval": "15s",
+        # looks each key up, just to count rows
         f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
         # where there is nothing to read: each look asks the broker
         "spark.sql.streaming.pollingDelay": "200ms",
@@ -129,8 +126,8 @@ def _yield_session(conf: dict[str, str], nice: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
-def end_session() -> None:
-    """Ends the JVM of this process, if it has one, and returns when it is gone.
+def end_session(timeout_s: float) -> None:
+    """Ends the JVM of this process, if it has one, and returns when it is gone: killed, if it takes longer than `timeout_s`.
 
     Left to itself it outlives this process by a moment, and may upload a snapshot into a checkpoint that is another's by then.
     """
@@ -140,7 +137,7 @@ def end_session() -> None:
     # by its own hooks, which delete what it has in the temporary folders
     proc.terminate()
     try:
-        proc.wait(_END_S)
+        proc.wait(timeout_s)
     except TimeoutExpired:
         proc.kill()
         proc.wait()

@@ -127,7 +127,8 @@ class Sink:
         """Writes the first progress record of a generation that a reset began, with its result as it is now."""
         at = {self.target.result_topic: self._writer.acknowledged()}
         self._write(
-            seed.model_copy(update={"result": ResultPosition(topics=at)}), self._offsets(seed.boundary.position)
+            seed.model_copy(update={"result": ResultPosition(topics=at)}),
+            seed.boundary.position.by_topic(self.target.inputs),
         )
 
     @property
@@ -283,7 +284,9 @@ class Sink:
             self._checkpoint.stand_at(last.boundary.batch_id, position)
             boundary = last.boundary.model_copy(update={"position": position, "previous": None, "settled": False})
             mark = Mark(op=op, boundary=boundary, result=last.result)
-            self._write(last.model_copy(update={"boundary": boundary, "reached": mark}), self._offsets(position))
+            self._write(
+                last.model_copy(update={"boundary": boundary, "reached": mark}), position.by_topic(self.target.inputs)
+            )
 
     # -- Spark's side
 
@@ -380,7 +383,7 @@ class Sink:
             boundary = self._end_of(planned, before)
             progress = self._progress(boundary, ResultPosition(topics={self.target.result_topic: written}), counts)
             # 3. - 5. progress record, the group's offsets, commit
-            self._commit(progress, self._offsets(position))
+            self._commit(progress, position.by_topic(self.target.inputs))
         except OutcomeUnknown:
             self.connect()
             if self.last is None or self.last.boundary.batch_id != batch_id:
@@ -451,10 +454,6 @@ class Sink:
         if self.last is None:
             return None
         return self.last.evidence if order.switch is None else self.last.barrier
-
-    def _offsets(self, position: SourcePosition) -> dict[str, dict[int, int]]:
-        """A position as the consumer group's offsets: topic -> partition -> next offset."""
-        return {topic: position.sources[name] for name, topic in self.target.inputs.items() if name in position.sources}
 
     def _write(self, progress: Progress, offsets: dict[str, dict[int, int]] | None = None) -> None:
         """Commits a progress record without a batch."""

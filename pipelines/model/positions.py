@@ -33,6 +33,18 @@ class SourcePosition(Frozen):
         """Whether both stand at the same offset on every partition that both have."""
         return self.dominates(other) and other.dominates(self)
 
+    def by_topic(self, topics: Mapping[str, str]) -> dict[str, dict[int, int]]:
+        """Topic -> partition -> next offset, as a consumer group has it; `topics`: source name -> topic.
+
+        The lesser one where two sources read a topic: behind that, one of them has still to read.
+        """
+        found: dict[str, dict[int, int]] = {}
+        for source, topic in topics.items():
+            for partition, offset in self.sources.get(source, {}).items():
+                group = found.setdefault(topic, {})
+                group[partition] = min(offset, group.get(partition, offset))
+        return found
+
     def records_since(self, earlier: SourcePosition) -> int:
         """Offsets between `earlier` and this position; a partition that `earlier` lacks counts from 0."""
         return sum(

@@ -235,14 +235,27 @@ def in_one_piece(choice: Choice) -> bool:
     return choice.output == "new" and choice.move == "back"
 
 
+def means_the_same(choice: Choice, target: Target) -> bool:
+    """Whether a reset of the whole input is the same wherever its release will have stopped: what it reads until then
+    lies ahead of where it is to go.
+
+    Where it stands there just now, that holds for a fixed position; but whether consumers go on in one piece is then open.
+    """
+    if choice.state == "keep" or choice.scoped or target.kind == "shift":
+        return False
+    fixed = target.kind not in ("latest", "current")
+    return choice.move == "back" or (choice.move == "stay" and fixed and choice.output != "new")
+
+
 # -- how the new generation runs ---------------------------------------------------------------------------------------
 
 
-def goal(begun: GenerationStarted | None, *, table: bool = False) -> Mark | None:
+def goal(begun: GenerationStarted | None) -> Mark | None:
     """The boundary that a generation has to end a batch at before it runs on; None: it runs as it comes.
 
     The end of the generation before, with its predecessor, as alignment needs; alone where this generation begins
-    behind that. Or where a bounded replay stops. Or, of a table, where its replay ends: no row then comes of both.
+    behind that. Or where a bounded replay stops. Or where its replay ends: no result then comes of both, as a row of a
+    table would, or a pair of a join, whose older half alone had been processed.
     """
     if begun is None or begun.op is None:
         return None
@@ -259,7 +272,7 @@ def goal(begun: GenerationStarted | None, *, table: bool = False) -> Mark | None
     if begun.until is not None:
         return _alone(begun.op, begun.until)
     replayed = reduce(_furthest, (span.end for span in begun.processed), at)
-    if not table or begun.ended is None or replayed.same(at):
+    if begun.ended is None or replayed.same(at):
         return None
     return _alone(begun.op, replayed)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+import pipelines.engine.jars
 from orchestration.local import class_archive
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
@@ -26,7 +27,7 @@ FAILURES = [
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the archive goes; an old one is there."""
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
-    path = tmp_path / "spark-classes.jsa"
+    path = pipelines.engine.jars.class_archive()
     path.write_bytes(b"old")
     return path
 
@@ -112,3 +113,8 @@ def test_its_broker_has_a_port_that_is_known_before(
         monkeypatch.setenv("SWITCHYARD_BROKER_PORT", port)
     class_archive.main()
     assert fakes.settings is not None and fakes.settings.broker_port == expected
+
+
+def test_the_installation_has_its_archive() -> None:
+    # a set-up goes on without; here it would mean that no set-up writes one any more
+    assert pipelines.engine.jars.class_archive().is_file()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_a_spawned_process_leads_a_session_of_its_own(tmp_path: Path) -> None:
     assert process.terminate(timeout_s=60.0)
     assert not process.alive()
     assert process.uptime_s() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_starts_it_may_ignore_signals(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        process = started(SLEEP, tmp_path)
+    finally:
+        signal.signal(number, before)
+    process._signal(number)
+    deadline = time.monotonic() + 30
+    while process.alive():
+        assert time.monotonic() < deadline, process.terminate(timeout_s=0)
 
 
 def test_one_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:

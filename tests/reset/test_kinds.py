@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ import pytest
 from orchestration.operations import reset as rs
 from orchestration.operations.stages import BeginGeneration
 from pipelines.engine.checkpoint import forget
-from pipelines.errors import Refused
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.topics import topic_names
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.world import World, ends, following, live_world, reader_of
@@ -137,3 +139,38 @@ def test_state_variables_outlive_their_driver(world: World) -> None:
     assert world.result() == world.recompute(
         [r for r in world.records() if not read[r.partition] <= r.offset < left_out[r.partition]]
     )
+
+
+@pytest.mark.parametrize("world", ["joined"], indirect=True)
+def test_a_pair_whose_later_half_is_news_is_news(world: World) -> None:
+    """A pair names its older half, which had been processed: it is the batch that tells."""
+    before = world.expected({})
+    world.stop()
+    world.produce(20)
+    with following(world) as follower:
+        follower.comes_to(before)
+        seen = len(follower.got)
+        world.reset(EARLIEST, output="keep")
+        world.start()
+        world.settle()
+        follower.comes_to(before + world.expected({}))
+        replays = Counter(got.source for got in follower.got[seen:] if got.replay)
+    assert replays == before
+
+
+@pytest.mark.parametrize("world", ["count"], indirect=True)
+def test_a_result_is_not_deleted_before_its_consumers_have_passed_it(world: World) -> None:
+    with following(world) as follower:
+        follower.comes_to(world.expected({}))
+    # it is there still, and reads nothing
+    old = world.release.result_topic
+    plan = rs.plan_reset(
+        world.context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True, timeout_s=2.0)
+    )
+    with pytest.raises(SwitchyardError, match="have not passed switch 2"):
+        world.run(plan)
+    assert old in topic_names(world.settings)
+    with following(world) as follower:
+        follower.comes_to(world.expected({}))
+        world.run(plan)
+    assert old not in topic_names(world.settings)

@@ -195,6 +195,12 @@ def test_changes_have_a_tombstone_for_what_is_gone() -> None:
     assert changes(old, new) == {b"a": b"2", b"c": None, b"d": b"1"}
 
 
+def test_a_group_stands_where_the_slower_of_two_sources_on_a_topic_does() -> None:
+    position = SourcePosition(sources={"left": {0: 5, 1: 9}, "right": {0: 7, 1: 3, 2: 1}, "other": {0: 2}})
+    topics = {"left": "t", "right": "t", "other": "u", "new": "v"}
+    assert position.by_topic(topics) == {"t": {0: 5, 1: 3, 2: 1}, "u": {0: 2}}
+
+
 def test_touch_ups_have_every_touched_key() -> None:
     assert touch_ups([b"a", b"b"], {b"a": b"1"}, {}) == {b"a": b"1", b"b": None}
 
