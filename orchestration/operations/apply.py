@@ -469,11 +469,11 @@ class Applier:
         # of the whole table, as when it was planned: a few keys that were touched are no measure of it
         if stage.max_changed is not None and (ratio := self._delta.changed_ratio(touched)) > stage.max_changed:
             raise Refused(
-                f"by now {ratio:.2%} of the keys differ, over --max-changed {stage.max_changed:.2%}: {len(touched.values):,} were touched since the evidence cut",
+                f"by now {ratio:.2%} of the keys differ, over --max-changed {stage.max_changed:.2%}: {len(touched):,} were touched since the evidence cut",
                 fix="run `switchyard diff` again and look at it",
             )
         self._context.say(
-            f"{len(touched.values):,} keys were touched since the evidence cut; {touched.ratio:.1%} of them differ"
+            f"{len(touched):,} keys were touched since the evidence cut; {touched.ratio:.1%} of them differ"
         )
         self._segments = self._delta.write(touched)
 

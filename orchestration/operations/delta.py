@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import ne
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from orchestration.operations.evidence import Comparison, evidence_path
 from pipelines.errors import SwitchyardError
@@ -121,59 +122,109 @@ def read_changes(
             raise SwitchyardError(
                 f"{topic} could not be read up to {dict(end)}", fix="see the broker's log, then try again"
             )
+        behind = _all_before(messages, topic, wanted)
+        if behind is not None:
+            # as a rule: there may be hundreds of thousands, for which consumers wait
+            found.update(zip(map(_key, messages), map(_value, messages), strict=True))
+            reached |= behind
+            continue
         for message in messages:
             error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
             if message.topic() != topic or partition not in wanted:
                 continue
             if error is None:
                 if offset < wanted[partition]:
-                    value = message.value()
-                    found[(message.key() or b"").decode()] = None if value is None else value.decode()
+                    found[_key(message)] = _value(message)
                     reached[partition] = offset + 1
                 # the record before the end may be a control record, which is never shown
-                if offset + 1 >= wanted[partition]:
-                    del wanted[partition]
+                ended = offset + 1 >= wanted[partition]
             elif error.code() == KafkaError._PARTITION_EOF:
-                if offset >= wanted[partition]:
-                    del wanted[partition]
-            elif not error.retriable():
+                ended = offset >= wanted[partition]
+            elif error.retriable():
+                ended = False
+            else:
                 raise KafkaException(error)
+            if ended:
+                del wanted[partition]
+                # what comes behind the end is not wanted
+                client.incremental_unassign([TopicPartition(topic, partition)])
     client.unassign()
     return found, reached
 
 
+def _all_before(messages: list[Message], topic: str, ends: Mapping[int, int]) -> dict[int, int] | None:
+    """The offsets after `messages`, where each is a record of `topic` and more is to come of each partition; else None."""
+    # an error can't be compared with None
+    if any(e is not None for e in map(Message.error, messages)) or any(
+        t != topic for t in map(Message.topic, messages)
+    ):
+        return None
+    # of each partition the last one, as they come in its order
+    last = dict(zip(map(Message.partition, messages), map(Message.offset, messages), strict=True))
+    after = {p: o + 1 for p, o in last.items() if p is not None and o is not None}
+    return after if all(o < ends.get(p, 0) for p, o in after.items()) else None
+
+
+def _key(message: Message) -> str:
+    return (message.key() or b"").decode()
+
+
+def _value(message: Message) -> str | None:
+    value = message.value()
+    return None if value is None else value.decode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchUp:
-    """Keys that either result touched since the evidence cut, with the old and new values at the switch cut."""
+    """Keys that either result touched since the evidence cut, with their values in the old and in the new one at the switch
+    cut. Both have the same keys; None: the result doesn't have it.
+    """
 
-    values: dict[str, tuple[str | None, str | None]]
+    old: Mapping[str, str | None]
+    new: Mapping[str, str | None]
+
+    def __len__(self) -> int:
+        return len(self.new)
+
+    @property
+    def differing(self) -> int:
+        """In how many of them the results differ."""
+        return sum(map(ne, map(self.old.__getitem__, self.new), self.new.values()))
 
     @property
     def ratio(self) -> float:
         """Share of the touched keys in which the results differ; of all keys: `changed_ratio`."""
-        return sum(old != new for old, new in self.values.values()) / len(self.values) if self.values else 0.0
+        return self.differing / len(self) if len(self) else 0.0
 
     def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:
         """What a consumer is told of `keys`: each one's new value; None where the new result doesn't have it. Of what a
         segment told `ahead`, only what is otherwise now.
         """
-        return touch_ups(keys, {key: self.values[key][1] for key in keys}, ahead)
+        return touch_ups(keys, {key: self.new[key] for key in keys}, ahead)
 
 
-def touch_up(old: Mapping[str, str | None], new: Mapping[str, str | None], fold: Path, *, reverse: bool) -> TouchUp:
+def touch_up(
+    old: Mapping[str, str | None],
+    new: Mapping[str, str | None],
+    one_sided: Set[str],
+    fold: Path,
+    *,
+    reverse: bool,
+) -> TouchUp:
     """Brings an evidence up to date by the keys that `old` and `new` touched since (key -> last value).
 
-    A key that only one side touched still has, on the other, the value of the evidence cut: it is looked up in the
-    fold. `reverse`: the evidence's new release is the old one of this switch.
+    A key that only one side touched (`one_sided`) still has, on the other, the value of the evidence cut: it is looked up
+    in the fold. `reverse`: the evidence's new release is the old one of this switch.
     """
-    values = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
-    one_sided = old.keys() ^ new.keys()
+    if not one_sided:
+        return TouchUp(old=old, new=new)
+    before_old: dict[str, str | None] = {}
+    before_new: dict[str, str | None] = {}
     at_cut = _lookup(fold, one_sided)
     for key in one_sided:
         live, candidate = at_cut.get(key, (None, None))
-        before, after = (candidate, live) if reverse else (live, candidate)
-        values[key] = (old.get(key, before), new.get(key, after))
-    return TouchUp(values=values)
+        before_old[key], before_new[key] = (candidate, live) if reverse else (live, candidate)
+    return TouchUp(old={**before_old, **old}, new={**before_new, **new})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +265,9 @@ def changed_ratio(evidence: EvidenceRecorded, touched: TouchUp, before: AtCut) -
     # the evidence's delta has every key whose texts differ
     alike = max(0, evidence.forward.end - evidence.forward.start - differed)
     no_more = before.one_sided + max(0, before.differing - alike)
-    now = [old != new for old, new in touched.values.values() if (old, new) != (None, None)]
-    total = found.total - before.keys + len(now)
-    return (differed - no_more + sum(now)) / total if total else 0.0
+    nowhere = sum(touched.old[key] is None for key, new in touched.new.items() if new is None)
+    total = found.total - before.keys + len(touched) - nowhere
+    return (differed - no_more + touched.differing) / total if total else 0.0
 
 
 class _Since:
@@ -237,15 +288,12 @@ class _Since:
         self.position = ResultPosition(topics=reached)
         return keys
 
-    def only(self, keys: Set[str]) -> dict[str, str | None]:
-        return {key: self.changes[key] for key in keys if key in self.changes}
-
 
 class Delta:
     """The delta of one switch, to the release `to`. Raises SwitchyardError if the evidence has none.
 
-    `begin` while the drivers meet, as consumers wait at its end: it reads what the results have so far, writes what the
-    new one has of it as a segment of its own, and compares it; what fails in advance is done when it is needed.
+    `begin` while the drivers meet, as consumers wait at its end: it reads what the results have so far, and writes what the
+    new one has of it as a segment of its own; what fails in advance is done when it is needed.
     `advance` instead, before they are asked to, where that is too much to be read meanwhile.
     """
 
@@ -270,6 +318,14 @@ class Delta:
         self._preparing: threading.Thread | None = None
         self._forget()
 
+    def _forget(self) -> None:
+        self._old, self._new = map(_Since, self._evidence)
+        # the segment that was written in advance, and what it tells
+        self._ahead: tuple[DeltaSegment, Mapping[str, str | None]] | None = None
+        # what is known of both results in advance, and the keys that were touched by one alone then, or are since
+        self._known = TouchUp(old={}, new={})
+        self._open: set[str] = set()
+
     def begin(self) -> None:
         """Has a thread do in advance what can be."""
         self._preparing = threading.Thread(target=self._prepare, name="delta", daemon=True)
@@ -288,7 +344,11 @@ class Delta:
             keys = [r.read(self._consumer, end, self._settings.request_timeout_s, go_on) for r, end in ends]
             # the ends of transactions count as records, and are never read
             came = many and any(keys)
-        self._tell(touch_up(self._old.changes, self._new.changes, self._fold, reverse=self._reverse))
+        self._open = self._old.changes.keys() ^ self._new.changes.keys()
+        self._known = self._touch_up()
+        self._open = set()
+        if len(self._known):
+            self._ahead = self._topic.append(self._known.new.items()), self._known.new
 
     def prepared(self) -> None:
         """Waits until what could be done in advance is done."""
@@ -308,12 +368,11 @@ class Delta:
             # an operation that was left and is resumed: the results have gone on behind the cut
             self._forget()
         self._open |= self._read(self._old, old_end) | self._read(self._new, new_end)
-        rest = touch_up(self._old.only(self._open), self._new.only(self._open), self._fold, reverse=self._reverse)
-        return TouchUp(values={**self._compared, **rest.values})
+        return self._touch_up()
 
     def changed_ratio(self, touched: TouchUp) -> float:
         """Share of all keys in which the results differ at the switch cut."""
-        return changed_ratio(self._recorded, touched, at_cut(self._fold, touched.values.keys()))
+        return changed_ratio(self._recorded, touched, at_cut(self._fold, touched.new.keys()))
 
     def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:
         """Writes the touched keys. Returns the delta's segments: a key is taken from the first one that has it."""
@@ -322,18 +381,11 @@ class Delta:
         last = self._topic.append(changes.items()) if changes else None
         return tuple(s for s in (last, segment, self._base) if s is not None and s.end > s.start)
 
-    def _forget(self) -> None:
-        self._old, self._new = map(_Since, self._evidence)
-        # the segment that was written in advance, and what it tells
-        self._ahead: tuple[DeltaSegment, dict[str, str | None]] | None = None
-        # what was compared in advance, and the other touched keys
-        self._compared: dict[str, tuple[str | None, str | None]] = {}
-        self._open: set[str] = set()
-
-    def _tell(self, touched: TouchUp) -> None:
-        ahead = {key: new for key, (_, new) in touched.values.items()}
-        self._ahead = (self._topic.append(ahead.items()), ahead) if ahead else None
-        self._compared = touched.values
+    def _touch_up(self) -> TouchUp:
+        """What both results have of all keys that were read, where those that one alone touched are among the open ones."""
+        old, new = {**self._known.old, **self._old.changes}, {**self._known.new, **self._new.changes}
+        one_sided = {key for key in self._open if (key in old) != (key in new)}
+        return touch_up(old, new, one_sided, self._fold, reverse=self._reverse)
 
     def _prepare(self) -> None:
         try:
@@ -348,10 +400,8 @@ class Delta:
             if self._new.changes:
                 self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
             self._read(self._old, old_now)
-            old, new = self._old.changes, self._new.changes
-            self._compared = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
             # most of these the other side is about to touch: not worth a look into the fold
-            self._open = old.keys() ^ new.keys()
+            self._open = self._old.changes.keys() ^ self._new.changes.keys()
         except Exception as error:
             # half of it would be wrong: what is read must be written or compared, too
             log.warning("the delta could not be begun in advance: %s", error)

@@ -12,13 +12,14 @@ import pytest
 from orchestration.operations.delta import Delta, read_changes, write_delta
 from orchestration.operations.evidence import evidence_path
 from pipelines.errors import Refused
-from pipelines.kafka.client import consumer, producer
+from pipelines.kafka.client import consumer, drain, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import delete_topics
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.settings import Settings
+from tests.conftest import FreshTopic
 from tests.operations.test_touch_up import written
 
 pytestmark = pytest.mark.broker
@@ -111,8 +112,8 @@ def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:
     results.write(results.live, {"b": "5", "d": "5"})
     results.write(results.new, {"b": "6", "d": "6", "y": None})
     touched = delta.touched(results.end(results.live), results.end(results.new))
-    assert touched.values["x"] == ("3", None)
-    assert touched.values["y"] == (None, None)
+    assert (touched.old["x"], touched.new["x"]) == ("3", None)
+    assert (touched.old["y"], touched.new["y"]) == (None, None)
     segments = delta.write(touched)
     assert results.told(segments) == [{"b": "6", "d": "6", "x": None, "y": None}, {"a": "4"}, {"c": "2"}]
 
@@ -161,7 +162,7 @@ def test_what_was_done_before_the_drivers_met_is_corrected_at_the_cut(compared: 
     results.write(results.live, {"b": "5"})
     results.write(results.new, {"b": "6", "d": "6", "y": None})
     touched = delta.touched(results.end(results.live), results.end(results.new))
-    assert (touched.values["e"], touched.values["x"], touched.values["z"]) == (("3", None), ("3", None), (None, "5"))
+    assert [(touched.old[key], touched.new[key]) for key in "exz"] == [("3", None), ("3", None), (None, "5")]
     last, told, base = results.told(delta.write(touched))
     assert last == {"b": "6", "d": "6", "y": None}
     assert told == {"a": "4", "e": None, "x": None, "z": "5"}
@@ -187,6 +188,38 @@ def test_nothing_is_read_at_the_cut_that_was_read_before(compared: Make, monkeyp
     segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
     assert not any(reads)
     assert results.told(segments) == [{"a": "4", "x": None}, {}]
+
+
+@pytest.mark.parametrize("at_most", [1, 7, 10_000])
+def test_changes_are_read_up_to_the_end_whatever_comes_at_once(
+    broker: Settings, fresh_topic: FreshTopic, monkeypatch: pytest.MonkeyPatch, at_most: int
+) -> None:
+    topic = fresh_topic(3)
+    client = producer(broker, transactional_id=topic)
+    client.init_transactions(10)
+    written: dict[int, list[tuple[str, str | None]]] = {0: [], 1: [], 2: []}
+    for round_ in range(6):
+        client.begin_transaction()
+        for number in range(40):
+            key, value = f"k{number % 12}", None if number % 5 == round_ else f"{round_}-{number}"
+            partition = number % 12 % 3
+            client.produce(topic, value, key, partition=partition)
+            written[partition].append((key, value))
+        client.commit_transaction(10)
+        for records in written.values():
+            # the transaction's end takes an offset, too
+            records.append(("", None))
+    start, end = {0: 0, 1: 15, 2: 3}, {0: 41, 1: 60, 2: 3}
+    expected = {key: value for p in start for key, value in written[p][start[p] : end[p]] if key}
+    monkeypatch.setattr(
+        "orchestration.operations.delta.drain", lambda reader, wait_s: drain(reader, wait_s, at_most=at_most)
+    )
+    reader = consumer(broker, auto_offset_reset="earliest", enable_partition_eof=True)
+    with closing(reader):
+        found, reached = read_changes(reader, topic, start, end, 10)
+    assert found == expected
+    # where the last record before the end is that of a transaction, it ends before it
+    assert all(reached[p] <= end[p] and not any(k for k, _ in written[p][reached[p] : end[p]]) for p in end)
 
 
 def test_what_fails_before_the_drivers_meet_is_raised(compared: Make) -> None:

@@ -23,6 +23,7 @@ from tests.operations.builders import NOWHERE, Log, context_of, evidence
 
 Fold = Mapping[str, str]
 Changes = Mapping[str, str | None]
+Pairs = dict[str, tuple[str | None, str | None]]
 
 
 def written(folder: Path, live: Fold, new: Fold) -> Path:
@@ -34,6 +35,20 @@ def written(folder: Path, live: Fold, new: Fold) -> Path:
     return path
 
 
+def touched_by(old: Changes, new: Changes, fold: Path, *, reverse: bool = False) -> TouchUp:
+    return touch_up(old, new, old.keys() ^ new.keys(), fold, reverse=reverse)
+
+
+def pairs(found: TouchUp) -> Pairs:
+    """Key -> old and new value."""
+    assert found.old.keys() == found.new.keys()
+    return {key: (found.old[key], found.new[key]) for key in found.new}
+
+
+def of(values: Pairs) -> TouchUp:
+    return TouchUp(old={k: old for k, (old, _) in values.items()}, new={k: new for k, (_, new) in values.items()})
+
+
 @pytest.fixture
 def fold(tmp_path: Path) -> Path:
     """same: equal; moved: differs; gone: only the live result has it; come: only the new one."""
@@ -41,36 +56,34 @@ def fold(tmp_path: Path) -> Path:
 
 
 def test_a_key_that_both_touched_needs_no_fold(tmp_path: Path) -> None:
-    found = touch_up({"k": "1"}, {"k": "2"}, tmp_path / "none", reverse=False)
-    assert found.values == {"k": ("1", "2")}
-    assert dict(found.changes(found.values.keys(), {})) == {"k": "2"}
+    found = touched_by({"k": "1"}, {"k": "2"}, tmp_path / "none")
+    assert pairs(found) == {"k": ("1", "2")}
+    assert found.changes(found.new.keys(), {}) == {"k": "2"}
 
 
 def test_a_key_that_one_side_touched_has_the_other_side_s_value_of_the_cut(fold: Path) -> None:
-    found = touch_up({"moved": "9", "same": "8"}, {"come": "7"}, fold, reverse=False)
-    assert found.values == {"moved": ("9", "2"), "same": ("8", "1"), "come": (None, "7")}
+    found = touched_by({"moved": "9", "same": "8"}, {"come": "7"}, fold)
+    assert pairs(found) == {"moved": ("9", "2"), "same": ("8", "1"), "come": (None, "7")}
 
 
 def test_a_key_that_the_new_result_does_not_have_is_told_as_gone(fold: Path) -> None:
-    found = touch_up({"gone": "5", "fresh": "5"}, {}, fold, reverse=False)
-    assert dict(found.changes(found.values.keys(), {})) == {"gone": None, "fresh": None}
+    found = touched_by({"gone": "5", "fresh": "5"}, {}, fold)
+    assert found.changes(found.new.keys(), {}) == {"gone": None, "fresh": None}
 
 
 def test_a_deletion_since_the_cut_is_not_undone_by_the_fold(fold: Path) -> None:
-    assert touch_up({"same": None}, {"moved": None}, fold, reverse=False).values == {
-        "same": (None, "1"),
-        "moved": ("1", None),
-    }
+    found = touched_by({"same": None}, {"moved": None}, fold)
+    assert pairs(found) == {"same": (None, "1"), "moved": ("1", None)}
 
 
 def test_backwards_the_sides_of_the_fold_change_places(fold: Path) -> None:
-    found = touch_up({"moved": "9"}, {"gone": "8"}, fold, reverse=True)
-    assert found.values == {"moved": ("9", "1"), "gone": (None, "8")}
+    found = touched_by({"moved": "9"}, {"gone": "8"}, fold, reverse=True)
+    assert pairs(found) == {"moved": ("9", "1"), "gone": (None, "8")}
 
 
 def test_the_ratio_is_the_share_of_touched_keys_that_differ() -> None:
-    assert TouchUp(values={}).ratio == 0
-    assert TouchUp(values={"a": ("1", "1"), "b": ("1", None), "c": (None, None), "d": ("1", "2")}).ratio == 0.5
+    assert of({}).ratio == 0
+    assert of({"a": ("1", "1"), "b": ("1", None), "c": (None, None), "d": ("1", "2")}).ratio == 0.5
 
 
 def table(identical: int, differing: int, *, alike: int = 0) -> EvidenceRecorded:
@@ -83,9 +96,7 @@ def table(identical: int, differing: int, *, alike: int = 0) -> EvidenceRecorded
 
 def test_a_few_touched_keys_do_not_stand_for_the_table() -> None:
     # 4 of 100 keys differ, and 2 of the 20 that were touched: the same 2
-    values: dict[str, tuple[str | None, str | None]] = {str(n): ("1", "1" if n else "2") for n in range(18)}
-    touched = TouchUp(values={**values, "x": ("3", "4"), "y": ("3", "4")})
-    touched.values["0"] = ("1", "1")
+    touched = of({**{str(n): ("1", "1") for n in range(18)}, "x": ("3", "4"), "y": ("3", "4")})
     assert touched.ratio == 0.1
     assert changed_ratio(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=2)) == 0.04
     # 2 more
@@ -93,14 +104,14 @@ def test_a_few_touched_keys_do_not_stand_for_the_table() -> None:
 
 
 def test_touched_keys_that_are_equal_now_count_down_and_new_ones_are_of_the_table() -> None:
-    touched = TouchUp(values={"healed": ("2", "2"), "both": (None, None), "come": (None, "2"), "nowhere": (None, None)})
+    touched = of({"healed": ("2", "2"), "both": (None, None), "come": (None, "2"), "nowhere": (None, None)})
     # `nowhere` came and went since; one of the other three was in one result only
     before = AtCut(keys=3, one_sided=1, differing=1)
     assert changed_ratio(table(8, 2), touched, before) == 1 / 9
 
 
 def test_what_the_diff_took_for_identical_though_it_is_written_otherwise_is_not_counted_down() -> None:
-    touched = TouchUp(values={"a": ("1", "1.0"), "b": ("1", "1.0")})
+    touched = of({"a": ("1", "1.0"), "b": ("1", "1.0")})
     before = AtCut(keys=2, one_sided=0, differing=2)
     # the two may be among those that were taken for identical: then 6 differ now
     assert changed_ratio(table(96, 4, alike=2), touched, before) == 0.06
@@ -110,7 +121,7 @@ def test_what_the_diff_took_for_identical_though_it_is_written_otherwise_is_not_
 
 def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = WriteDelta(evidence="diff-1", old="a.v1", new="a.v2", max_changed=0.05)
-    touched = TouchUp(values={"x": ("3", "4"), "y": ("3", "3")})
+    touched = of({"x": ("3", "4"), "y": ("3", "3")})
     written: list[TouchUp] = []
 
     def applied(ratio: float) -> None:
@@ -130,7 +141,7 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
 
 def test_evidence_that_is_gone_is_said_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(SwitchyardError, match="is gone") as error:
-        touch_up({"k": "1"}, {}, tmp_path / "gone.parquet", reverse=False)
+        touched_by({"k": "1"}, {}, tmp_path / "gone.parquet")
     assert "switchyard diff" in error.value.fix
 
 
@@ -159,8 +170,8 @@ def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(
     if reverse:
         (old, old_since), (to, to_since) = (to, to_since), (old, old_since)
     base = {k: (v_live if reverse else v_new) for k, v_live, v_new in _differing(path)}
-    found = touch_up(old_since, to_since, path, reverse=reverse)
-    touched = found.changes(found.values.keys(), {})
+    found = touched_by(old_since, to_since, path, reverse=reverse)
+    touched = found.changes(found.new.keys(), {})
     # the touch-ups first; a key that they held is left out of what the evidence says
     seen = applied(applied(old, old_since), {**base, **touched})
     assert seen == applied(to, to_since)
@@ -180,11 +191,11 @@ def test_the_ratio_is_that_of_a_diff_at_the_switch(
     keys = live.keys() | new.keys()
     differing = sum(live.get(key) != new.get(key) for key in keys)
     sides = (new_since, live_since) if reverse else (live_since, new_since)
-    touched = touch_up(*sides, path, reverse=reverse)
+    touched = touched_by(*sides, path, reverse=reverse)
     now_live, now_new = applied(live, live_since), applied(new, new_since)
     left = now_live.keys() | now_new.keys()
     share = sum(now_live.get(key) != now_new.get(key) for key in left) / len(left) if left else 0.0
-    found = changed_ratio(table(len(keys) - differing, differing), touched, at_cut(path, touched.values.keys()))
+    found = changed_ratio(table(len(keys) - differing, differing), touched, at_cut(path, touched.new.keys()))
     assert found == share
 
 
