@@ -33,12 +33,15 @@ Correction = Annotated[str | None, typer.Option(help="Why unchanged code runs ag
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "ms": 0.001}
 
 
-def seconds(text: str) -> float:
-    """`90`, `10s`, `1.5m`, `24h`, `250ms` as seconds. Raises BadUsage for anything else or a negative one."""
+def seconds(text: str, *, least_s: float = 0) -> float:
+    """`90`, `10s`, `1.5m`, `24h`, `250ms` as seconds. Raises BadUsage for anything else, and for less than `least_s`."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)?", text.strip())
     if match is None:
         raise BadUsage(f"{text!r} is not a duration", fix="as in 10s, 5m or 24h")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    found = float(match[1]) * _UNITS[match[2] or "s"]
+    if found < least_s:
+        raise BadUsage(f"{text} is too short: nothing could be done in it", fix=f"give {least_s:g}s or more")
+    return found
 
 
 def settings_of(pairs: list[str] | None) -> dict[str, Any]:

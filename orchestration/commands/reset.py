@@ -61,7 +61,9 @@ def reset(
     export: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Write the new positions there, as --from-file reads them.")
     ] = None,
-    max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Throttle the replay.")] = None,
+    max_records_per_batch: Annotated[
+        int | None, typer.Option(min=1, help="Throttle the replay, till the driver next starts after it.")
+    ] = None,
     timeout: Timeout = "1h",
     force: Annotated[bool, typer.Option("--force", help="Go over the objections that can be gone over.")] = False,
     yes: Annotated[
@@ -82,7 +84,7 @@ def reset(
     ).target()  # fmt: skip
     request = Request(
         target=target, inputs=topics_of(input_topics), until=until_of(until), state=state, output=output, stop=stop,
-        stay_stopped=stay_stopped, force=force, max_records_per_batch=max_records_per_batch, timeout_s=seconds(timeout),
+        stay_stopped=stay_stopped, force=force, max_records_per_batch=max_records_per_batch, timeout_s=seconds(timeout, least_s=1),
     )  # fmt: skip
     context = open_context(load_settings(), say=say)
     plan = plan_reset(context, name, request, reason=reason)
@@ -114,7 +116,7 @@ def undo(
     from orchestration.operations.reset import plan_undo
 
     context = open_context(load_settings(), say=say)
-    plan: Any = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout), reason=reason)
+    plan: Any = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout, least_s=1), reason=reason)
     run_plan(plan, context, apply=execute, as_json=as_json)
 
 

@@ -13,6 +13,8 @@ from pipelines.errors import BadUsage
 from pipelines.kafka.registry import now_ms
 from pipelines.model.reset import Target
 
+# an offset has 64 bits; Python itself reads no number of over 4,300 digits
+_NUMBER = r"[0-9]{1,19}"
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+(?:\.\d+)?)D)?(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
@@ -129,7 +131,7 @@ def from_file(path: Path) -> Target:
         if not line.strip():
             continue
         parts = [part.strip().strip('"') for part in line.split(",")]
-        if len(parts) != 3 or not parts[0] or not all(re.fullmatch(r"[0-9]+", part) for part in parts[1:]):
+        if len(parts) != 3 or not parts[0] or not all(re.fullmatch(_NUMBER, part) for part in parts[1:]):
             raise BadUsage(f"{path}, line {number}: {line!r} is not topic,partition,offset", fix="as in trades,0,1500")
         topic, partition, offset = parts[0], int(parts[1]), int(parts[2])
         if partition in offsets.setdefault(topic, {}):
@@ -146,7 +148,7 @@ def one_record(text: str) -> Target:
     """`trades:0:1234`, one record. Raises BadUsage for any other form."""
     topic, _, rest = text.partition(":")
     partition, _, offset = rest.partition(":")
-    if not topic or not re.fullmatch(r"[0-9]+", partition) or not re.fullmatch(r"[0-9]+", offset):
+    if not topic or not re.fullmatch(_NUMBER, partition) or not re.fullmatch(_NUMBER, offset):
         raise BadUsage(f"--skip {text!r} is no record", fix="as in trades:0:1234: topic, partition and offset")
     return Target(kind="skip", text=f"--skip {text}", offsets={topic: {int(partition): int(offset)}})
 
@@ -160,7 +162,7 @@ def until_of(text: str | None) -> Target | None:
     if text == "current":
         # where the release stands now
         return Target(kind="shift", text="current", number=0)
-    if re.fullmatch(r"[0-9]+", text):
+    if re.fullmatch(_NUMBER, text):
         return Target(kind="offset", text=text, number=int(text))
     found = _time(text)
     if found is None:
@@ -183,11 +185,11 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
     if not parts:
         raise BadUsage(f"--input-topics {text!r} names no topic", fix="leave it out for every input")
     for part in parts:
-        if re.fullmatch("[0-9]+", part) and newest and found[newest] is not None:
+        if re.fullmatch(_NUMBER, part) and newest and found[newest] is not None:
             partition = int(part)
         else:
             newest, colon, first = part.partition(":")
-            if not newest or newest in found or (colon and not re.fullmatch("[0-9]+", first)):
+            if not newest or newest in found or (colon and not re.fullmatch(_NUMBER, first)):
                 raise BadUsage(
                     f"--input-topics {text!r}: {part!r} can't be read, or stands twice", fix="as in trades:0,1,orders"
                 )

@@ -56,6 +56,7 @@ from pipelines.model.reset import (
     Target,
     around,
     in_one_piece,
+    means_the_same,
     move,
     objections,
     resolve,
@@ -149,9 +150,8 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
         live=in_use,
     )
     _refuse(objections(choice), force=request.force)
-    by_where = choice.move != "back" or choice.scoped or request.target.kind == "shift"
     until_where = request.until is not None and request.until.kind in ("current", "shift")
-    if runs and (request.chosen_state == "keep" or by_where or until_where):
+    if runs and (until_where or not means_the_same(choice, request.target)):
         raise Refused(
             f"what {request.target.text} means depends on where {release.name} stands, and it reads on until it has stopped",
             fix=f"`switchyard stop {release.name} --execute` first",
@@ -167,7 +167,8 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     replay_s = None if rate is None else round(replay / rate.records_per_s, 1)
     cost = _cost(context, release, choice)
     _must_fit(context, release, choice, cost)
-    undo = _undo(context, plan_id, choice)
+    # a generation that nothing was written in is not gone back to
+    undo = _undo(context, plan_id, choice) if last is not None else ""
     return Plan(
         id=plan_id,
         operation="reset",
@@ -407,8 +408,8 @@ def _stages(
             state=_state_after(state, release),
             old=release.generation,
             links=len(state.chains.get(release.spec.app, ())),
-            # what lies behind, and was read on meanwhile, is read again; of another move the meaning would change
-            at=old if choice.move != "back" or request.target.kind == "shift" else None,
+            # what lies behind, and was read on meanwhile, is read again; else the meaning would change
+            at=None if means_the_same(choice, request.target) else old,
         )
     )
     if choice.output == "tombstone":
@@ -417,19 +418,20 @@ def _stages(
     switch = _is_read(state, release) and own_topic
     number = len(state.chains.get(release.spec.app, ())) + 1
     append = AppendGeneration(alias=release.spec.app, number=number, release=name, old=read, new=generation, met=meets)
-    if switch and not meets:
-        stages += [WriteClearing(release=name, old=read)] if release.spec.table else []
-        stages.append(append)
     stays = release.wanted == "stopped" or request.stay_stopped
-    # consumers are moved where the replay stands at the old end: to that it has to run
+    # before what consumers are told: to read the keys of a large result takes longer than all the rest
     if not stays or meets:
         stages += [Want(release=name, wanted="running"), Launch(release=name)]
-        if switch and meets:
+    if switch:
+        # consumers are moved where the replay stands at the old end, or at once
+        if meets:
             stages.append(Reach(release=name, timeout_s=request.timeout_s))
-            if release.spec.table:
-                stages.append(CompareGenerations(release=name, old=release.generation, new=generation))
-            stages.append(append)
-            stages += _stop(name) if stays else []
+        if release.spec.table and meets:
+            stages.append(CompareGenerations(release=name, old=release.generation, new=generation))
+        elif release.spec.table:
+            stages.append(WriteClearing(release=name, old=read))
+        stages.append(append)
+        stages += _stop(name) if stays and meets else []
     if choice.output == "truncate":
         if switch:
             stages.append(AwaitFollowers(alias=release.spec.app, number=number, timeout_s=request.timeout_s))
@@ -483,7 +485,8 @@ class _Cost:
         }[choice.output]
         return {
             "state": f"{_bytes(self.state_bytes)}: {state}",
-            "result": f"{self.result_records:,} records, {size}: {result}",
+            # by offsets, of which the end of a transaction takes one, too
+            "result": f"at most {self.result_records:,} records, {size}: {result}",
         }
 
 
@@ -573,11 +576,12 @@ def _affected(context: Context, state: RegistryState, release: Release, choice: 
         if meets:
             what = "the old result stays until the new one stands at the same input; then they go on in it"
         elif own:
-            what = "they go on in the new result at once, and see the replay"
+            cleared = ": rows that they have are deleted" if choice.table else ""
+            what = f"they go on in the new result at once{cleared}{_replay(choice)}"
         elif choice.output == "tombstone":
-            what = "they see the tombstones, then the replay"
+            what = f"they see the tombstones{_replay(choice)}"
         else:
-            what = "they go on in the same result" + (", and see the replay" if choice.move != "forward" else "")
+            what = f"they go on in the same result{_replay(choice)}"
         facts["alias"] = f"{release.spec.app} names this release: {what}"
     else:
         followers = followers_in(context, state, release.spec.app, release.result_topic)
@@ -586,6 +590,10 @@ def _affected(context: Context, state: RegistryState, release: Release, choice: 
     if pinned:
         facts["read by"] = f"{join(pinned)}: they read the result of this generation{_for_readers(choice)}"
     return facts
+
+
+def _replay(choice: Choice) -> str:
+    return ", and see the replay" if choice.move in ("back", "mixed") else ""
 
 
 def _for_readers(choice: Choice) -> str:
@@ -627,6 +635,8 @@ def _warnings(state: RegistryState, request: Request, choice: Choice, release: R
     found = [f"{o.reason}: --force goes over it" for o in objections(choice) if o.forced]
     if choice.output == "keep" and not choice.table and choice.move in ("back", "mixed"):
         found.append("records come again in the same result; they bear the header replay")
+    if choice.bounded and choice.live:
+        found.append(f"it stops there: consumers get nothing new until `switchyard start {release.name} --execute`")
     if choice.output in ("truncate", "tombstone"):
         found.append("what is cleared can't be brought back: there is no undo")
     if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
@@ -744,7 +754,9 @@ def plan_undo(
     warnings: tuple[str, ...] = ()
     if same and now is not None:
         written = _records(before, now)
-        warnings = (f"{written:,} records that were written into the same result since stay in it",)
+        warnings = (f"at most {written:,} records that were written into the same result since stay in it",)
+    if release.wanted == "stopped" and _is_read(state, release):
+        warnings = (*warnings, f"consumers get nothing new until `switchyard start {name} --execute`: it stands still")
     return Plan(
         id=new_id("undo"),
         operation="undo",

@@ -22,6 +22,12 @@ def test_what_is_no_duration_is_said_with_an_example(text: str) -> None:
     assert "5m" in error.value.fix
 
 
+def test_a_duration_in_which_nothing_can_be_done_is_refused() -> None:
+    assert seconds("1s", least_s=1) == 1
+    with pytest.raises(BadUsage, match="0s is too short"):
+        seconds("0s", least_s=1)
+
+
 def test_settings_are_pairs_and_an_equals_sign_in_the_value_stays() -> None:
     assert settings_of(None) == {}
     assert settings_of(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}

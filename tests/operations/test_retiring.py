@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from orchestration.operations import in_use
-from orchestration.operations.apply import Applier
+from orchestration.operations.apply import Applier, owned_topics
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import SetState, Stage, Want
 from pipelines.errors import Refused
-from pipelines.model.registry import Entry, FollowerRegistered, StateSet, WantedSet
-from tests.operations.builders import Log, context_of, staged, switched
+from pipelines.model.registry import Entry, FollowerRegistered, RegistryState, StateSet, WantedSet, fold
+from tests.operations.builders import Log, context_of, generation, staged, switched
 
 STOP = Want(release="a.v1", wanted="stopped")
 RETIRE = SetState(release="a.v1", state="retired")
@@ -54,3 +54,10 @@ def test_the_rest_of_a_retired_one_goes_whoever_came_since() -> None:
 
 def test_the_live_release_may_be_stopped_all_the_same() -> None:
     assert [type(entry) for entry in applied(STOP, *READY, *switched(1, None, "a.v1"), operation="stop")] == [WantedSet]
+
+
+def test_the_results_of_all_generations_are_its_own() -> None:
+    # the third goes on in the second's result
+    resets = [generation("a.v1", 2), generation("a.v1", 3, result=2)]
+    state = fold(RegistryState(), [*staged("a.v1", "a.v11"), *resets])
+    assert owned_topics(state, "a.v1") == ["a.v1.g1", "a.v1.g2", "a.v1.progress", "a.v1.dead-letters"]

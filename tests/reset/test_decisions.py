@@ -237,21 +237,20 @@ def test_a_settled_end_needs_its_position_only() -> None:
 def test_a_bounded_replay_ends_where_it_was_told_to_and_others_run_on() -> None:
     found = goal(begun(at(0), None, until=at(5)))
     assert found is not None and found.boundary.position == at(5) and free_until(found) == at(5)
-    assert goal(begun(at(0), ended(at(9), None))) is None
+    assert goal(begun(at(0), ended(at(9), None))) is None  # nothing had been processed
     assert goal(None) is None
 
 
-def test_the_replay_of_a_table_ends_with_a_batch_so_that_no_row_is_both() -> None:
+def test_a_replay_ends_with_a_batch_so_that_no_result_is_both() -> None:
     # another release had read further in one partition; the one that was left out is news
     processed = (Span(start=at(0, 0), end=at(5, 9)), Span(start=at(0, 0), end=at(7, 8)))
     again = begun(at(2, 0, 3), ended(at(5, 9), at(4, 8)), processed=processed)
-    found = goal(again, table=True)
+    found = goal(again)
     assert found is not None and (found.op, found.boundary.position) == ("reset-1", at(7, 9, 3))
     assert free_until(found) == at(7, 9, 3)
-    # a stream's record names what it comes of; a release's first generation has no consumer yet; what lies ahead is news
-    assert goal(again) is None
-    assert goal(again.model_copy(update={"ended": None}), table=True) is None
-    assert goal(begun(at(9, 9), ended(at(5, 9), None), processed=processed), table=True) is None
+    # a release's first generation has no consumer yet; what lies ahead is news
+    assert goal(again.model_copy(update={"ended": None})) is None
+    assert goal(begun(at(9, 9), ended(at(5, 9), None), processed=processed)) is None
 
 
 def test_a_throttle_holds_until_the_replay_is_over() -> None:
