@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 Metadata = dict[str, Any]
 
 
-def failure(error: SwitchyardError, plan: Plan | None = None) -> Failure:
-    """The failure of a run: what is wrong, what to do, and the plan, if there was one. Only an outage is retried."""
+def failure(error: SwitchyardError, plan: Plan | None = None, found: Metadata | None = None) -> Failure:
+    """The failure of a run: what is wrong, what to do, the plan, and what was found, if anything. Only an outage is retried."""
     metadata: Metadata = {"error": error.what, "to do": error.fix or "see the run's log", "exit_code": error.exit_code}
     if plan is not None:
         metadata["plan"] = MetadataValue.md(plan.markdown())
+    metadata |= found or {}
     return Failure(description=str(error), metadata=metadata, allow_retries=error.retryable)
 
 

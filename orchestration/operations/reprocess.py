@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 GROWTH = 1.1
 
 
+class ChecksFailed(Refused):
+    """A release that failed its checks. `comparison`, `verdict`: what was found of it."""
+
+    def __init__(self, name: str, comparison: Comparison | None, verdict: Verdict) -> None:
+        names = ", ".join(r.name for r in verdict.results if r.outcome in ("failed", "errored"))
+        super().__init__(
+            f"{name} failed its checks: {names or 'all were skipped'}",
+            fix=f"see {verdict.docs}; mend the app and stage the next version",
+        )
+        self.comparison = comparison
+        self.verdict = verdict
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocessed:
     """What a reprocess found. `plan`: the promotion that waits for approval; `promoted`: whether it was carried out."""
@@ -60,7 +73,7 @@ def reprocess(
 ) -> Reprocessed:
     """Runs every step that is left: a release staged or started already is gone on with.
 
-    Raises what `first_step` does, and Refused where a check failed; the candidate stays as it is, to be looked at.
+    Raises what `first_step` does, and ChecksFailed; the candidate stays as it is, to be looked at.
     """
     first = first_step(
         context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction
@@ -82,7 +95,7 @@ def reprocess(
 def _examine(context: Context, name: str, volume_tolerance: float) -> tuple[Comparison | None, Verdict | None]:
     """Compares a release with the live one, where consumers move only after that, then checks it, if it has a suite.
 
-    Raises Refused where a check failed.
+    Raises ChecksFailed.
     """
     state = context.registry.state()
     release = state.releases[name]
@@ -91,9 +104,7 @@ def _examine(context: Context, name: str, volume_tolerance: float) -> tuple[Comp
     found = diff(context, name) if compared else None
     verdict = check(context, name, volume_tolerance=volume_tolerance) if release.spec.suite is not None else None
     if verdict is not None and not verdict.ok:
-        names = ", ".join(r.name for r in verdict.results if r.outcome in ("failed", "errored"))
-        raise Refused(f"{name} failed its checks: {names or 'all were skipped'}",
-                      fix=f"see {verdict.docs}; mend the app and stage the next version")  # fmt: skip
+        raise ChecksFailed(name, found, verdict)
     return found, verdict
 
 

@@ -199,7 +199,7 @@ def plan_promote(
     if lacking:
         raise Refused(
             f"{new.name} can't be promoted: " + "; ".join(lacking),
-            fix=f"`switchyard reprocess {alias}` does each in its turn",
+            fix=f"`switchyard reprocess {alias} --version {new.spec.version} --execute` waits, compares and checks, each in its turn",
         )
     stages: tuple[Stage, ...] = ()
     backlog: Backlog | None = None

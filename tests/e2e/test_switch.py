@@ -145,6 +145,8 @@ def test_the_gate_refuses_a_bad_version(story: Story) -> None:
     assert "stock-stats.v30 failed its checks" in said.err
     assert "lowest_ask" in said.err or "average" in said.err
     assert "stage the next version" in said.err
+    # with all that was found of it
+    assert "changed" in said.out and "errored" in said.out
     assert story.live == GOOD and story.switches == 1
     verdict = story.cluster.state.releases[BAD].verdict
     assert verdict is not None and verdict.failed

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from expectations.names import suite_names
 from expectations.suites import SUITES, SuiteInputs, checks_of
+from expectations.verdict import CheckResult, Outcome, Verdict
 from pipelines.errors import BadUsage
 from tests.expectations.tables import (
     LARGE_ORDERS,
@@ -129,6 +130,17 @@ def test_a_check_that_cannot_be_evaluated_is_told_apart_and_stops_a_promotion(
     assert (verdict.failed, verdict.errored) == (1, 2)
     assert not verdict.ok
     assert any("could not be evaluated" in line and "count" in line for line in verdict.failures)
+
+
+def test_one_that_could_not_be_evaluated_stops_a_promotion_by_itself() -> None:
+    def verdict(*outcomes: Outcome) -> Verdict:
+        results = tuple(CheckResult(name=outcome, outcome=outcome, detail="") for outcome in outcomes)
+        return Verdict(suite="s", release="a.v1", generation=1, rows=1, results=results)
+
+    assert verdict("passed", "skipped").ok
+    assert not verdict("passed", "errored").ok
+    assert not verdict("passed", "failed").ok
+    assert not verdict("skipped").ok
 
 
 @pytest.mark.spark
