@@ -56,7 +56,9 @@ class ResetConfig(Config):
     )
     # deleting a result can't be undone: it takes the release's name, as a terminal asks for it
     confirm: str | None = Field(default=None, description="The release's name, for output truncate.")
-    max_records_per_batch: int | None = Field(default=None, ge=1, description="Throttle the replay.")
+    max_records_per_batch: int | None = Field(
+        default=None, ge=1, description="Throttle the replay, till the driver next starts after it."
+    )
     timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait for the replay, seconds.")
     reason: str | None = Field(default=None, description="Why, for the audit trail.")
     execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster import (
+    DagsterInstance,
+    DagsterRunStatus,
     DefaultSensorStatus,
     RunFailureSensorContext,
     RunRequest,
+    RunsFilter,
     SensorEvaluationContext,
     SkipReason,
     run_failure_sensor,
@@ -23,6 +26,7 @@ from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import Entry, Promoted, RegistryState
 
 _INTERVAL_S = 15
+_SWITCH_TAG = "switchyard/switch"
 _FOR_S = WatchConfig.model_fields["for_s"].default
 
 
@@ -70,15 +74,26 @@ def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) 
         return SkipReason(str(error))
     if not watches:
         return SkipReason("no promotion of the last ten minutes stands")
-    # once for each switch: Dagster knows the key from before
     return [
         RunRequest(
-            run_key=f"{watch.app} switch {watch.number}",
+            run_key=_run_key(context.instance, watch),
             run_config={"ops": {"watch": {"config": {"release": watch.release, "for_s": watch.left_s}}}},
-            tags={RELEASE_TAG: watch.release, APP_TAG: watch.app},
+            tags={RELEASE_TAG: watch.release, APP_TAG: watch.app, _SWITCH_TAG: str(watch.number)},
         )
         for watch in watches
     ]
+
+
+def _run_key(instance: DagsterInstance, watch: Watch) -> str:
+    """Once for each switch, as Dagster knows a key from before; and again where that run failed, or died with Dagster."""
+    failed = instance.get_runs_count(
+        RunsFilter(
+            job_name=watch_job.name,
+            statuses=[DagsterRunStatus.FAILURE],
+            tags={APP_TAG: watch.app, _SWITCH_TAG: str(watch.number)},
+        )
+    )
+    return f"{watch.app} switch {watch.number}" + (f", after {failed} that failed" if failed else "")
 
 
 @run_failure_sensor(

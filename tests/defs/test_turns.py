@@ -205,6 +205,20 @@ def test_a_promotion_is_watched_for_what_is_left_of_its_time() -> None:
     assert to_watch(state, entries, NOW + 10 * MINUTE, 600.0) == []
 
 
+def test_a_watch_that_died_with_dagster_is_taken_up_again() -> None:
+    watch = watching.Watch(app="sums", release="sums.v2", number=2, left_s=360.0)
+    tags = {"switchyard/app": "sums", "switchyard/switch": "2"}
+    with DagsterInstance.ephemeral() as instance:
+        keys = [watching._run_key(instance, watch)]
+        for others in ({"switchyard/switch": "1"}, {}):
+            config = {"ops": {"watch": {"config": {"release": watch.release}}}}
+            run = instance.create_run_for_job(watching.watch_job, run_config=config, tags={**tags, **others})
+            keys.append(watching._run_key(instance, watch))
+            instance.report_run_failed(run)
+        keys.append(watching._run_key(instance, watch))
+    assert keys == ["sums switch 2"] * 3 + ["sums switch 2, after 1 that failed"]
+
+
 def test_going_back_happens_once() -> None:
     state, entries = world(
         staged("sums.v1"),
