@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import Refused, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.settings import Settings
 
 # what matters comes as errors; librdkafka would also write a fencing, which is ordinary here, to the terminal
@@ -77,18 +78,20 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
         "enable.partition.eof": False,
         "fetch.wait.max.ms": 50,
         "queued.max.messages.kbytes": 65_536,
+        # how long a queue of over 100,000 records keeps it from fetching more; by default 1 s, however soon that is empty
+        "fetch.queue.backoff.ms": 10,
         **{name.replace("_", "."): value for name, value in conf.items()},
     }
 
 
 def producer(settings: Settings, **conf: Any) -> Producer:
-    """A producer; `conf` by librdkafka's names with underscores for dots."""
-    return Producer(producer_config(settings, **conf), logger=_UNHEARD)
+    """A producer; `conf` by librdkafka's names with underscores for dots. Raises BadUsage for settings that it can't take."""
+    return _made(settings, lambda: Producer(producer_config(settings, **conf), logger=_UNHEARD))
 
 
 def consumer(settings: Settings, **conf: Any) -> Consumer:
-    """A consumer without a group of its own: assign partitions to it by hand."""
-    return Consumer(consumer_config(settings, **conf))
+    """A consumer without a group of its own: assign partitions to it by hand. Raises BadUsage as `producer` does."""
+    return _made(settings, lambda: Consumer(consumer_config(settings, **conf)))
 
 
 def drain(client: Consumer, timeout_s: float, *, at_most: int = 10_000) -> list[Message]:
@@ -101,7 +104,24 @@ def drain(client: Consumer, timeout_s: float, *, at_most: int = 10_000) -> list[
 
 
 def admin(settings: Settings) -> AdminClient:
-    return AdminClient(_base(settings))
+    """An admin client. Raises BadUsage as `producer` does."""
+    return _made(settings, lambda: AdminClient(_base(settings)))
+
+
+def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
+    try:
+        return make()
+    except KafkaException as error:
+        # nothing was asked of a cluster yet; of a file that isn't there OpenSSL gives only a number
+        missing = [
+            f"{name} names no file: {path}"
+            for name, path in settings.kafka.items()
+            if name.endswith(".location") and not Path(path).is_file()
+        ]
+        raise BadUsage(
+            f"Kafka's client can't take its settings: {'; '.join(missing) or error.args[0].str()}",
+            fix="mend them in the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA",
+        ) from error
 
 
 def own(settings: Settings, client: AdminClient | None) -> AdminClient:
@@ -127,7 +147,7 @@ def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminC
     """A client of a cluster that has answered within `timeout_s`. Raises Unavailable with the reason and what to do."""
     errors = _Errors()
     conf: dict[str, Any] = {**_base(settings), "error_cb": errors}
-    client = AdminClient(conf)
+    client = _made(settings, lambda: AdminClient(conf))
     try:
         client.list_topics(timeout=timeout_s or min(settings.request_timeout_s, 5.0))
     except KafkaException as error:
@@ -252,5 +272,7 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
             fix="check security.protocol and the login in the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA",
         )
     fix = "start it with `switchyard up`" if settings.embedded else "check SWITCHYARD_BOOTSTRAP_SERVERS and the network"
+    if not settings.embedded and "security.protocol" in settings.kafka:
+        fix += f", and whether it speaks {settings.kafka['security.protocol']}"
     reason = f": {error.str()}" if error is not None else ""
     return Unavailable(f"no Kafka broker answers at {where}{reason}", fix=fix)

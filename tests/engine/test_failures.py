@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from pipelines.engine.driver import Driver, _outage
-from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.client import failure
+from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.kafka.client import admin, consumer, failure, producer
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
@@ -175,3 +175,24 @@ def test_a_writer_calls_fenced_only_what_was(monkeypatch: pytest.MonkeyPatch) ->
     producer = FailingProducer(KafkaError(KafkaError.PRODUCER_FENCED))
     assert "fenced 3 times" in step_with(producer, monkeypatch).what
     assert producer.tries == 3
+
+
+@pytest.mark.parametrize(
+    ("kafka", "words"),
+    [
+        ({"security.protocol": "NOPE"}, 'Invalid value "NOPE"'),
+        ({"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"}, "ssl.ca.location names no file: /nowhere/ca.pem"),
+        ({"no.such.property": "1"}, "no.such.property"),
+    ],
+)  # fmt: skip
+def test_settings_that_no_client_takes_are_bad_usage(kafka: dict[str, str], words: str) -> None:
+    for make in (admin, consumer, producer):
+        with pytest.raises(BadUsage) as error:
+            make(SETTINGS.model_copy(update={"kafka": kafka}))
+        assert words in error.value.what
+        assert "SWITCHYARD_KAFKA" in error.value.fix
+
+
+def test_where_a_protocol_is_set_nobody_answers_by_it_either() -> None:
+    found = failure(SETTINGS.model_copy(update={"kafka": {"security.protocol": "ssl"}}), KafkaError(NOT_REACHED[0]))
+    assert "whether it speaks ssl" in found.fix

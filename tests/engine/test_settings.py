@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from pipelines.engine.jars import class_archive, state_store_jar
 from pipelines.engine.session import session_conf, spark_kafka_options
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings
@@ -173,6 +174,8 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
     (tmp_path / "spark").mkdir()
     (tmp_path / "spark" / "kafka.jar").touch()
+    state_store_jar().parent.mkdir()
+    state_store_jar().touch()
     return tmp_path
 
 
@@ -183,9 +186,9 @@ def java_options(settings: Settings) -> str:
 
 def test_classes_are_mapped_from_the_archive_where_there_is_one(jars: Path) -> None:
     assert "SharedArchiveFile" not in java_options(Settings())
-    (jars / "spark-classes.jsa").touch()
+    class_archive().touch()
     mine = Settings(spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"})
-    assert f"-XX:SharedArchiveFile={jars / 'spark-classes.jsa'}" in java_options(mine)
+    assert f"-XX:SharedArchiveFile={class_archive()}" in java_options(mine)
     # what a setting replaces is replaced: two collectors would end the JVM
     assert "UseParallelGC" not in java_options(mine)
 
@@ -199,9 +202,9 @@ def test_the_memory_of_a_driver_is_bounded(jars: Path) -> None:
 
 
 def test_jars_are_on_the_class_path_here_and_sent_to_executors_elsewhere(jars: Path) -> None:
-    jar = str(jars / "spark" / "kafka.jar")
+    both = [str(jars / "spark" / "kafka.jar"), str(state_store_jar())]
     here, there = (
         session_conf(Settings(spark_master=master), heap_mb=512, cores=1) for master in (None, "spark://host:7077")
     )
-    assert (here["spark.driver.extraClassPath"], here.get("spark.jars")) == (jar, None)
-    assert (there.get("spark.driver.extraClassPath"), there["spark.jars"]) == (None, jar)
+    assert (here["spark.driver.extraClassPath"], here.get("spark.jars")) == (":".join(both), None)
+    assert (there.get("spark.driver.extraClassPath"), there["spark.jars"]) == (None, ",".join(both))
