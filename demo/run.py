@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from demo.ledger.check import check_log
 from orchestration.commands.show import show_comparison, show_plan, show_verdict
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.local.preflight import check_port
+from orchestration.local.preflight import Problem, check_port
 from orchestration.local.running import end_all
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
@@ -50,8 +50,8 @@ class Demo:
     def __init__(self, *, ui: bool, ui_port: int) -> None:
         home = Path(os.environ.get("SWITCHYARD_STATE_DIR") or ROOT / ".switchyard").absolute()
         self._report_path = home / "demo-report.json"
-        # later batches of history are larger than live ones, and the heap is what bounds them
-        self._settings = Settings(state_dir=home / "demo")
+        # the progress bar moves with each batch
+        self._settings = Settings(state_dir=home / "demo", max_records_per_batch=400_000)
         self._env = self._settings.child_environment()
         self._ui, self._ui_port = ui, ui_port
         self._console = Console(highlight=False)
@@ -272,6 +272,11 @@ class Demo:
     def _require_ui_port(self) -> None:
         """Before anything long is done: it is wanted at the end."""
         problem = check_port(self._ui_port, "UI_PORT")
+        # the broker isn't up yet
+        if self._ui_port in (self._settings.broker_port, self._settings.broker_port + 1):
+            problem = Problem(
+                f"port {self._ui_port} is busy: the broker and its controller take it", "choose another UI_PORT"
+            )
         if problem is not None:
             raise SwitchyardError(problem.what, fix=f"{problem.fix}; or go without: make demo UI=0")
 

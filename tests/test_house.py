@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -53,3 +56,11 @@ def test_every_part_of_orchestration_is_kept_from_dagster() -> None:
     parts = {path.stem for path in (ROOT / "orchestration").iterdir() if path.suffix == ".py" or path.is_dir()}
     parts -= {"__init__", "__pycache__"} | DAGSTER
     assert {f"orchestration.{part}" for part in parts} <= set(contract["source_modules"])
+
+
+def test_the_demo_is_of_the_size_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from demo import run
+
+    monkeypatch.delenv("DEMO_HISTORY", raising=False)
+    importlib.reload(run)
+    assert (run.HISTORY, run.RATE) == (1_000_000, 2_000)

@@ -55,3 +55,10 @@ def test_a_busy_port_of_the_ui_is_said_before_anything_is_done(tmp_path: Path, s
     assert done.returncode == 1
     assert "is busy" in done.stderr and "make demo UI=0" in done.stderr
     assert "load" not in done.stdout
+
+
+def test_nor_may_it_be_one_that_its_broker_takes(tmp_path: Path) -> None:
+    done = run_demo(tmp_path, UI_PORT=str(BROKER_PORT + 1))
+    assert done.returncode == 1
+    assert "the broker and its controller take it" in done.stderr and "make demo UI=0" in done.stderr
+    assert "load" not in done.stdout
