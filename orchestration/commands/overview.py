@@ -126,12 +126,18 @@ def abandon(
     """End an operation whose operator is gone: consumers stay where they are."""
     from orchestration.operations import release as rel
     from orchestration.operations.context import open_context
+    from orchestration.operations.overview import statuses
 
-    rel.abandon(open_context(load_settings(), say=say), operation, reason=reason)
+    context = open_context(load_settings(), say=say)
+    rel.abandon(context, operation, reason=reason)
+    touched = context.registry.state().operations[operation].opened.releases
+    notes = [f"{s.release.name}: {note}" for s in statuses(context) if s.release.name in touched for note in s.notes]
     if as_json:
-        print_json({"id": operation, "abandoned": True})
-    else:
-        print(f"{operation} is abandoned")
+        print_json({"id": operation, "abandoned": True, "notes": notes})
+        return
+    print(f"{operation} is abandoned")
+    for note in notes:
+        print(f"  {note}")
 
 
 def forget_follower(
