@@ -512,6 +512,39 @@ class Hydration:
     error: str | None = None
 
 
+class CaughtUp:
+    """Judges from heartbeats whether a release has caught up, and stayed so for `for_s`.
+
+    It has caught up where the newest batch left at most `lag_records` of what was there when it was planned. That is a word
+    of one moment: it has stayed so where a later batch says the same, or no more than that is left to read now.
+    """
+
+    def __init__(self, *, lag_records: int, for_s: float) -> None:
+        self._lag_records = lag_records
+        self._for_s = for_s
+        # when it had caught up, and by which batch
+        self._since: tuple[float, int] | None = None
+
+    def lost(self) -> None:
+        """It isn't heard."""
+        self._since = None
+
+    def by(self, beat: Heartbeat, behind_records: int | None, now_s: float) -> bool:
+        """Whether it is so by this heartbeat, heard at `now_s`."""
+        # while a batch is tried again, the figures are of the last good one
+        tells = beat.state == "running" and beat.error is None and beat.batch_id >= 0 and behind_records is not None
+        if not tells or (behind_records or 0) > self._lag_records:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = (now_s, beat.batch_id)
+        since_s, batch_id = self._since
+        if now_s - since_s < self._for_s:
+            return False
+        nothing_more = beat.lag_records is not None and beat.lag_records <= self._lag_records
+        return nothing_more or self._for_s == 0 or beat.batch_id > batch_id
+
+
 def wait_ready(
     context: Context,
     name: str,
@@ -523,14 +556,14 @@ def wait_ready(
 ) -> Hydration:
     """Waits until a release has caught up and stayed so for `for_s`, then records it as ready.
 
-    Caught up: the newest batch left at most `lag_records` of what was there when it was planned. Raises SwitchyardError
+    Caught up: as `CaughtUp` judges it. Raises SwitchyardError
     if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; Refused if its
     input no longer begins where the live one's did.
     """
     state = journal.standing(context.registry)
     release = find_release(state, name)
     _same_start(context, state, release)
-    began, caught_up_at = context.monotonic(), None
+    began, caught_up = context.monotonic(), CaughtUp(lag_records=lag_records, for_s=for_s)
     again = release.ready is not None and release.ready.generation == release.generation
     fastest = (_measured_rate(release) or 0.0) if again else 0.0
     while True:
@@ -549,7 +582,7 @@ def wait_ready(
         heard = beat is not None and beat.token == current.token
         holder = held_by(current, beat, context.settings, at_ms=now_ms()) if heard else None
         if beat is None or holder is None or beat.state in ("failed", "stopped"):
-            caught_up_at = None
+            caught_up.lost()
             if now - began > context.settings.boot_timeout_s:
                 raise SwitchyardError(
                     f"{release.name} isn't running", fix=f"`switchyard start {release.name} --execute`"
@@ -557,18 +590,10 @@ def wait_ready(
             context.sleep(0.25)
             continue
         found = _hydration(current, beat)
-        fastest = max(fastest, found.records_per_s)
+        fastest = max(fastest, beat.best_records_per_s)
         on_progress(found)
-        # while a batch is tried again, the figures are of the last good one
-        ready = (
-            beat.state == "running" and beat.error is None and beat.batch_id >= 0 and found.behind_records is not None
-        )
-        if ready and (found.behind_records or 0) <= lag_records:
-            caught_up_at = now if caught_up_at is None else caught_up_at
-            if now - caught_up_at >= for_s:
-                break
-        else:
-            caught_up_at = None
+        if caught_up.by(beat, found.behind_records, now):
+            break
         context.sleep(0.25)
     _late_drops(context, state, release)
     facts = {
@@ -600,7 +625,7 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         # where the batch doesn't tell, the distance to the end: more than it left behind, never less
         behind_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
         eta_s=lag / rate if rate > 0 else None,
-        done=lag == 0,
+        done=beat.lag_records == 0,
         error=beat.error,
     )
 

@@ -570,6 +570,7 @@ class Driver:
             processed_records_per_s=last.batch.rows_in / batch_s
             if last and batch_s and report.get("numInputRows")
             else 0.0,
+            best_records_per_s=query.sink.best_records_per_s if query else 0.0,
             batch_ms=int(batch_s * 1000),
             watermark_ms=last.boundary.watermark_ms if last else None,
             total=last.total if last else Counts(),

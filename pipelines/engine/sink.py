@@ -100,6 +100,8 @@ class Sink:
         self.finished_at = clock()
         # how long the last batch took, without what it waits at its end
         self.batch_s = 0.0
+        # of the batches that were committed, the fastest one's records per second
+        self.best_records_per_s = 0.0
         self.failure: tuple[int, BaseException] | None = None
         self.refused_at_boundary = False
 
@@ -292,10 +294,12 @@ class Sink:
 
     def process_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call for batch `batch_id`. A batch that progress holds already is executed and written nowhere."""
-        began, self._called = self._clock(), True
+        began, before, self._called = self._clock(), self.last, True
         try:
             self._run(rows, batch_id)
             self.batch_s = self._clock() - began
+            if self.batch_s > 0 and self.last is not None and self.last is not before:
+                self.best_records_per_s = max(self.best_records_per_s, self.last.batch.rows_in / self.batch_s)
             if self._budget is None:
                 self._go_onward(batch_id)
             # committed, and not under the lock: whoever wants the boundary gets it

@@ -88,6 +88,7 @@ class Heartbeat(Frozen):
 
     `behind_records`: records that were there when the last batch was planned and that it left behind.
     `lag_records`: records between the committed position and the end of the input now.
+    `best_records_per_s`: of the fastest batch since this driver began its query; no beat need fall into it.
     """
 
     release: str
@@ -102,6 +103,7 @@ class Heartbeat(Frozen):
     lag_records: int | None = None
     input_records_per_s: float = 0.0
     processed_records_per_s: float = 0.0
+    best_records_per_s: float = 0.0
     batch_ms: int = 0
     watermark_ms: int | None = None
     total: Counts = Counts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -141,6 +142,8 @@ class World:
         self.writer = FakeWriter()
         self.malformed: list[DeadLetter] = []
         self.newer: SwitchyardError | None = None
+        # by the sink's clock, and how long Spark takes for a batch
+        self.now_s, self.batch_s = 12.0, 0.0
         self.sink = self.make(watermarked)
         self.sink.connect()
         self.sink.open()
@@ -152,11 +155,15 @@ class World:
             target,
             self.writer,  # type: ignore[arg-type]
             self.checkpoint,
-            serialise=lambda rows: rows,
+            serialise=self._spark,
             metrics=lambda: BatchMetrics(5, 1, self.malformed),
             admit=self._admit,
-            clock=lambda: 12.0,
+            clock=lambda: self.now_s,
         )
+
+    def _spark(self, rows: Any) -> Any:
+        self.now_s += self.batch_s
+        return rows
 
     def _admit(self) -> None:
         if self.newer is not None:
@@ -224,6 +231,20 @@ def test_a_batch_is_written_with_its_boundary_counts_and_offsets(world: World) -
     assert last.result.topics == {RESULT: {0: 3}}
     assert (last.batch.rows_out, last.total.rows_out, last.total.rows_in, last.total.late_dropped) == (1, 3, 10, 2)
     assert world.writer.offsets == [{"trades": {0: 10}}, {"trades": {0: 20}}]
+
+
+def test_the_best_rate_is_of_the_fastest_batch_that_was_committed(world: World) -> None:
+    for number, batch_s in enumerate((5.0, 0.5, 2.0)):
+        world.batch_s = batch_s
+        world.run(number, ("a", "1"))
+    assert (world.sink.batch_s, world.sink.best_records_per_s) == (2.0, 10.0)
+    # executed again, to catch up: its time says nothing
+    again = world.make()
+    again._clock = itertools.count().__next__
+    again.connect()
+    again.open()
+    again.process_batch(Rows(("a", "1")), 2)  # type: ignore[arg-type]
+    assert again.batch_s > 0 and again.best_records_per_s == 0
 
 
 def test_a_batch_that_is_committed_is_executed_again_and_written_nowhere(world: World) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from orchestration.operations.context import Context
-from orchestration.operations.release import _hydration, _late_drops, _same_start
+from orchestration.operations.release import CaughtUp, _hydration, _late_drops, _same_start
 from pipelines.engine.driver import _behind
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -73,9 +73,54 @@ def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_e
     assert _behind({"sources": [source, {**source, "latestOffset": None}]}) is None
     assert _behind({}) is None
 
-    def beat(behind: int | None) -> Heartbeat:
+    def left(behind: int | None) -> Heartbeat:
         return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running",
                          batch_id=3, lag_records=66_000, behind_records=behind)  # fmt: skip
 
-    assert _hydration(release("a.v1"), beat(0)).behind_records == 0
-    assert _hydration(release("a.v1"), beat(None)).behind_records == 66_000
+    assert _hydration(release("a.v1"), left(0)).behind_records == 0
+    assert _hydration(release("a.v1"), left(None)).behind_records == 66_000
+
+
+def beat(batch_id: int, *, lag: int | None, **facts: Any) -> Heartbeat:
+    return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, batch_id=batch_id, lag_records=lag,
+                     **{"state": "running", **facts})  # fmt: skip
+
+
+def test_a_release_has_stayed_caught_up_where_a_later_batch_says_the_same() -> None:
+    judge = CaughtUp(lag_records=0, for_s=10)
+    assert not judge.by(beat(3, lag=900), 0, 0.0)
+    # one batch's word, of ten seconds ago: much has come since
+    assert not judge.by(beat(3, lag=20_000), 0, 10.0)
+    assert judge.by(beat(4, lag=900), 0, 11.0)
+
+
+def test_a_release_that_has_nothing_more_to_read_has_stayed_caught_up() -> None:
+    judge = CaughtUp(lag_records=5, for_s=10)
+    assert not judge.by(beat(3, lag=5), 0, 0.0)
+    assert not judge.by(beat(3, lag=5), 0, 9.9)
+    assert judge.by(beat(3, lag=5), 0, 10.0)
+    # Kafka doesn't tell
+    assert not judge.by(beat(3, lag=None), 0, 10.0)
+
+
+def test_a_moment_is_enough_where_no_more_is_asked_for() -> None:
+    assert CaughtUp(lag_records=0, for_s=0).by(beat(3, lag=900), 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"state": "starting"}, {"error": "x"}, {"batch_id": -1}, {"behind": 6}, {"behind": None}]
+)
+def test_whatever_breaks_it_begins_the_time_anew(facts: dict[str, Any]) -> None:
+    judge = CaughtUp(lag_records=5, for_s=10)
+    assert not judge.by(beat(3, lag=0), 0, 0.0)
+    behind, batch_id = facts.pop("behind", 0), facts.pop("batch_id", 4)
+    assert not judge.by(beat(batch_id, lag=0, **facts), behind, 5.0)
+    assert not judge.by(beat(5, lag=0), 0, 12.0)
+    assert judge.by(beat(5, lag=0), 0, 22.0)
+
+
+def test_one_that_is_not_heard_begins_the_time_anew() -> None:
+    judge = CaughtUp(lag_records=0, for_s=10)
+    assert not judge.by(beat(3, lag=0), 0, 0.0)
+    judge.lost()
+    assert not judge.by(beat(4, lag=0), 0, 12.0)
