@@ -76,6 +76,7 @@ from pipelines.model.registry import (
     ReleaseState,
     StateSet,
     Switch,
+    Wanted,
     WantedSet,
 )
 from pipelines.model.switch import choose_start, of_generation, promotion
@@ -215,11 +216,7 @@ class Applier:
         release = find_release(state, stage.release)
         if self._retires():
             refuse_live(state, release)
-        entries: list[Entry] = []
-        if release.wanted != stage.wanted:
-            entries.append(WantedSet(release=stage.release, wanted=stage.wanted))
-        if stage.wanted == "running" and release.state in ("staged", "failed"):
-            entries.append(StateSet(release=stage.release, state=starting_state(state, release)))
+        entries = wanting(state, release, stage.wanted)
         # a driver that died during a switch is started again: nothing that is wanted changes, and the switch needs it
         if entries:
             refuse_blocked(state, stage.release, but=self._plan.id)
@@ -517,6 +514,16 @@ class Applier:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise SwitchyardError(f"group {group} can't be deleted: {error.args[0].str()}",
                                       fix="stop its members, then try again") from error  # fmt: skip
+
+
+def wanting(state: RegistryState, release: Release, wanted: Wanted) -> list[Entry]:
+    """What has to be written for a release to be wanted so; nothing: it is already."""
+    entries: list[Entry] = []
+    if release.wanted != wanted:
+        entries.append(WantedSet(release=release.name, wanted=wanted))
+    if wanted == "running" and release.state in ("staged", "failed"):
+        entries.append(StateSet(release=release.name, state=starting_state(state, release)))
+    return entries
 
 
 def starting_state(state: RegistryState, release: Release) -> ReleaseState:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, live_release
+from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.switch import are_compared, comparison, evidence_for
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
@@ -15,6 +16,10 @@ from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
+
+
+class BeingReset(Refused):
+    """The release is in the middle of a reset: what it has of its result is neither what consumers have, nor whole."""
 
 
 def docs_dir(context: Context) -> Path:
@@ -27,7 +32,8 @@ def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLER
 
     `volume_tolerance`: the ratio by which its rows may differ from the live release's. Without a live release to compare
     with: up to the newest committed result. Raises BadUsage if the app has no suite,
-    Refused if there is nothing to check or, with a live release, no evidence yet.
+    Refused if there is nothing to check, consumers were left behind by a reset or, with another release live, there is no
+    evidence yet; BeingReset.
     """
     from expectations.gate import run_gate
     from expectations.verdict import GateRequest
@@ -39,6 +45,11 @@ def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLER
         raise BadUsage(
             f"{spec.app} names no suite", fix="give its definition suite=..., and write it in expectations/suites"
         )
+    under = state.blocking(release.name)
+    if under is not None and under.opened.name in ("reset", "undo"):
+        raise BeingReset(f"{release.name} is in the middle of {under.id}, so its result isn't whole",
+                         fix="check it when that is done: `switchyard log` tells")  # fmt: skip
+    refuse_unfinished(state, release)
     live = live_release(state, spec.app)
     evidence = _evidence(context, release, live)
     progress = context.progress(release.name)

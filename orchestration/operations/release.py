@@ -13,7 +13,7 @@ from typing import Any
 
 from expectations.names import require_suite
 from orchestration.operations import journal
-from orchestration.operations.apply import Applier, owned_topics, starting_state
+from orchestration.operations.apply import Applier, owned_topics, starting_state, wanting
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.in_use import refuse_live, refuse_needed
@@ -346,6 +346,9 @@ def plan_start(context: Context, name: str, *, force: bool = False, reason: str 
     release = find_release(state, name)
     if release.state in ("retired", "aborted"):
         raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+    if wanting(state, release, "running"):
+        # a driver that died during an operation is started again all the same
+        refuse_blocked(state, release.name)
     stages: tuple[Stage, ...] = (
         Want(release=release.name, wanted="running"),
         Launch(release=release.name, force=force),
@@ -354,8 +357,7 @@ def plan_start(context: Context, name: str, *, force: bool = False, reason: str 
     if release.state == "failed":
         context.say(f"{release.name} failed before: {release.failure}")
         if starting_state(state, release) == "hydrating":
-            # a candidate never goes on from its own bad state; refused before there is a topic of it
-            refuse_blocked(state, release.name)
+            # a candidate never goes on from its own bad state
             generation = max(release.generations) + 1
             stages = (*_fresh(context, release, generation), *stages)
     if generation == release.generation:

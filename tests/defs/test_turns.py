@@ -24,6 +24,7 @@ from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dag
 from orchestration.defs.schedules import why_not
 from orchestration.defs.supervisor import Memory, mirror, news, starts
 from orchestration.defs.watching import to_watch
+from orchestration.operations.check import BeingReset
 from orchestration.operations.context import Context, Say
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan
@@ -419,7 +420,7 @@ def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.Monke
     class Open(Platform):
         @contextmanager
         def open(self, say: Say, spark: object = None) -> Iterator[Context]:
-            names = [("sums.v1", "sums"), ("tops.v1", "tops")]
+            names = [("sums.v1", "sums"), ("tops.v1", "tops"), ("words.v1", "words")]
             found = {app: SimpleNamespace(name=name, spec=SimpleNamespace(suite="all")) for name, app in names}
             state = SimpleNamespace(chains=dict.fromkeys(found), found=found)
             registry = SimpleNamespace(state=lambda: state, known=RegistryState())
@@ -428,6 +429,8 @@ def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.Monke
     def run_gate(_: Context, name: str) -> Any:
         if name == "sums.v1":
             raise Refused("sums.v1 has no result yet", fix="start it")
+        if name == "words.v1":
+            raise BeingReset("words.v1 is in the middle of reset-1", fix="wait")
         return SimpleNamespace(passed=1, failed=1, failures=("the key is not unique",))
 
     monkeypatch.setattr(jobs, "live_release", lambda state, app: state.found[app])
@@ -439,6 +442,7 @@ def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.Monke
     [failed] = [e.step_failure_data.user_failure_data for e in result.all_events if e.is_step_failure]
     assert failed is not None and failed.description is not None
     assert "sums.v1 has no result yet" in failed.description and "tops.v1: the key is not unique" in failed.description
+    assert "words.v1" not in failed.description
 
 
 def test_an_alert_that_can_not_be_sent_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from orchestration.operations import generations
 from orchestration.operations import release as module
-from orchestration.operations.apply import Applier, left_by_consumers, starting_state
+from orchestration.operations.apply import Applier, left_by_consumers, starting_state, wanting
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import plan_start
 from orchestration.operations.stages import BeginGeneration, Stage
 from pipelines.errors import Refused
-from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet
+from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet, WantedSet
 from tests.operations.builders import POSITION, Log, context_of, generation, release, staged, switch
 
 NAMES = ("a.v1", "a.v2", "a.v3")
@@ -53,6 +53,15 @@ def test_a_failed_candidate_is_not_begun_anew_under_an_operation(monkeypatch: py
     log.entries.append(DIFF)
     with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
         plan_start(context_of(log), "a.v2")
+
+
+def test_one_that_is_stopped_is_not_started_under_an_operation_and_one_that_died_is() -> None:
+    stopped = Log(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="standby"), DIFF)
+    with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
+        plan_start(context_of(stopped), "a.v2")
+    assert wanting(stopped.state(), stopped.state().releases["a.v2"], "running")
+    died = Log(*stopped.entries, WantedSet(release="a.v2", wanted="running"))
+    assert wanting(died.state(), died.state().releases["a.v2"], "running") == []
 
 
 def test_nor_under_one_that_began_after_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

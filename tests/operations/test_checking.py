@@ -1,0 +1,34 @@
+"""A result is checked where it is whole, and is what consumers have."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration.operations.check import BeingReset, check
+from pipelines.errors import Refused
+from pipelines.model.registry import Closed, Opened
+from tests.operations.builders import Log, context_of, generation, staged, switched
+
+BEGUN = generation("a.v1", 2).model_copy(update={"op": "reset-1"})
+
+
+def under(name: str) -> Opened:
+    return Opened(id=f"{name}-1", name=name, releases=("a.v1",), deadline_ms=2**60, actor="ada")
+
+
+@pytest.mark.parametrize("name", ["reset", "undo"])
+def test_a_result_is_not_checked_in_the_middle_of_a_reset(name: str) -> None:
+    log = Log(*staged("a.v1"), *switched(1, None, "a.v1"), under(name), BEGUN)
+    known = list(log.entries)
+    with pytest.raises(BeingReset, match=rf"a\.v1 is in the middle of {name}-1") as error:
+        check(context_of(log), "a.v1")
+    assert "switchyard log" in error.value.fix
+    assert log.entries == known
+
+
+def test_nor_where_one_was_left_before_consumers_went_along() -> None:
+    log = Log(
+        *staged("a.v1"), *switched(1, None, "a.v1"), under("reset"), BEGUN, Closed(id="reset-1", outcome="abandoned")
+    )
+    with pytest.raises(Refused, match="have not gone along with reset-1"):
+        check(context_of(log), "a.v1")
