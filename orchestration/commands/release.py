@@ -23,12 +23,16 @@ from orchestration.commands.options import (
     seconds,
     settings_of,
 )
-from orchestration.commands.show import run_plan, say, show_comparison, show_plan, show_verdict
+from orchestration.commands.show import (
+    run_plan,
+    say,
+    show_found,
+    show_plan,
+    what_failed_shown,
+)
 
 if TYPE_CHECKING:
-    from expectations.verdict import Verdict
     from orchestration.operations.context import Context
-    from orchestration.operations.evidence import Comparison
     from orchestration.operations.release import Hydration
 
 Lag = Annotated[
@@ -167,30 +171,18 @@ def reprocess(
             print(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
             print("nothing is changed; add --execute to do it")
         return
-    try:
-        with _bar(as_json) as on_progress:
-            found = operation.reprocess(
-                context, app, **options, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
-                max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote, on_progress=on_progress,
-            )  # fmt: skip
-    except operation.ChecksFailed as failed:
-        if not as_json:
-            _show_found(failed.comparison, failed.verdict)
-        raise
+    with what_failed_shown(as_json), _bar(as_json) as on_progress:
+        found = operation.reprocess(
+            context, app, **options, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
+            max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote, on_progress=on_progress,
+        )  # fmt: skip
     if as_json:
         print_json({"release": found.release, "promoted": found.promoted, "plan": found.plan.as_json(),
                     "diff": found.comparison.as_json() if found.comparison else None})  # fmt: skip
         return
-    _show_found(found.comparison, found.verdict)
+    show_found(found.comparison, found.verdict)
     show_plan(found.plan)
     print("promoted" if found.promoted else f"it waits for approval: switchyard approve {found.plan.id} --execute")
-
-
-def _show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
-    if comparison is not None:
-        show_comparison(comparison)
-    if verdict is not None:
-        show_verdict(verdict)
 
 
 class _bar:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from orchestration.commands.context import console, print_facts, print_json
@@ -56,6 +58,27 @@ def run_plan(plan: Plan, context: Any, *, apply: bool, as_json: bool) -> None:
         print_json({**plan.as_json(), "executed": True})
     else:
         print("done")
+
+
+@contextmanager
+def what_failed_shown(as_json: bool) -> Iterator[None]:
+    """Shows the diff and the checks of a release that failed them, before its error."""
+    from orchestration.operations.reprocess import ChecksFailed
+
+    try:
+        yield
+    except ChecksFailed as failed:
+        if not as_json:
+            show_found(failed.comparison, failed.verdict)
+        raise
+
+
+def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
+    """A diff and a verdict, as far as there are."""
+    if comparison is not None:
+        show_comparison(comparison)
+    if verdict is not None:
+        show_verdict(verdict)
 
 
 def show_comparison(found: Comparison) -> None:

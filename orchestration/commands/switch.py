@@ -9,7 +9,7 @@ import typer
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.commands.context import load_settings, print_json
 from orchestration.commands.options import App, Execute, Json, Name, Reason, VolumeTolerance, seconds
-from orchestration.commands.show import run_plan, say, show_comparison, show_verdict
+from orchestration.commands.show import run_plan, say, show_comparison, show_verdict, what_failed_shown
 
 
 def register(app: typer.Typer) -> None:
@@ -106,7 +106,8 @@ def approve(
     from orchestration.operations.reprocess import plan_approved
 
     context = open_context(load_settings(), say=say)
-    plan = plan_approved(context, plan_id, reason=reason, refresh=execute)
+    with what_failed_shown(as_json):
+        plan = plan_approved(context, plan_id, reason=reason, refresh=execute)
     run_plan(plan, context, apply=execute, as_json=as_json)
 
 

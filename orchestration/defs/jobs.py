@@ -8,7 +8,7 @@ from enum import Enum
 from dagster import AssetMaterialization, Config, MetadataValue, OpExecutionContext, job, op
 from pydantic import Field
 
-from expectations.verdict import VOLUME_TOLERANCE, Verdict
+from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.live import Promotion
 from orchestration.defs.names import live_key, results_key
@@ -23,7 +23,6 @@ from orchestration.operations.check import BeingReset
 from orchestration.operations.check import check as run_gate
 from orchestration.operations.clean import plan_clean, to_clean
 from orchestration.operations.context import Context, live_release
-from orchestration.operations.evidence import Comparison
 from orchestration.operations.plan import Plan
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
@@ -112,21 +111,18 @@ def reprocess_op(
         if not config.execute:
             run_plan(context, operations, lambda: rep.first_step(operations, config.app, **asked), execute=False)
             return
-        try:
-            found = rep.reprocess(
-                operations,
-                config.app,
-                **asked,
-                lag_records=config.lag_records,
-                for_s=config.for_s,
-                timeout_s=config.timeout_s,
-                max_changed=config.max_changed,
-                volume_tolerance=config.volume_tolerance,
-                auto_promote=config.auto_promote,
-                on_progress=teller(context),
-            )
-        except rep.ChecksFailed as failed:
-            raise report.failure(failed, found=_found(failed.comparison, failed.verdict)) from failed
+        found = rep.reprocess(
+            operations,
+            config.app,
+            **asked,
+            lag_records=config.lag_records,
+            for_s=config.for_s,
+            timeout_s=config.timeout_s,
+            max_changed=config.max_changed,
+            volume_tolerance=config.volume_tolerance,
+            auto_promote=config.auto_promote,
+            on_progress=teller(context),
+        )
         _tell_of(context, operations, found)
 
 
@@ -138,7 +134,7 @@ def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reproc
     beat = latest_heartbeats(operations.settings).get(found.release)
     metadata: report.Metadata = {
         **report.of_release(release, beat),
-        **_found(found.comparison, found.verdict),
+        **report.of_found(found.comparison, found.verdict),
     }
     context.log_event(
         AssetMaterialization(asset_key=results_key(release.spec.app), partition=found.release, metadata=metadata)
@@ -150,13 +146,6 @@ def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reproc
         context.log.info(
             f"{found.release} waits for approval: run the job promote with plan: {found.plan.id} and execute: true"
         )
-
-
-def _found(comparison: Comparison | None, verdict: Verdict | None) -> report.Metadata:
-    return {
-        **(report.of_comparison(comparison) if comparison is not None else {}),
-        **(report.of_verdict(verdict) if verdict is not None else {}),
-    }
 
 
 def _tell_live(context: OpExecutionContext, operations: Context, plan: Plan) -> None:

@@ -18,6 +18,7 @@ from orchestration.defs.names import input_key, live_key, results_key
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan, Table
+from orchestration.operations.reprocess import ChecksFailed
 from pipelines.errors import SwitchyardError
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release, Switch, VerdictRecorded
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 Metadata = dict[str, Any]
 
 
-def failure(error: SwitchyardError, plan: Plan | None = None, found: Metadata | None = None) -> Failure:
+def failure(error: SwitchyardError, plan: Plan | None = None) -> Failure:
     """The failure of a run: what is wrong, what to do, the plan, and what was found, if anything. Only an outage is retried."""
     metadata: Metadata = {"error": error.what, "to do": error.fix or "see the run's log", "exit_code": error.exit_code}
     if plan is not None:
         metadata["plan"] = MetadataValue.md(plan.markdown())
-    metadata |= found or {}
+    if isinstance(error, ChecksFailed):
+        metadata |= of_found(error.comparison, error.verdict)
     return Failure(description=str(error), metadata=metadata, allow_retries=error.retryable)
 
 
@@ -65,6 +67,14 @@ def of_heartbeat(beat: Heartbeat) -> Metadata:
         "generation": beat.generation,
     }
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+def of_found(comparison: Comparison | None, verdict: Verdict | None) -> Metadata:
+    """A diff and a verdict, as far as there are."""
+    return {
+        **(of_comparison(comparison) if comparison is not None else {}),
+        **(of_verdict(verdict) if verdict is not None else {}),
+    }
 
 
 def of_comparison(found: Comparison) -> Metadata:

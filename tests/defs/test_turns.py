@@ -50,6 +50,7 @@ from pipelines.model.registry import (
     fold,
 )
 from pipelines.settings import get_settings
+from tests.operations.builders import failed_checks
 
 # Dagster's own, by this pydantic
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
@@ -354,6 +355,40 @@ def test_a_refusal_fails_the_run_and_says_what_to_do() -> None:
     assert failed.user_failure_data.description == "sums.v2 can't be promoted: it isn't checked\ncheck it"
     assert failed.user_failure_data.metadata["to do"].value == "check it"
     assert failed.user_failure_data.metadata["exit_code"].value == 3
+
+
+class Failing(Platform):
+    """Every release fails its checks."""
+
+    @contextmanager
+    def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+        raise failed_checks()
+        yield
+
+
+@pytest.mark.parametrize(
+    ("job", "op", "config"),
+    [
+        (promote_job, "promote", {"app": "sums", "plan": "promote-1", "execute": True}),
+        (jobs.reprocess_job, "reprocess", {"app": "sums", "execute": True}),
+    ],
+)
+def test_the_run_of_a_release_that_fails_its_checks_has_what_was_found(
+    job: Any, op: str, config: dict[str, Any]
+) -> None:
+    with DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(
+            run_config={"ops": {op: {"config": config}}},
+            resources={"platform": Failing(), "pyspark": SparkResource()},
+            instance=instance,
+            raise_on_error=False,
+        )
+    failed = result.failure_data_for_node(op)
+    assert failed is not None and failed.user_failure_data is not None
+    found = failed.user_failure_data.metadata
+    assert "sums.v2 failed its checks: volume" in found["error"].value
+    assert (found["changed"].value, found["failed"].value) == (3, 1)
+    assert "between 9 and 11" in found["checks"].value
 
 
 class Recording(Platform):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from expectations.verdict import CheckResult, Verdict
 from orchestration.operations.context import Context
+from orchestration.operations.evidence import Comparison
+from orchestration.operations.reprocess import ChecksFailed
 from pipelines.kafka.registry import Registry
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.registry import (
@@ -137,3 +140,10 @@ def staged(*names: str) -> list[Entry]:
         for name in names
         for e in (Staged(spec=spec(name)), GenerationStarted(release=name, generation=1, start=POSITION))
     ]
+
+
+def failed_checks() -> ChecksFailed:
+    """What is said of `sums.v2`, of which 3 keys have changed, and whose volume is not what it should be."""
+    volume = CheckResult(name="volume", outcome="failed", detail="between 9 and 11", unexpected=1)
+    verdict = Verdict(suite="sums", release="sums.v2", generation=1, rows=4, results=(volume,))
+    return ChecksFailed("sums.v2", Comparison(only_live=0, only_new=0, changed=3, identical=4), verdict)

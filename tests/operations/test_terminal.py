@@ -6,6 +6,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from orchestration import cli
+from orchestration.commands.show import what_failed_shown
+from orchestration.operations.reprocess import ChecksFailed
+from tests.operations.builders import failed_checks
 
 
 def test_an_error_of_kafka_s_that_nobody_foresaw_is_no_traceback(
@@ -31,3 +34,14 @@ def test_a_mistake_of_the_program_s_own_is_not_dressed_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", ["switchyard", "down"])
     with pytest.raises(AssertionError):
         cli.main()
+
+
+@pytest.mark.parametrize(("as_json", "shown"), [(False, True), (True, False)])
+def test_what_was_found_of_a_release_that_fails_its_checks_is_shown(
+    as_json: bool, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ChecksFailed), what_failed_shown(as_json):
+        raise failed_checks()
+    said = capsys.readouterr().out
+    assert ("changed" in said and "between 9 and 11" in said) is shown
+    assert bool(said) is shown
