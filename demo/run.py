@@ -26,6 +26,7 @@ from orchestration.commands.show import show_comparison, show_plan, show_verdict
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.preflight import Problem, check_port
 from orchestration.local.running import end_all
+from orchestration.local.server_config import ports
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
@@ -273,7 +274,7 @@ class Demo:
         """Before anything long is done: it is wanted at the end."""
         problem = check_port(self._ui_port, "UI_PORT")
         # the broker isn't up yet
-        if self._ui_port in (self._settings.broker_port, self._settings.broker_port + 1):
+        if self._ui_port in ports(self._settings.broker_port):
             problem = Problem(
                 f"port {self._ui_port} is busy: the broker and its controller take it", "choose another UI_PORT"
             )

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from orchestration.launchers.local import LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.preflight import check_port
+from orchestration.local.server_config import ports
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
 from orchestration.sources import Options, produce, source_for
@@ -26,8 +28,8 @@ from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
 APP, RELEASE, RECORDS = "stock-stats", "stock-stats.v1", 2_000
-# beside the broker of `switchyard up`, which may be running, and its controller; set-ups with ports of their own differ
-_PORTS_ABOVE = 40
+# beside the broker of `switchyard up`, which may be running; so many ports above it, as another set-up may run, too
+_PORTS_ABOVE = range(40, 60, 2)
 _BOOT_TIMEOUT_S = 180.0
 _DUMP_TIMEOUT_S = 120.0
 # each class is loaded once: what the optimising compiler makes of it is not in the archive
@@ -80,7 +82,7 @@ def build(path: Path) -> None:
         dumped = Path(work) / path.name
         settings = Settings(
             bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
-            state_dir=Path(work) / "state", broker_port=Settings().broker_port + _PORTS_ABOVE, broker_heap_mb=512, driver_heap_mb=512,
+            state_dir=Path(work) / "state", broker_port=_free_port(), broker_heap_mb=512, driver_heap_mb=512,
             # the JVM writes the archive at its end
             jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip
@@ -95,6 +97,13 @@ def build(path: Path) -> None:
         if not dumped.is_file():
             raise SwitchyardError("Java wrote no class archive")
         os.replace(dumped, path)
+
+
+def _free_port() -> int:
+    """One that a broker can have, and its controller the next; the setting's own where there is none."""
+    own = Settings().broker_port
+    above = (own + more for more in _PORTS_ABOVE)
+    return next((port for port in above if port < 65535 and not any(map(check_port, ports(port)))), own)
 
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:

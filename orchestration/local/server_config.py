@@ -80,10 +80,16 @@ def properties_file(home: Path) -> Path:
     return home / "server.properties"
 
 
+def ports(port: int) -> tuple[int, int]:
+    """What a broker on `port` listens on: that, and the one after it, for its controller."""
+    return port, port + 1
+
+
 def write(home: Path, *, data: Path, log: Path, port: int) -> Path:
-    """Writes both files for a broker on `port`, its controller on the port after it; the path of the first."""
+    """Writes both files for a broker on `port`; the path of the first."""
+    own, controllers = ports(port)
     properties_file(home).write_text(
-        _SERVER.format(node_id=NODE_ID, port=port, controller_port=port + 1, data=_escaped(data))
+        _SERVER.format(node_id=NODE_ID, port=own, controller_port=controllers, data=_escaped(data))
     )
     (home / "log4j2.properties").write_text(_LOGGING.format(log=_escaped(log)))
     return properties_file(home)

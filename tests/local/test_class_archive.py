@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import pipelines.engine.jars
 from orchestration.local import class_archive
+from orchestration.local.preflight import Problem
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
 
@@ -105,12 +106,23 @@ def test_the_broker_is_stopped_though_the_driver_can_not_be_ended(archive: Path,
     assert fakes.did == ["started", "killed", "stopped"]
 
 
-@pytest.mark.parametrize(("port", "expected"), [(None, 19132), ("20000", 20040)])
-def test_its_broker_has_a_port_that_is_known_before(
-    archive: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch, port: str | None, expected: Any
+@pytest.mark.parametrize(
+    ("port", "busy", "expected"),
+    [
+        (None, [], 19132),
+        ("20000", [], 20040),
+        # another set-up's broker, and its controller; somebody else's where a controller would be
+        ("20000", [20040, 20041, 20043], 20044),
+        ("20000", range(20040, 20060), 20000),
+        ("65500", [], 65500),
+    ],
+)
+def test_its_broker_has_a_port_that_is_free_beside_the_settings(
+    archive: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch, port: str | None, busy: Sequence[int], expected: int
 ) -> None:
     if port is not None:
         monkeypatch.setenv("SWITCHYARD_BROKER_PORT", port)
+    monkeypatch.setattr(class_archive, "check_port", lambda port: Problem("busy", "") if port in busy else None)
     class_archive.main()
     assert fakes.settings is not None and fakes.settings.broker_port == expected
 

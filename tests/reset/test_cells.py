@@ -48,8 +48,6 @@ TABLE = [
     for position in positions
 ]
 STREAM = [("clear", output, position) for output in ("new", "truncate", "keep") for position in POSITIONS]
-# of the other kinds one position behind and one ahead, where the same stages do the same with a result
-SAME = [(output, position) for output in ("truncate", "tombstone", "keep") for position in ("earliest", "current")]
 FIRST = ("clear", "new", "middle")
 # all of these two, of the others one; the rest where there is time
 WHOLE = ("count", "stateless")
@@ -60,8 +58,6 @@ CELLS = [
         for kinds, cells in ((TABLES, TABLE), (STREAMS, STREAM))
         for kind in kinds
         for cell in [*cells, ("keep", "keep", "latest")]
-        # where one partition is ahead of another, what a watermark leaves depends on the batches
-        if kind in WHOLE or (cell[1:] not in SAME and cell[2] != "mixed")
     ],
     ("stateless", "keep", "keep", "middle"),
     ("stateless", "keep", "keep", "mixed"),
