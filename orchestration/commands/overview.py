@@ -9,7 +9,7 @@ import typer
 
 from orchestration.commands.context import console, load_settings, print_json
 from orchestration.commands.options import Json, Reason
-from orchestration.commands.show import run_plan, say, show_comparison
+from orchestration.commands.show import run_plan, say, show_comparison, show_plan
 
 
 def register(app: typer.Typer) -> None:
@@ -26,13 +26,16 @@ def log(
     limit: Annotated[int, typer.Option(min=1, help="Newest entries to show.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show who did what, when and why."""
+    """Show who did what, when and why; of an operation also its plan."""
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import audit
+    from orchestration.operations.plan import Plan
     from pipelines.errors import BadUsage
+    from pipelines.model.registry import Opened, Proposed
 
-    entries = list(audit(open_context(load_settings(), say=say), name))[-limit:]
-    if name is not None and not entries:
+    found = list(audit(open_context(load_settings(), say=say), name))
+    entries = found[-limit:]
+    if name is not None and not found:
         raise BadUsage(
             f"nothing is known of {name}", fix="name a release, an app or an operation as `switchyard log` shows it"
         )
@@ -42,6 +45,9 @@ def log(
     from rich.table import Table
     from rich.text import Text
 
+    planned = [entry for entry in found if isinstance(entry, Opened | Proposed) and entry.id == name]
+    if planned:
+        show_plan(Plan.from_journal(planned[-1]))
     table = Table("at (UTC)", "who", "what", "why")
     for entry in entries:
         at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
@@ -61,7 +67,8 @@ def _what(entry: Any) -> str:
             switch = data["switch"]
             return f"switch {switch['number']} of {data['alias']}: {switch.get('old', 'nothing')} -> {switch['new']}"
         case "opened":
-            return f"opened {data['id']}"
+            asked = data.get("plan", {}).get("facts", {}).get("asked")
+            return f"opened {data['id']}" + (f": {asked}" if asked else "")
         case "carried":
             return f"{data['id']} is carried out by process {data['holder']['pid']} on {data['holder']['host']}"
         case "proposed":

@@ -15,6 +15,8 @@ from pipelines.model.reset import Target
 
 # an offset has 64 bits; Python itself reads no number of over 4,300 digits
 _NUMBER = r"[0-9]{1,19}"
+# of the lines of a file that are wrong
+_NAMED = 10
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+(?:\.\d+)?)D)?(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
@@ -119,7 +121,8 @@ def to_offset(number: int) -> Target:
 
 
 def from_file(path: Path) -> Target:
-    """Lines `topic,partition,offset`, as `--export` and Kafka's own tool write them. Raises BadUsage naming the line."""
+    """Lines `topic,partition,offset`, as `--export` and Kafka's own tool write them. Raises BadUsage naming the lines
+    that are wrong."""
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -127,16 +130,23 @@ def from_file(path: Path) -> Target:
             f"--from-file {path} can't be read: {error}", fix="give a file of topic,partition,offset"
         ) from error
     offsets: dict[str, dict[int, int]] = {}
+    wrong: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         parts = [part.strip().strip('"') for part in line.split(",")]
         if len(parts) != 3 or not parts[0] or not all(re.fullmatch(_NUMBER, part) for part in parts[1:]):
-            raise BadUsage(f"{path}, line {number}: {line!r} is not topic,partition,offset", fix="as in trades,0,1500")
+            wrong.append(f"line {number}: {line!r} is not topic,partition,offset")
+            continue
         topic, partition, offset = parts[0], int(parts[1]), int(parts[2])
         if partition in offsets.setdefault(topic, {}):
-            raise BadUsage(f"{path}, line {number}: {topic}[{partition}] stands twice", fix="leave one")
+            wrong.append(f"line {number}: {topic}[{partition}] stands twice")
         offsets[topic][partition] = offset
+    if wrong:
+        more = f"; and {len(wrong) - _NAMED} lines more" if len(wrong) > _NAMED else ""
+        raise BadUsage(
+            f"{path}, {'; '.join(wrong[:_NAMED])}{more}", fix="one line for each partition, as in trades,0,1500"
+        )
     if not offsets:
         raise BadUsage(f"{path} names no partition", fix="lines of topic,partition,offset, as in trades,0,1500")
     # by it, the same command with another content is another reset

@@ -11,6 +11,8 @@ from orchestration.commands import overview
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.context import Context
 from orchestration.operations.overview import audit, open_operations, statuses
+from orchestration.operations.plan import Plan
+from orchestration.operations.stages import Want
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.registry import Decide, Registry, now_ms
 from pipelines.model.positions import SourcePosition
@@ -112,3 +114,22 @@ def test_a_diff_that_is_resumed_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
     overview.resume("diff-1")
     shown = capsys.readouterr().out
     assert all(f"{name} " in shown for name in ("only live", "only new", "changed", "identical"))
+
+
+def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan(id="reset-1", operation="reset", releases=("a.v1",), stages=(Want(release="a.v1", wanted="stopped"),),
+                facts={"asked": "--to-earliest"}, warnings=("what is cleared is gone",))  # fmt: skip
+    opened = Opened(id=plan.id, name="reset", releases=plan.releases, deadline_ms=2**60, plan=plan.for_journal())
+    log = Log(*staged("a.v1", "a.v2"), opened, Closed(id=plan.id, outcome="done", op=plan.id))
+    monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context_of(log))
+    monkeypatch.setenv("COLUMNS", "200")
+    overview.log(limit=50)
+    whole = capsys.readouterr().out
+    assert "opened reset-1: --to-earliest" in whole and "want a.v1 stopped" not in whole
+    # the entry that has the plan is not among those shown
+    overview.log(plan.id, limit=1)
+    shown = capsys.readouterr().out
+    assert "want a.v1 stopped" in shown and "note: what is cleared is gone" in shown and "closed reset-1 done" in shown
+    assert "opened" not in shown

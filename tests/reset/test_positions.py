@@ -120,10 +120,15 @@ def test_a_file_is_read_as_it_was_exported(tmp_path: Path) -> None:
         ("trades,0\n", "line 1"),
         ("trades,0,-5\n", "line 1"),
         ("trades,0,5\n\ntrades,0,6\n", r"line 3: trades\[0\] stands twice"),
+        (
+            "trades,x,7\ntrades,0,5\nwords\ntrades,0,6",
+            r"line 1: .*; line 3: 'words' is not .*; line 4: trades\[0\] stands",
+        ),
+        ("no\n" * 12, r"line 10: 'no' is not topic,partition,offset; and 2 lines more\n"),
         ("\n", "names no partition"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, lines: str, said: str) -> None:
+def test_bad_lines_are_named(tmp_path: Path, lines: str, said: str) -> None:
     path = tmp_path / "offsets.csv"
     path.write_text(lines)
     with pytest.raises(BadUsage, match=said):
