@@ -133,16 +133,7 @@ def bisect(name: Name, as_json: Json = False) -> None:
     elif found is None:
         print("no record kills it: the next batch runs")
     else:
-        print_facts(
-            {
-                "record": f"{found.topic}[{found.partition}] at {found.offset}",
-                "key": found.key,
-                "value": found.value,
-                "cause": found.cause,
-                "tried": f"{found.batches} batches of up to {found.records:,} records",
-                "leave it out": found.way_out,
-            }
-        )
+        print_facts(found.facts)
     if found is not None:
         raise typer.Exit(1)
 

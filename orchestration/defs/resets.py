@@ -1,4 +1,4 @@
-"""Resets as jobs: the options, the checks and the plan of `switchyard reset` and `undo`."""
+"""Resets as jobs: the options, the checks and the plan of `switchyard reset` and `undo`; `bisect`, which finds what to skip."""
 
 # no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
 
@@ -9,7 +9,8 @@ from dagster import Config, OpExecutionContext, job, op
 from pydantic import Field
 
 from orchestration.defs.resources import Platform, SparkResource
-from orchestration.defs.shell import failures_told, run_plan
+from orchestration.defs.shell import failures_told, run_plan, tag_run
+from orchestration.operations.bisect import bisect
 from orchestration.operations.positions import PositionOptions, export_to, topics_of, until_of
 from orchestration.operations.reset import Request, new_positions, plan_reset, plan_undo
 from pipelines.errors import Refused
@@ -85,6 +86,10 @@ class UndoConfig(Config):
     execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
 
 
+class BisectConfig(Config):
+    release: str = Field(description="As in stock-stats.v2: stopped, or failed.")
+
+
 @op
 def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform, pyspark: SparkResource) -> None:
     """Has a release read again from elsewhere: position, state and result."""
@@ -115,6 +120,22 @@ def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform,
         )
 
 
+@op
+def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platform, pyspark: SparkResource) -> None:
+    """Finds the record that kills the next batch of a release, on a copy of its state. Writes nothing to Kafka."""
+    with failures_told(), platform.open(context.log.info, pyspark) as operations:
+        found = bisect(operations, config.release)
+        tag_run(context, config.release)
+        if found is None:
+            context.add_output_metadata({"record": "none: the next batch runs"})
+            return
+        # as the job reset takes it
+        context.add_output_metadata({**found.facts, "skip": found.skip})
+        context.log.warning(
+            f"{found.facts['record']} kills the next batch; the job reset leaves it out by skip: {found.skip}"
+        )
+
+
 @job(name="reset", tags={"dagster/max_runtime": str(26 * 3600)})
 def reset_job() -> None:
     """Have a release read again from elsewhere: its position, its state and its result, each chosen apart."""
@@ -127,4 +148,10 @@ def undo_job() -> None:
     undo_op.alias("undo")()
 
 
-RESETS = (reset_job, undo_job)
+@job(name="bisect", tags={"dagster/max_runtime": "3600"})
+def bisect_job() -> None:
+    """Find the record that kills the next batch of a release."""
+    bisect_op.alias("bisect")()
+
+
+RESETS = (reset_job, undo_job, bisect_job)

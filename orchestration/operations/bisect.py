@@ -40,8 +40,25 @@ class Killer:
     batches: int
 
     @property
+    def skip(self) -> str:
+        """As `reset` names the record that it leaves out."""
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+    @property
     def way_out(self) -> str:
-        return f"switchyard reset {self.release} --skip {self.topic}:{self.partition}:{self.offset} --execute"
+        return f"switchyard reset {self.release} --skip {self.skip} --execute"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is shown of it."""
+        return {
+            "record": f"{self.topic}[{self.partition}] at {self.offset}",
+            "key": self.key,
+            "value": self.value,
+            "cause": self.cause,
+            "tried": f"{self.batches} batches of up to {self.records:,} records",
+            "leave it out": self.way_out,
+        }
 
 
 def bisect(context: Context, name: str) -> Killer | None:

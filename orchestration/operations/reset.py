@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -168,7 +167,8 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     cost = _cost(context, release, choice)
     _must_fit(context, release, choice, cost)
     # a generation that nothing was written in is not gone back to
-    undo = _undo(context, plan_id, choice) if last is not None else ""
+    cleared = choice.output in ("truncate", "tombstone")
+    undo = "" if cleared or last is None else _undo(context, plan_id, same=choice.output == "keep")
     return Plan(
         id=plan_id,
         operation="reset",
@@ -617,6 +617,18 @@ def _positions(
     return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
 
 
+def _filled(position: SourcePosition, seen: Partitions) -> SourcePosition:
+    """A position, with the beginning of the partitions that there weren't any of then."""
+    return SourcePosition(
+        sources={
+            source: {
+                p: position.sources.get(source, {}).get(p, here.first) for (s, p), here in seen.items() if s == source
+            }
+            for source in {source for source, _ in seen}
+        }
+    )
+
+
 def _figures(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
     return [
         {"topic": here.topic, "partition": partition, "old": here.position, "new": new.sources[source][partition]}
@@ -663,11 +675,10 @@ def _too_long(request: Request, replay_s: float | None) -> list[str]:
     ]
 
 
-def _undo(context: Context, plan_id: str, choice: Choice) -> str:
-    if choice.output in ("truncate", "tombstone"):
-        return ""
+def _undo(context: Context, plan_id: str, *, same: bool) -> str:
+    """How `plan_id` is taken back, until its archive ends; `same`: it goes on writing the same result."""
     until = datetime.fromtimestamp(now_ms() / 1000 + context.settings.archive_keep_s, UTC)
-    what = "; what was written into the same result meanwhile stays" if choice.output == "keep" else ""
+    what = "; what was written into the same result meanwhile stays" if same else ""
     return f"switchyard undo {plan_id} --execute, until {until:%Y-%m-%d %H:%M} UTC{what}"
 
 
@@ -757,8 +768,10 @@ def plan_undo(
         warnings = (f"at most {written:,} records that were written into the same result since stay in it",)
     if release.wanted == "stopped" and _is_read(state, release):
         warnings = (*warnings, f"consumers get nothing new until `switchyard start {name} --execute`: it stands still")
+    plan_id = new_id("undo")
+    seen = look(context, release, now.boundary.position if now else release.generations[release.generation].start)
     return Plan(
-        id=new_id("undo"),
+        id=plan_id,
         operation="undo",
         releases=(name,),
         alias=release.spec.app if meets else None,
@@ -767,10 +780,12 @@ def plan_undo(
         facts={
             "asked": reset_id,
             "generation": f"{release.generation} -> {generation}",
-            "position": json.dumps(before.boundary.position.sources),
             "consumers": "go back where both stand at the same input" if meets else "stay where they are",
         },
+        tables=(_positions(seen, set(seen), _filled(before.boundary.position, seen), None),),
         warnings=warnings,
+        # a generation that nothing was written in is not gone back to
+        undo=_undo(context, plan_id, same=same) if now is not None else "",
         deadline_s=_DEADLINE_S + timeout_s,
     )
 

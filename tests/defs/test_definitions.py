@@ -108,8 +108,8 @@ def test_each_suite_is_a_check_partitioned_by_release(loaded: Any) -> None:
 
 def test_jobs(loaded: Any) -> None:
     assert set(loaded["jobs"]) == {
-        "reprocess", "promote", "rollback", "start", "stop", "retire", "reset", "undo", "watch", "quality_checks",
-        "janitor", "live",
+        "reprocess", "promote", "rollback", "start", "stop", "retire", "reset", "undo", "bisect", "watch",
+        "quality_checks", "janitor", "live",
     }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Holder, Opened, Staged
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import START_MS, Following, World, ends, following, killed_at, live_world
+from tests.reset.world import PARTITIONS, START_MS, Following, World, ends, following, killed_at, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,8 +84,15 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
     world.produce(20)
     world.settle()
     follower.comes_to(world.expected(start))
+    stood = dict(world.context.progress(world.name).boundary.position.sources["numbers"])  # type: ignore[union-attr]
     back = undo(world, done)
     assert world.release.generation == 1
+    # of both partitions: from where, to where the old generation ended, what it reads from there
+    [positions] = back.tables
+    assert positions.rows == tuple(
+        (f"{world.topic}[{p}]", f"{stood[p]}", "100", f"{100 - stood[p]:+}", "10") for p in range(PARTITIONS)
+    )
+    assert back.undo.startswith(f"switchyard undo {back.id} --execute, until ")
     world.produce(20)
     world.settle()
     # as if nothing had been, with what came meanwhile

@@ -1,0 +1,102 @@
+"""The jobs of Dagster do to a real release what the commands do, and show it in their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dagster import DagsterInstance, ExecuteInProcessResult, JobDefinition
+
+from orchestration.defs.names import APP_TAG, RELEASE_TAG
+from orchestration.defs.resets import bisect_job, reset_job, undo_job
+from orchestration.defs.resources import Platform, SparkResource
+from orchestration.operations.context import Context, Say
+from pipelines.settings import Settings
+from tests.reset.world import POISON, World, following, live_world
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Dagster's own, of the pydantic that goes with it
+DEPRECATED = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+pytestmark = [pytest.mark.spark, pytest.mark.broker, DEPRECATED]
+
+
+class Dagster:
+    """Runs jobs in this process, on the releases of a test."""
+
+    def __init__(self, world: World, instance: DagsterInstance) -> None:
+        class Here(Platform):
+            @contextmanager
+            def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+                yield world.context
+
+        self.resources = {"platform": Here(), "pyspark": SparkResource()}
+        self.instance = instance
+
+    def run(self, job: JobDefinition, **config: Any) -> dict[str, Any]:
+        """The metadata of a run's output, its tags among them; of one that fails, of its failure."""
+        result: ExecuteInProcessResult = job.execute_in_process(
+            run_config={"ops": {job.name: {"config": config}}},
+            resources=self.resources,
+            instance=self.instance,
+            raise_on_error=False,
+        )
+        if not result.success:
+            failure = result.failure_data_for_node(job.name)
+            assert failure is not None and failure.user_failure_data is not None
+            return {key: each.value for key, each in failure.user_failure_data.metadata.items()}
+        [output] = [event.step_output_data for event in result.all_events if event.is_successful_output]
+        found = {key: each.value for key, each in output.metadata.items()}
+        return {**found, **result.dagster_run.tags, **self.instance.get_run_by_id(result.run_id).tags}  # type: ignore[union-attr]
+
+
+@contextmanager
+def dagster(world: World) -> Iterator[Dagster]:
+    with DagsterInstance.ephemeral() as instance:
+        yield Dagster(world, instance)
+
+
+def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
+    with live_world(broker, spark, "count", tmp_path) as world, following(world) as follower, dagster(world) as jobs:
+        expected = world.expected({})
+        follower.comes_to(expected)
+        asked: dict[str, Any] = {"release": world.name, "to_earliest": True, "stop": True, "reason": "a trial"}
+        shown = jobs.run(reset_job, **asked)
+        assert shown["executed"] is False and "Nothing is changed" in shown["plan"]
+        assert f"| {world.topic}[0] |" in shown["plan"] and world.release.generation == 1
+        done = jobs.run(reset_job, **asked, execute=True)
+        assert done["executed"] is True and done[RELEASE_TAG] == world.name and done[APP_TAG] == world.app
+        assert world.release.generation == 2 and world.context.registry.state().operations[done["operation"]].closed
+        world.settle()
+        assert world.result() == expected
+        again = jobs.run(undo_job, reset="reset-of-nobody", execute=True)
+        assert again["exit_code"] == 2 and "reset-of-nobody" in again["error"]
+        jobs.run(undo_job, reset=done["operation"], stop=True, execute=True)
+        assert world.release.result_topic.endswith(".g1")
+        world.produce(20)
+        world.settle()
+        assert world.result() == world.expected({})
+        follower.comes_to(world.expected({}))
+
+
+def test_a_record_that_kills_a_batch_is_found_and_skipped(
+    broker: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    with live_world(broker, spark, "poisoned", tmp_path) as world, dagster(world) as jobs:
+        assert "is run by process" in jobs.run(bisect_job, release=world.name)["error"]
+        world.produce(60)
+        world.until("it has not failed", lambda: world.release.state == "failed" and world.release.lease_ended)
+        found = jobs.run(bisect_job, release=world.name)
+        assert "a number that nobody can take" in found["cause"] and str(POISON) in found["value"]
+        assert found[RELEASE_TAG] == world.name
+        jobs.run(reset_job, release=world.name, skip=found["skip"], execute=True)
+        world.settle()
+        left_out = [r for r in world.records() if f"{world.topic}:{r.partition}:{r.offset}" == found["skip"]]
+        assert world.result() == world.recompute([r for r in world.records() if r not in left_out])
+        world.stop()
+        world.produce(20)
+        assert jobs.run(bisect_job, release=world.name)["record"] == "none: the next batch runs"
