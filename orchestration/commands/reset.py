@@ -88,11 +88,14 @@ def reset(
     )  # fmt: skip
     context = open_context(load_settings(), say=say)
     plan = plan_reset(context, name, request, reason=reason)
-    if export is not None:
-        export_to(export, new_positions(context, plan))
-    if execute and request.chosen_output == "truncate" and not yes:
-        _ask(plan.releases[0])
-    run_plan(plan, context, apply=execute, as_json=as_json)
+
+    def confirmed() -> None:
+        if execute and request.chosen_output == "truncate" and not yes:
+            _ask(plan.releases[0])
+        if export is not None:
+            export_to(export, new_positions(context, plan))
+
+    run_plan(plan, context, apply=execute, as_json=as_json, before=confirmed)
 
 
 def _ask(release: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +41,16 @@ def show_plan(plan: Plan) -> None:
         out.print(Text(f"  to go back: {plan.undo}"))
 
 
-def run_plan(plan: Plan, context: Any, *, apply: bool, as_json: bool) -> None:
-    """Shows the plan and, with `apply`, carries it out; without, says that nothing was changed."""
+def run_plan(
+    plan: Plan, context: Any, *, apply: bool, as_json: bool, before: Callable[[], None] = lambda: None
+) -> None:
+    """Shows the plan and, with `apply`, carries it out; without, says that nothing was changed.
+
+    `before`: what is done once the plan is shown, and may refuse.
+    """
     if not as_json:
         show_plan(plan)
+    before()
     if not apply:
         if as_json:
             print_json({**plan.as_json(), "executed": False})

@@ -96,13 +96,13 @@ def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platfor
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
         request = config.request()
         plan = plan_reset(operations, config.release, request, reason=config.reason)
-        if config.export is not None:
-            export_to(Path(config.export), new_positions(operations, plan))
         if config.execute and request.chosen_output == "truncate" and config.confirm != plan.releases[0]:
             raise Refused(
                 f"the result of {plan.releases[0]} would be deleted, and can't be brought back",
                 fix=f"set confirm: {plan.releases[0]}",
             )
+        if config.export is not None:
+            export_to(Path(config.export), new_positions(operations, plan))
         run_plan(context, operations, lambda: plan, execute=config.execute)
 
 

@@ -87,12 +87,13 @@ def test_it_is_carried_out_if_asked_to(done: list[Any]) -> None:
     assert (request.chosen_state, request.chosen_output) == ("keep", "keep") and plan is PLAN
 
 
-def test_a_result_is_deleted_only_by_the_name_of_its_release(done: list[Any]) -> None:
-    given: dict[str, Any] = {"to_earliest": True, "output": "truncate", "execute": True}
+def test_a_result_is_deleted_only_by_the_name_of_its_release(done: list[Any], tmp_path: Path) -> None:
+    export = tmp_path / "there.csv"
+    given: dict[str, Any] = {"to_earliest": True, "output": "truncate", "execute": True, "export": str(export)}
     assert "set confirm: sums.v2" in run(**given)
     assert "set confirm: sums.v2" in run(**given, confirm="sums.v1")
-    assert PLAN not in done
-    assert run(**given, confirm="sums.v2") is None and done[-1] is PLAN
+    assert PLAN not in done and not export.exists()
+    assert run(**{**given, "export": None}, confirm="sums.v2") is None and done[-1] is PLAN
 
 
 def test_positions_are_refused_as_at_the_terminal(done: list[Any]) -> None:

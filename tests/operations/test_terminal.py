@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import io
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from orchestration import cli
+from orchestration.commands import reset as commands
 from orchestration.commands.show import what_failed_shown
+from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import ChecksFailed
+from orchestration.operations.stages import Want
+from pipelines.errors import Refused
 from tests.operations.builders import failed_checks
 
 
@@ -45,3 +52,27 @@ def test_what_was_found_of_a_release_that_fails_its_checks_is_shown(
     said = capsys.readouterr().out
     assert ("changed" in said and "between 9 and 11" in said) is shown
     assert bool(said) is shown
+
+
+PLAN = Plan(id="reset-1", operation="reset", releases=("sums.v2",), stages=(Want(release="sums.v2", wanted="stopped"),))
+
+
+def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export, did = tmp_path / "there.csv", []
+    monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.reset.plan_reset", lambda *_, **__: PLAN)
+    monkeypatch.setattr("orchestration.operations.reset.new_positions", lambda *_: {"numbers": {0: 7}})
+    monkeypatch.setattr("orchestration.operations.release.execute", lambda *_: did.append(export.read_text()))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    def reset(**options: Any) -> None:
+        commands.reset("sums.v2", to_earliest=True, output="truncate", export=export, execute=True, **options)
+
+    with pytest.raises(Refused, match="nobody can be asked"):
+        reset()
+    assert "want sums.v2 stopped" in capsys.readouterr().out
+    assert not export.exists() and did == []
+    reset(yes=True)
+    assert did == ["numbers,0,7\n"]
