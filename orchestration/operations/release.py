@@ -568,6 +568,7 @@ def wait_ready(
     began, caught_up = context.monotonic(), CaughtUp(lag_records=lag_records, for_s=for_s)
     again = release.ready is not None and release.ready.generation == release.generation
     fastest = (_measured_rate(release) or 0.0) if again else 0.0
+    trouble: str | None = None
     while True:
         now = context.monotonic()
         if now - began > timeout_s:
@@ -583,11 +584,13 @@ def wait_ready(
         # the beat of a driver that has ended, or was superseded, says nothing of now
         heard = beat is not None and beat.token == current.token
         holder = held_by(current, beat, context.settings, at_ms=now_ms()) if heard else None
+        trouble = beat.error if beat is not None else trouble
         if beat is None or holder is None or beat.state in ("failed", "stopped"):
             caught_up.lost()
             if now - began > context.settings.boot_timeout_s:
                 raise SwitchyardError(
-                    f"{release.name} isn't running", fix=f"`switchyard start {release.name} --execute`"
+                    f"{release.name} isn't running" + (f": {trouble}" if trouble else ""),
+                    fix=f"`switchyard start {release.name} --execute`",
                 )
             context.sleep(0.25)
             continue

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
 from pipelines.errors import SwitchyardError
 
 _LONGEST_CHARS = 1500
@@ -22,6 +24,11 @@ def cause(error: BaseException, lines: int = 4) -> str:
         # the first line may be the traceback's own; the rest of it is the worker's machinery
         useful = [*(line for line in useful[:1] if _TRACEBACK not in line), *raised]
     return " | ".join(useful[:lines])[:_LONGEST_CHARS]
+
+
+def is_lost_contact(error: BaseException) -> bool:
+    """Whether an error says that the JVM doesn't answer; what it has thrown itself is an answer."""
+    return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
 def _raised(lines: list[str]) -> list[str]:

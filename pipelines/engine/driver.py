@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from pipelines.engine.causes import cause
+from pipelines.engine.causes import cause, is_lost_contact
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
@@ -28,7 +29,7 @@ from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
-from pipelines.engine.session import build_session, end_session, send_code
+from pipelines.engine.session import build_session, end_session, jvm_exit_code, send_code
 from pipelines.engine.sink import Target
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
@@ -37,6 +38,7 @@ from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
+from pipelines.kafka.sizes import record_bytes
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
 from pipelines.model.registry import (
@@ -49,7 +51,7 @@ from pipelines.model.registry import (
     StateSet,
     WantedSet,
 )
-from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
+from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop, records_in
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.settings import Settings, get_settings
 
@@ -59,6 +61,8 @@ log = logging.getLogger("switchyard.driver")
 _TRIES = 3
 _BACKOFF_S = (0.5, 1, 2, 5, 10)
 _TAIL_S = 0.1
+# between the end of its answers and its own: it runs its hooks
+_JVM_LOST_S = 5.0
 _MARK_S = 0.05
 
 
@@ -124,12 +128,13 @@ class Driver:
             self._end_spark()
             return Refused.exit_code
         except Exception as error:
-            self._error = cause(error) + (f"; {error.fix}" if isinstance(error, SwitchyardError) and error.fix else "")
+            told = self._jvm_lost() if is_lost_contact(error) else error
+            self._error = cause(told) + (f"; {told.fix}" if isinstance(told, SwitchyardError) and told.fix else "")
             self._state = "failed"
             log.error("%s failed: %s", self._name, self._error, exc_info=not isinstance(error, SwitchyardError))
             self._end_spark()
             self._end_lease()
-            return error.exit_code if isinstance(error, SwitchyardError) else 1
+            return told.exit_code if isinstance(told, SwitchyardError) else 1
         finally:
             self._heart.close()
 
@@ -167,7 +172,7 @@ class Driver:
         self._goal = goal(release.under)
         self._may_pass = may_pass(release.under)
         known = newest_progress(self._settings, self._name)
-        self._batch_records = batch_records(release.under, known) or self._settings.max_records_per_batch
+        throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
         seed = release.under.seed if release.under else None
         seeded = seed is not None and seed.boundary.batch_id >= 0
         begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
@@ -175,7 +180,15 @@ class Driver:
         # 2. the checkpoint's fence
         self._check()
         path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
-        spark = build_session(self._settings, self._name)
+        stands = known.boundary.position if known is not None and begun else release.start
+        with ThreadPoolExecutor(1, "sizes") as pool:
+            size = pool.submit(record_bytes, self._settings, stands.by_topic(inputs))
+            spark = build_session(self._settings, self._name)
+            self._batch_records = records_in(self._settings.max_bytes_per_batch, size.result(), throttled)
+        if self._batch_records < throttled:
+            log.info(
+                "%s: batches of at most %d records, of %d bytes each", self._name, self._batch_records, size.result()
+            )
         # 3. frozen code, in the workers too
         send_code(spark, code_path(self._settings, spec.code_digest))
         self._watch_memory(spark)
@@ -318,6 +331,16 @@ class Driver:
     def _end_spark(self) -> None:
         self._spark_ended = True
         self._let_go()
+
+    def _jvm_lost(self) -> SwitchyardError:
+        """What whoever loses contact with the JVM should know."""
+        code = jvm_exit_code(_JVM_LOST_S)
+        how = "answers no more" if code is None else f"has ended by itself, with {code}"
+        return SwitchyardError(
+            f"the JVM of {self._name} {how}: out of memory, as a rule",
+            fix=f"start it with a larger SWITCHYARD_DRIVER_HEAP_MB ({self._settings.driver_heap_mb}), since the batch that is planned "
+            f"stays as it is; a smaller SWITCHYARD_MAX_BYTES_PER_BATCH ({self._settings.max_bytes_per_batch}) makes later ones smaller",
+        )
 
     def _end_lease(self) -> None:
         try:

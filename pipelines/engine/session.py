@@ -126,6 +126,17 @@ def _yield_session(conf: dict[str, str], nice: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
+def jvm_exit_code(timeout_s: float) -> int | None:
+    """The code with which the JVM of this process has ended by itself, within `timeout_s`; None: it runs, or there is none."""
+    proc = SparkContext._gateway.proc if SparkContext._gateway is not None else None
+    if proc is None:
+        return None
+    try:
+        return int(proc.wait(timeout_s))
+    except TimeoutExpired:
+        return None
+
+
 def end_session(timeout_s: float) -> None:
     """Ends the JVM of this process, if it has one, and returns when it is gone: killed, if it takes longer than `timeout_s`.
 

@@ -255,6 +255,20 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
     assert words.process.poll() is None
 
 
+def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: Settings, words: Words) -> None:
+    words.run()
+    words.await_rest()
+    for pid in children(words.process.pid):
+        os.kill(pid, signal.SIGKILL)
+    send(settings, LINES, "what comes meanwhile")
+    assert words.process.wait(60) == 1
+    said = words.drivers.log_path(WORDS).read_text()
+    assert f"the JVM of {WORDS} has ended by itself, with -9: out of memory, as a rule" in said
+    assert "SWITCHYARD_DRIVER_HEAP_MB (" in said and "SWITCHYARD_MAX_BYTES_PER_BATCH (" in said
+    words.run()
+    assert words.ledger().clean
+
+
 def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Words) -> None:
     words.run()
     topics = topics_of(words.context, WORDS)

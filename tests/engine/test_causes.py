@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
-from pipelines.engine.causes import cause
-from pipelines.errors import Refused
+from pipelines.engine.causes import cause, is_lost_contact
+from pipelines.errors import Refused, SwitchyardError
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
@@ -64,3 +65,12 @@ def test_the_cause_is_told(error: Exception, said: str) -> None:
 def test_a_long_error_is_cut() -> None:
     assert len(cause(ValueError("x" * 10_000))) == 1500
     assert cause(ValueError("a\nb\nc\nd\ne"), lines=2) == "a | b"
+
+
+def test_a_jvm_that_answers_no_more_is_told_from_one_that_answers_with_an_error() -> None:
+    assert is_lost_contact(ConnectionRefusedError(111, "Connection refused"))
+    assert is_lost_contact(Py4JNetworkError("Answer from Java side is empty"))
+    assert is_lost_contact(Py4JError("py4j.reflection does not exist in the JVM"))
+    # its `str` would ask the JVM
+    assert not is_lost_contact(Py4JJavaError.__new__(Py4JJavaError))
+    assert not is_lost_contact(SwitchyardError("no"))
