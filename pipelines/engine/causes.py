@@ -17,6 +17,8 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 def cause(error: BaseException, lines: int = 4) -> str:
     """The first lines that say something, no frames among them; for a Python worker's error what it raised."""
     text = error.what if isinstance(error, SwitchyardError) else str(error) or type(error).__name__
+    # what stands below is not shown
+    text = text.replace(" Please see the stack trace below.", "")
     found = [line.rstrip() for line in text.splitlines() if line.strip()]
     useful = [line.strip() for line in found if not line.lstrip().startswith(("at ", "File "))]
     raised = _raised(found)

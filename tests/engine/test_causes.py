@@ -48,7 +48,7 @@ JVM stacktrace:
         (RuntimeError(SPARK), "[USER_RAISED_EXCEPTION] this word is poison SQLSTATE: P0001 | JVM stacktrace:"),
         (
             RuntimeError(WORKER),
-            "An exception was thrown from the Python worker. Please see the stack trace below. | ValueError: x is no price",
+            "An exception was thrown from the Python worker. | ValueError: x is no price",
         ),
         (
             RuntimeError(CHAINED),
