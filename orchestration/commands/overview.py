@@ -27,10 +27,12 @@ def log(
     as_json: Json = False,
 ) -> None:
     """Show who did what, when and why; of an operation also its plan."""
+    from pydantic import ValidationError
+
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import audit
     from orchestration.operations.plan import Plan
-    from pipelines.errors import BadUsage
+    from pipelines.errors import BadUsage, SwitchyardError
     from pipelines.model.registry import Opened, Proposed
 
     found = list(audit(open_context(load_settings(), say=say), name))
@@ -47,7 +49,11 @@ def log(
 
     planned = [entry for entry in found if isinstance(entry, Opened | Proposed) and entry.id == name]
     if planned:
-        show_plan(Plan.from_journal(planned[-1]))
+        try:
+            show_plan(Plan.from_journal(planned[-1]))
+        except (SwitchyardError, ValidationError):
+            # the trail outlives the version that wrote it
+            print(f"{name} was planned by another version of switchyard: its steps can't be shown (--json has them)")
     table = Table("at (UTC)", "who", "what", "why")
     for entry in entries:
         at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)

@@ -91,15 +91,16 @@ def reset(
 
     def confirmed() -> None:
         if execute and request.chosen_output == "truncate" and not yes:
-            _ask(plan.releases[0])
+            _ask(plan.releases[0], shown=not as_json)
         if export is not None:
             export_to(export, new_positions(context, plan))
 
     run_plan(plan, context, apply=execute, as_json=as_json, before=confirmed)
 
 
-def _ask(release: str) -> None:
-    if not sys.stdin.isatty():
+def _ask(release: str, *, shown: bool) -> None:
+    """`shown`: whether whoever is asked has seen the plan."""
+    if not (shown and sys.stdin.isatty()):
         raise Refused(f"the result of {release} would be deleted, and nobody can be asked", fix="add --yes")
     answer = typer.prompt(f"its result is deleted, and can't be brought back; type {release} to go on", err=True)
     if answer.strip() != release:

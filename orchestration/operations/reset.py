@@ -784,8 +784,10 @@ def plan_undo(
         },
         tables=(_positions(seen, set(seen), _filled(before.boundary.position, seen), None),),
         warnings=warnings,
-        # a generation that nothing was written in is not gone back to
-        undo=_undo(context, plan_id, same=same) if now is not None else "",
+        # a generation that nothing was written in is not gone back to, nor one that cleared what was there
+        undo=_undo(context, plan_id, same=same)
+        if now is not None and not release.generations[generation].cleared
+        else "",
         deadline_s=_DEADLINE_S + timeout_s,
     )
 

@@ -54,7 +54,8 @@ def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INT
                 context.say(f"checks of {name} could not be evaluated: {'; '.join(verdict.failures)}")
         left = deadline - context.monotonic()
         if left <= 0:
-            return Watched(rolled_back=False, checks=checks, message=f"{name} passed its watch: {checks} checks")
+            how = f"passed its watch: {checks} checks" if checks else "could not be checked once in its watch"
+            return Watched(rolled_back=False, checks=checks, message=f"{name} {how}")
         context.sleep(min(interval_s, left))
 
 

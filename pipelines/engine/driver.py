@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from pipelines.engine.causes import cause, is_lost_contact
+from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
@@ -38,7 +38,8 @@ from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.kafka.sizes import record_bytes
+from pipelines.kafka.sizes import sizes_of
+from pipelines.model.limits import Size, limits_of
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
 from pipelines.model.registry import (
@@ -51,7 +52,7 @@ from pipelines.model.registry import (
     StateSet,
     WantedSet,
 )
-from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop, records_in
+from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.settings import Settings, get_settings
 
@@ -128,7 +129,7 @@ class Driver:
             self._end_spark()
             return Refused.exit_code
         except Exception as error:
-            told = self._jvm_lost() if is_lost_contact(error) else error
+            told = self._jvm_lost(error) or error
             self._error = cause(told) + (f"; {told.fix}" if isinstance(told, SwitchyardError) and told.fix else "")
             self._state = "failed"
             log.error("%s failed: %s", self._name, self._error, exc_info=not isinstance(error, SwitchyardError))
@@ -182,13 +183,18 @@ class Driver:
         path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
         stands = known.boundary.position if known is not None and begun else release.start
         with ThreadPoolExecutor(1, "sizes") as pool:
-            size = pool.submit(record_bytes, self._settings, stands.by_topic(inputs))
+            sizes = pool.submit(self._sizes, stands.by_topic(inputs))
             spark = build_session(self._settings, self._name)
-            self._batch_records = records_in(self._settings.max_bytes_per_batch, size.result(), throttled)
-        if self._batch_records < throttled:
-            log.info(
-                "%s: batches of at most %d records, of %d bytes each", self._name, self._batch_records, size.result()
+            limits = limits_of(
+                {name: sizes.result().get(topic) for name, topic in inputs.items()},
+                batch_bytes=self._settings.max_bytes_per_batch,
+                at_most=throttled,
+                # a portion of history is bounded as a whole
+                together=app.watermark is not None,
             )
+        self._batch_records = limits.total
+        if limits.total < throttled:
+            log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
         # 3. frozen code, in the workers too
         send_code(spark, code_path(self._settings, spec.code_digest))
         self._watch_memory(spark)
@@ -202,10 +208,8 @@ class Driver:
             Checkpoint(path, inputs),
             writer,
             self._admit,
-            self._batch_records,
-            all_at_once
-            if app.watermark is None
-            else by_time(self._settings, inputs, self._batch_records, self._free_until),
+            limits,
+            all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, self._free_until),
         )
         query.sink.connect()
         self._query = query
@@ -213,6 +217,14 @@ class Driver:
         self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))
         self._lag = self._lag_probe(inputs, {n: i.partitions for n, i in spec.inputs.items()})
         log.info("%s: generation %d at batch %s", self._name, release.generation, _batch(query.sink.last))
+
+    def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
+        """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
+        try:
+            return sizes_of(self._settings, start)
+        except SwitchyardError as error:
+            log.warning("%s: how large its records are isn't known: %s", self._name, error.what)
+            return {}
 
     def _loop(self) -> None:
         query = self._need_query()
@@ -332,15 +344,10 @@ class Driver:
         self._spark_ended = True
         self._let_go()
 
-    def _jvm_lost(self) -> SwitchyardError:
-        """What whoever loses contact with the JVM should know."""
-        code = jvm_exit_code(_JVM_LOST_S)
-        how = "answers no more" if code is None else f"has ended by itself, with {code}"
-        return SwitchyardError(
-            f"the JVM of {self._name} {how}: out of memory, as a rule",
-            fix=f"start it with a larger SWITCHYARD_DRIVER_HEAP_MB ({self._settings.driver_heap_mb}), since the batch that is planned "
-            f"stays as it is; a smaller SWITCHYARD_MAX_BYTES_PER_BATCH ({self._settings.max_bytes_per_batch}) makes later ones smaller",
-        )
+    def _jvm_lost(self, error: Exception) -> SwitchyardError | None:
+        """What is to be said of an error by which the JVM doesn't answer any more; None: it does, or has not ended."""
+        code = jvm_exit_code(_JVM_LOST_S) if is_lost_contact(error) else None
+        return None if code is None else jvm_ended(self._name, code, self._settings)
 
     def _end_lease(self) -> None:
         try:
@@ -587,6 +594,7 @@ class Driver:
             at_ms=now_ms(),
             state=self._state,
             batch_id=last.boundary.batch_id if last else -1,
+            batch_records=self._batch_records if query else None,
             behind_records=None if query and query.is_bounded(report.get("batchId", -1)) else _behind(report),
             lag_records=self._lag(),
             input_records_per_s=_rate(report, "inputRowsPerSecond"),

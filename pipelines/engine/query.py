@@ -29,6 +29,7 @@ from pipelines.engine.sink import Sink, Target
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
+from pipelines.model.limits import Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
 from pipelines.model.registry import ReleaseSpec
@@ -45,7 +46,7 @@ class Query:
 
     def __init__(
         self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Target,
-        checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None], batch_records: int,
+        checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None], limits: Limits,
         portion: Portion,
     ) -> None:  # fmt: skip
         self._spark = spark
@@ -55,7 +56,7 @@ class Query:
         self._checkpoint = checkpoint
         self._query: Any = None
         self._gate: Gate | None = None
-        self._batch_records = batch_records
+        self._limits = limits
         self._portion = portion
         # the last batch that has an end of ours
         self._bounded = -1
@@ -72,7 +73,7 @@ class Query:
         frames = {
             name: observed(
                 parse(
-                    read_stream(spark, settings, source, target.start.sources.get(name, {}), batch_records),
+                    read_stream(spark, settings, source, target.start.sources.get(name, {}), limits.by_source[name]),
                     source,
                 ),
                 name,
@@ -126,9 +127,7 @@ class Query:
             self._onward()
 
     def _full(self, boundary: Boundary) -> bool:
-        return boundary.previous is None or (
-            boundary.position.records_since(boundary.previous) >= self._batch_records // 2
-        )
+        return boundary.previous is None or boundary.position.records_since(boundary.previous) >= self._limits.full
 
     def _onward(self) -> None:
         """Has Spark's sources end where the next portion of history does; else they read what comes. Spark must wait."""
@@ -236,7 +235,7 @@ class Query:
         # a batch without input, or one that Spark might cut in two, has to be planned by hand: of a limit that is just reached,
         # its shares, rounded down, leave a record
         gate = self._gate
-        if gate is None or not end.dominates(here) or not 0 < end.records_since(here) < self._batch_records:
+        if gate is None or not end.dominates(here) or not (end.records_since(here) and self._at_once(here, end)):
             return False
         if not self._moved(lambda: self._close(end)):
             return False
@@ -248,6 +247,10 @@ class Query:
         if error is not None:
             raise error
         return self._rests and self.sink.position.same(end)
+
+    def _at_once(self, here: SourcePosition, end: SourcePosition) -> bool:
+        limits = self._limits.by_source
+        return all(SourcePosition(sources={n: o}).records_since(here) < limits[n] for n, o in end.sources.items())
 
     def run_first(self, check: Callable[[], None]) -> None:
         """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""

@@ -7,67 +7,89 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from pipelines.errors import Unavailable
 from pipelines.kafka.client import consumer, drain
 from pipelines.kafka.offsets import end_offsets, first_offsets
+from pipelines.model.limits import Size
 from pipelines.settings import Settings
 
-# of each partition at its beginning, in its middle and at its end
+# of each partition at its beginning, in its middle and at its end; fewer, over all of them, say little by themselves
 _SAMPLE_RECORDS = 100
+_FEW_RECORDS = 50
+# a sample is no reason to wait: what has come by then has to do
+_PLACE_BYTES = 4 * 2**20
+_PLACE_S = 2.0
 _FETCH_BYTES = 131_072
 
+Spans = Mapping[int, tuple[int, int]]
 
-def record_bytes(settings: Settings, start: Mapping[str, Mapping[int, int]]) -> int | None:
-    """Bytes of key and value of a record, as far as the sample tells: the largest of the averages at beginnings, middles and ends.
 
-    `start`: topic -> partition -> offset from which on it is looked at. None: there is no record. Raises Unavailable where
+def sizes_of(settings: Settings, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
+    """Topic -> size of its records from `start` (topic -> partition -> offset) on, or of the last ones before; None: there are none.
+
+    The largest of the averages of beginning, middle and end. Raises Refused for a topic that isn't there, Unavailable where
     Kafka doesn't answer.
     """
     topics = sorted(start)
     first, end = first_offsets(settings, topics), end_offsets(settings, topics)
-    averages = []
     client = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20,
                       fetch_message_max_bytes=_FETCH_BYTES)  # fmt: skip
     try:
-        for topic in topics:
-            spans = {p: (max(start[topic].get(p, 0), first[topic][p]), last) for p, last in end[topic].items()}
-            for places in _places(spans):
-                sizes = _sizes(settings, client, topic, places)
-                averages += [sum(sizes) // len(sizes)] if sizes else []
+        return {
+            topic: _size(settings, client, topic, spans_of(first[topic], start[topic], end[topic])) for topic in topics
+        }
     finally:
         client.close()
-    return max(averages, default=None)
 
 
-def _places(spans: Mapping[int, tuple[int, int]]) -> list[dict[int, int]]:
-    """Offsets of each partition from which a sample is taken: at the beginning, in the middle, before the end."""
-    there = {p: (begin, end) for p, (begin, end) in spans.items() if end > begin}
+def spans_of(first: Mapping[int, int], start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Partition -> offsets [begin, end) that a sample is taken of: what is to be read, and of what was, if that is little."""
+    spans = {}
+    for p, last in end.items():
+        begin = max(first.get(p, 0), min(start.get(p, 0), last - _SAMPLE_RECORDS))
+        if last > begin:
+            spans[p] = begin, last
+    return spans
+
+
+def places_of(spans: Spans) -> list[dict[int, int]]:
+    """Offsets of each partition from which samples are taken: at the beginning, in the middle, before the end."""
     found = [
         {
             p: max(begin, min(begin + (end - begin) * part // 2, end - _SAMPLE_RECORDS))
-            for p, (begin, end) in there.items()
+            for p, (begin, end) in spans.items()
         }
         for part in range(3)
     ]
     return [places for number, places in enumerate(found) if places and places not in found[:number]]
 
 
-def _sizes(settings: Settings, client: Consumer, topic: str, places: Mapping[int, int]) -> list[int]:
+def average(samples: list[list[int]]) -> int | None:
+    """The largest average of the samples, in bytes; where each has few records, that of all together. None: there are none."""
+    many = [sample for sample in samples if len(sample) >= _FEW_RECORDS]
+    chosen = many or [[size for sample in samples for size in sample]]
+    return max((sum(sample) // len(sample) for sample in chosen if sample), default=None)
+
+
+def _size(settings: Settings, client: Consumer, topic: str, spans: Spans) -> Size | None:
+    found = average([_sample(settings, client, topic, places) for places in places_of(spans)])
+    records = sum(end - begin for begin, end in spans.values())
+    return None if found is None else Size(record_bytes=found, records=records)
+
+
+def _sample(settings: Settings, client: Consumer, topic: str, places: Mapping[int, int]) -> list[int]:
+    """Bytes of key and value of some records from `places` (partition -> offset) on."""
     left = dict.fromkeys(places, _SAMPLE_RECORDS)
     sizes: list[int] = []
     client.assign([TopicPartition(topic, p, offset) for p, offset in places.items()])
-    deadline = time.monotonic() + settings.request_timeout_s
-    while left:
-        messages = drain(client, settings.request_timeout_s)
-        if not messages or time.monotonic() > deadline:
-            raise Unavailable(f"{topic} could not be read to see how large its records are", fix="see the broker's log")
-        for message in messages:
+    deadline = time.monotonic() + min(_PLACE_S, settings.request_timeout_s)
+    while left and sum(sizes) < _PLACE_BYTES and (left_s := deadline - time.monotonic()) > 0:
+        for message in drain(client, left_s):
             error, partition = message.error(), message.partition() or 0
             if error is not None:
                 # the end of a partition, which a control record may be before
                 if error.code() == KafkaError._PARTITION_EOF:
                     left.pop(partition, None)
-            elif partition in left:
+            elif message.topic() == topic and partition in left:
                 sizes.append(len(message.key() or b"") + len(message.value() or b""))
                 left[partition] -= 1
                 if not left[partition]:

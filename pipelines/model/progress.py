@@ -86,6 +86,7 @@ class Flagging(Frozen):
 class Heartbeat(Frozen):
     """What a driver says of itself each second. Sizes in bytes, rates in records per second.
 
+    `batch_records`: records that a batch of its may hold.
     `behind_records`: records that were there when the last batch was planned and that it left behind.
     `lag_records`: records between the committed position and the end of the input now.
     `best_records_per_s`: of the fastest batch since this driver began its query; no beat need fall into it.
@@ -99,6 +100,7 @@ class Heartbeat(Frozen):
     at_ms: int
     state: str
     batch_id: int = -1
+    batch_records: int | None = None
     behind_records: int | None = None
     lag_records: int | None = None
     input_records_per_s: float = 0.0

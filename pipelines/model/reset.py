@@ -312,11 +312,6 @@ def batch_records(begun: GenerationStarted | None, last: Progress | None) -> int
     return None if over and all(over) else begun.max_records_per_batch
 
 
-def records_in(batch_bytes: int, record_bytes: int | None, at_most: int) -> int:
-    """How many records of `record_bytes` (None: unknown) a batch of `batch_bytes` holds; at least one, and no more than `at_most`."""
-    return at_most if not record_bytes else max(1, min(at_most, batch_bytes // record_bytes))
-
-
 def free_until(mark: Mark) -> SourcePosition:
     """How far a generation may run by batches of its own before it is led to `mark` by hand."""
     boundary = mark.boundary

@@ -263,8 +263,7 @@ def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: 
     send(settings, LINES, "what comes meanwhile")
     assert words.process.wait(60) == 1
     said = words.drivers.log_path(WORDS).read_text()
-    assert f"the JVM of {WORDS} has ended by itself, with -9: out of memory, as a rule" in said
-    assert "SWITCHYARD_DRIVER_HEAP_MB (" in said and "SWITCHYARD_MAX_BYTES_PER_BATCH (" in said
+    assert f"the JVM of {WORDS} was ended by signal 9" in said and "SWITCHYARD_DRIVER_HEAP_MB (" in said
     words.run()
     assert words.ledger().clean
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
-from pipelines.engine.causes import cause, is_lost_contact
+from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.settings import Settings
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
@@ -74,3 +75,18 @@ def test_a_jvm_that_answers_no_more_is_told_from_one_that_answers_with_an_error(
     # its `str` would ask the JVM
     assert not is_lost_contact(Py4JJavaError.__new__(Py4JJavaError))
     assert not is_lost_contact(SwitchyardError("no"))
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "fix"),
+    [
+        (52, "has ended with exit code 52: out of heap, as a rule", "larger SWITCHYARD_DRIVER_HEAP_MB (1024)"),
+        (-9, "was ended by signal 9: where nobody did", "smaller SWITCHYARD_DRIVER_HEAP_MB (1024)"),
+        (137, "was ended by signal 9: where nobody did", "switchyard start sums.v1"),
+        (143, "was ended by signal 15", "switchyard start sums.v1"),
+    ],
+)
+def test_what_to_do_about_a_jvm_depends_on_how_it_ended(code: int, said: str, fix: str) -> None:
+    found = jvm_ended("sums.v1", code, Settings())
+    assert said in found.what and fix in found.fix
+    assert ("short of memory" in found.what) == ("signal 9" in said)

@@ -133,3 +133,10 @@ def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
     shown = capsys.readouterr().out
     assert "want a.v1 stopped" in shown and "note: what is cleared is gone" in shown and "closed reset-1 done" in shown
     assert "opened" not in shown
+    # the trail outlives the version that wrote it
+    for stages in ([{"stage": "Teleport"}], [{"stage": "Want", "release": "a.v1", "wanted": "dancing"}]):
+        opened = opened.model_copy(update={"plan": {**opened.plan, "stages": stages}})
+        log.entries[-2] = opened
+        overview.log(plan.id, limit=1)
+        shown = capsys.readouterr().out
+        assert "by another version" in shown and "closed reset-1 done" in shown

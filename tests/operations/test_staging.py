@@ -160,6 +160,11 @@ def test_a_release_meets_another_in_one_batch_of_the_usual_size_or_not_at_all(la
     if said is not None:
         assert "a.v1 is 400,001 records behind its input, over the 400,000 of one batch" in said
     assert _far_behind(context, release("a.v1"), {}) is None
+    # of large records its batches hold fewer
+    beat = beat.model_copy(update={"batch_records": 500})
+    said = _far_behind(context, release("a.v1"), {"a.v1": beat.model_copy(update={"lag_records": 501})})
+    assert said is not None and "over the 500 of one batch" in said
+    assert _far_behind(context, release("a.v1"), {"a.v1": beat.model_copy(update={"lag_records": 500})}) is None
 
 
 def test_an_app_s_name_means_its_only_release_in_use() -> None:

@@ -55,12 +55,16 @@ def test_a_failed_candidate_is_not_begun_anew_under_an_operation(monkeypatch: py
         plan_start(context_of(log), "a.v2")
 
 
-def test_one_that_is_stopped_is_not_started_under_an_operation_and_one_that_died_is() -> None:
+def test_one_that_is_stopped_is_not_started_under_an_operation_and_one_that_died_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_refuse_cut_off", lambda *_: None)
+    monkeypatch.setattr(module, "moved_by_hand", lambda *_: None)
     stopped = Log(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="standby"), DIFF)
     with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
         plan_start(context_of(stopped), "a.v2")
-    assert wanting(stopped.state(), stopped.state().releases["a.v2"], "running")
     died = Log(*stopped.entries, WantedSet(release="a.v2", wanted="running"))
+    assert [type(stage).__name__ for stage in plan_start(context_of(died), "a.v2").stages] == ["Want", "Launch"]
     assert wanting(died.state(), died.state().releases["a.v2"], "running") == []
 
 
