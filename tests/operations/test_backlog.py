@@ -68,7 +68,7 @@ class World(Context):
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
-    beat = SimpleNamespace(at_ms=now_ms(), lag_records=0)
+    beat = SimpleNamespace(at_ms=now_ms(), lag_records=0, batch_records=None)
     monkeypatch.setattr(sw, "latest_heartbeats", lambda _: {"a.v1": beat, "a.v2": beat})
 
     def make(log: Log, **offsets: int) -> World:
