@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -140,3 +141,17 @@ def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
         overview.log(plan.id, limit=1)
         shown = capsys.readouterr().out
         assert "by another version" in shown and "closed reset-1 done" in shown
+
+
+def test_who_abandons_an_operation_is_told_what_it_leaves_behind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = Opened(id="reset-1", name="reset", releases=("a.v1",), deadline_ms=2**60)
+    left = [SimpleNamespace(release=SimpleNamespace(name=n), notes=[f"left of {n}"]) for n in ("a.v1", "a.v2")]
+    log = Log(*staged("a.v1", "a.v2"), opened)
+    monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context_of(log))
+    monkeypatch.setattr("orchestration.operations.release.abandon", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.overview.statuses", lambda _: left)
+    overview.abandon("reset-1")
+    # of its own releases alone
+    assert capsys.readouterr().out == "reset-1 is abandoned\n  a.v1: left of a.v1\n"
