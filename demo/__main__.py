@@ -14,7 +14,7 @@ def main() -> int:
         with Demo(ui=os.environ.get("UI", "1") != "0", ui_port=int(os.environ.get("UI_PORT", "3000"))) as demo:
             return demo.run()
     except SwitchyardError as error:
-        print(f"error: {error.what}\n  {error.fix}", file=sys.stderr)
+        print(error.told, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: the broker and the drivers of the demo are stopped", file=sys.stderr)

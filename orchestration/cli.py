@@ -36,9 +36,7 @@ def main() -> None:
     try:
         build()()
     except SwitchyardError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        if error.fix:
-            print(f"  {error.fix}", file=sys.stderr)
+        print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)
     except Exception as error:
         # by name: the terminal's help doesn't load a Kafka client

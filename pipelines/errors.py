@@ -26,6 +26,11 @@ class SwitchyardError(Exception):
     def __str__(self) -> str:
         return f"{self.what}\n{self.fix}" if self.fix else self.what
 
+    @property
+    def told(self) -> str:
+        """As a command prints it."""
+        return f"error: {self.what}" + (f"\n  {self.fix}" if self.fix else "")
+
 
 class BadUsage(SwitchyardError):
     """An unknown name or option, or options that do not go together."""

@@ -23,13 +23,7 @@ from orchestration.commands.options import (
     seconds,
     settings_of,
 )
-from orchestration.commands.show import (
-    run_plan,
-    say,
-    show_found,
-    show_plan,
-    what_failed_shown,
-)
+from orchestration.commands.show import run_plan, say, show_found, show_plan, what_failed_shown
 
 if TYPE_CHECKING:
     from orchestration.operations.context import Context

@@ -154,7 +154,7 @@ def main() -> None:
     try:
         fetched = ensure()
     except SwitchyardError as error:
-        print(f"error: {error.what}\n  {error.fix}", file=sys.stderr)
+        print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)
     print(f"{len(read_list())} jars {'fetched' if fetched else 'already there'}, checksums right: {jars_dir()}")
 

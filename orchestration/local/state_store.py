@@ -37,7 +37,7 @@ def main() -> None:
         if not there:
             compile_to(jar)
     except SwitchyardError as error:
-        print(f"error: {error.what}\n  {error.fix}", file=sys.stderr)
+        print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)
     print(f"state store {'already compiled' if there else 'compiled'}: {jar}")
 

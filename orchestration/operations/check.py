@@ -9,6 +9,7 @@ from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, live_release
 from orchestration.operations.in_use import refuse_unfinished
+from orchestration.operations.plan import RESETS
 from orchestration.operations.switch import are_compared, comparison, evidence_for
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
@@ -46,7 +47,7 @@ def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLER
             f"{spec.app} names no suite", fix="give its definition suite=..., and write it in expectations/suites"
         )
     under = state.blocking(release.name)
-    if under is not None and under.opened.name in ("reset", "undo"):
+    if under is not None and under.opened.name in RESETS:
         raise BeingReset(f"{release.name} is in the middle of {under.id}, so its result isn't whole",
                          fix="check it when that is done: `switchyard log` tells")  # fmt: skip
     refuse_unfinished(state, release)

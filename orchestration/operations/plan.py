@@ -11,6 +11,9 @@ from typing import Any
 from orchestration.operations.stages import Stage, describe, from_journal, to_journal
 from pipelines.model.registry import Opened, Proposed
 
+# the operations that begin a generation of a release and end another
+RESETS = ("reset", "undo")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:

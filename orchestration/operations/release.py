@@ -17,7 +17,7 @@ from orchestration.operations.apply import Applier, owned_topics, starting_state
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.in_use import refuse_live, refuse_needed
-from orchestration.operations.plan import Plan, join, new_id
+from orchestration.operations.plan import RESETS, Plan, join, new_id
 from orchestration.operations.stages import (
     AwaitStopped,
     BeginGeneration,
@@ -83,7 +83,7 @@ def execute(context: Context, plan: Plan) -> None:
 
 def _as_before(plan: Plan) -> list[WantedSet]:
     """What is wanted again of a release that a reset or an undo has stopped and then failed to change: it ran before."""
-    if plan.operation not in ("reset", "undo"):
+    if plan.operation not in RESETS:
         return []
     stopped = [s.release for s in plan.stages if isinstance(s, Want) and (s.wanted, s.before) == ("stopped", "running")]
     return [WantedSet(release=name, wanted="running") for name in stopped]
@@ -117,7 +117,7 @@ def abandon(context: Context, operation_id: str, *, reason: str | None = None) -
     """
     state = context.registry.state()
     opened = journal.under_way(state, operation_id).opened
-    if opened.name not in ("reset", "undo"):
+    if opened.name not in RESETS:
         journal.abandon(context, operation_id, reason=reason)
         return
     plan = Plan.from_journal(opened)

@@ -15,7 +15,7 @@ from orchestration.operations.clean import followers_in, needing_result
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.generations import cut_off, progress_of
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
-from orchestration.operations.plan import Plan, Table, join, new_id
+from orchestration.operations.plan import RESETS, Plan, Table, join, new_id
 from orchestration.operations.stages import (
     AppendGeneration,
     AwaitFollowers,
@@ -619,14 +619,11 @@ def _positions(
 
 def _filled(position: SourcePosition, seen: Partitions) -> SourcePosition:
     """A position, with the beginning of the partitions that there weren't any of then."""
-    return SourcePosition(
-        sources={
-            source: {
-                p: position.sources.get(source, {}).get(p, here.first) for (s, p), here in seen.items() if s == source
-            }
-            for source in {source for source, _ in seen}
-        }
-    )
+    sources: dict[str, dict[int, int]] = {}
+    for (source, partition), here in seen.items():
+        known = position.sources.get(source, {}).get(partition, here.first)
+        sources.setdefault(source, {})[partition] = known
+    return SourcePosition(sources=sources)
 
 
 def _figures(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
@@ -695,7 +692,7 @@ def plan_undo(
     """
     state = journal.standing(context.registry)
     operation = state.operations.get(reset_id)
-    if operation is None or operation.opened.name not in ("reset", "undo"):
+    if operation is None or operation.opened.name not in RESETS:
         raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` names them")
     release = state.releases[operation.opened.releases[0]]
     undoing = state.blocking(release.name)

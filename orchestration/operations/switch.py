@@ -131,8 +131,8 @@ def _require_running(context: Context, release: Release, beats: Mapping[str, Hea
 def _far_behind(context: Context, release: Release, beats: Mapping[str, Heartbeat]) -> str | None:
     """That a release would have to meet the other in a batch larger than any batch may be; None: it would not."""
     beat = beats.get(release.name)
-    lag, limit = (beat.lag_records or 0 if beat else 0), beat.batch_records if beat else None
-    limit = limit or context.settings.max_records_per_batch
+    lag = beat.lag_records or 0 if beat else 0
+    limit = (beat.batch_records if beat else None) or context.settings.max_records_per_batch
     if lag <= limit:
         return None
     return f"{release.name} is {lag:,} records behind its input, over the {limit:,} of one batch"

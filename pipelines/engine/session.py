@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import Popen, TimeoutExpired
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -126,9 +126,14 @@ def _yield_session(conf: dict[str, str], nice: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
+def _jvm() -> Popen[bytes] | None:
+    """The process that this one has started Spark in; None: there is none."""
+    return SparkContext._gateway.proc if SparkContext._gateway is not None else None
+
+
 def jvm_exit_code(timeout_s: float) -> int | None:
     """The code with which the JVM of this process has ended by itself, within `timeout_s`; None: it runs, or there is none."""
-    proc = SparkContext._gateway.proc if SparkContext._gateway is not None else None
+    proc = _jvm()
     if proc is None:
         return None
     try:
@@ -142,7 +147,7 @@ def end_session(timeout_s: float) -> None:
 
     Left to itself it outlives this process by a moment, and may upload a snapshot into a checkpoint that is another's by then.
     """
-    proc = SparkContext._gateway.proc if SparkContext._gateway is not None else None
+    proc = _jvm()
     if proc is None:
         return
     # by its own hooks, which delete what it has in the temporary folders

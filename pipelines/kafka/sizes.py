@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from pipelines.kafka.client import consumer, drain
+from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.offsets import end_offsets, first_offsets
 from pipelines.model.limits import Size
 from pipelines.settings import Settings
@@ -30,7 +30,8 @@ def sizes_of(settings: Settings, start: Mapping[str, Mapping[int, int]]) -> dict
     Kafka doesn't answer.
     """
     topics = sorted(start)
-    first, end = first_offsets(settings, topics), end_offsets(settings, topics)
+    asked = admin(settings)
+    first, end = first_offsets(settings, topics, client=asked), end_offsets(settings, topics, client=asked)
     client = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20,
                       fetch_message_max_bytes=_FETCH_BYTES)  # fmt: skip
     try:
