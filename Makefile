@@ -8,8 +8,11 @@ PYTHON ?= python3.11
 # the Dagster UI: `make demo UI=0` ends instead of leaving it running
 UI ?= 1
 UI_PORT ?= 3000
+# processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
+WORKERS ?= 2
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
+TESTS := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STATE := $(or $(SWITCHYARD_STATE_DIR),.switchyard)
 JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin
@@ -37,8 +40,8 @@ demo-down: setup ## end what `make demo` left running
 	@$(BIN)/python -m demo.down
 
 test: setup ## all tests but those with a browser and the long ones: the fast ones first
-	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
-	@$(BIN)/pytest -m "(broker or spark or e2e) and not (ui or long)" $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui)" $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m "(broker or spark or e2e) and not (ui or long)" $(PYTEST)
 
 ui: setup ## Dagster's UI on port UI_PORT (3000)
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
@@ -104,7 +107,7 @@ typecheck: setup ## mypy, strict; of tests, demo and benchmarks what calls what 
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
 test-fast: setup ## the tests that need neither broker nor Spark
-	@$(BIN)/pytest -m "not (broker or spark or e2e or ui)" $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui)" $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \
@@ -112,7 +115,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	@$(BIN)/pytest -m ui $(PYTEST)
 
 test-long: setup ## what docs/runbook.md tells to type; 20 killed drivers, not 4; more resets of each kind of app
-	@$(BIN)/pytest -m long $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 runbook: setup ## write into docs/runbook.md what its commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)

@@ -22,17 +22,25 @@ from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
 from pipelines.engine.jars import spark_jars
 from pipelines.settings import Settings, get_settings
+from tests.ports import port_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# fixed, so that two runs at once collide at their start and not in the middle; the controller's is the one after it
-BROKER_PORT = int(os.environ.get("SWITCHYARD_TEST_BROKER_PORT", "19192"))
 BROKER_HEAP_MB = 512
 # what a test run is told by its environment
-KEPT = ("SWITCHYARD_JARS_DIR", "SWITCHYARD_KILLS_SEED", "SWITCHYARD_RUNBOOK")
-# every process that a test starts inherits it: how the end of the session finds what was left behind
-SESSION = f"SWITCHYARD_TEST_SESSION={uuid.uuid4().hex}"
+KEPT = (
+    "SWITCHYARD_JARS_DIR",
+    "SWITCHYARD_KILLS_SEED",
+    "SWITCHYARD_RUNBOOK",
+    "SWITCHYARD_TEST_BROKER_PORT",
+    "SWITCHYARD_TEST_DAGSTER_PORT",
+)
+# one of several processes of one run (`pytest -n`)
+WORKER = "PYTEST_XDIST_WORKER" in os.environ
+# every process that a test starts inherits it: how the end of the run finds what was left behind
+MARK = "SWITCHYARD_TEST_SESSION"
+SESSION = os.environ[MARK] if WORKER else uuid.uuid4().hex
 
 FreshTopic = Callable[..., str]
 
@@ -44,15 +52,21 @@ def pytest_configure(config: pytest.Config) -> None:
     # only what a test sets itself: neither a developer's cluster nor the broker of `switchyard up`
     for name in [name for name in os.environ if name.startswith("SWITCHYARD_") and name not in KEPT]:
         del os.environ[name]
-    name, value = SESSION.split("=", 1)
-    os.environ[name] = value
+    os.environ[MARK] = SESSION
     # ended by a time limit, say: fixtures still clean up
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # the files that take longest first: processes that share them out end together
+    items.sort(key=lambda item: [folder not in item.path.parts for folder in ("reset", "e2e")])
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures are torn down
 def pytest_sessionfinish(session: pytest.Session) -> None:
     _end_spark()
+    if WORKER:  # what the others have started, still runs
+        return
     left = [(process, command) for process, command in _started_by_tests() if process.alive()]
     for process, _ in left:
         process.terminate(timeout_s=5.0)
@@ -74,7 +88,7 @@ def _settings_of_this_test() -> Iterator[None]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The settings of a broker that runs for the whole session."""
     settings = Settings(
-        state_dir=tmp_path_factory.mktemp("broker"), broker_port=BROKER_PORT, broker_heap_mb=BROKER_HEAP_MB
+        state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
     )
     embedded = EmbeddedBroker(settings)
     embedded.start()
@@ -178,7 +192,7 @@ def _marked() -> list[tuple[ProcessRef, str]]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if int(folder.name) == os.getpid() or SESSION.encode() not in (folder / "environ").read_bytes():
+            if int(folder.name) == os.getpid() or f"{MARK}={SESSION}".encode() not in (folder / "environ").read_bytes():
                 continue
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:160]
         except OSError:

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.ports import port_of
+
 ROOT = Path(__file__).resolve().parents[2]
-# fixed, as the broker's: two runs at once collide at their start
-PORT = int(os.environ.get("TEST_DAGSTER_PORT", "13900"))
 _BOOT_TIMEOUT_S = 300.0
 _POLL_S = 0.5
 # its SQLite is written by daemons and runs, too
@@ -73,9 +73,9 @@ class RunFailed(AssertionError):
 class DagsterDev:
     """One `dagster dev` on the repository's workspace.yaml, in a process group of its own."""
 
-    def __init__(self, home: Path, environment: dict[str, str], port: int = PORT) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._port = port
+    def __init__(self, home: Path, environment: dict[str, str]) -> None:
+        self._port = port_of("dagster")
+        self.url = f"http://127.0.0.1:{self._port}"
         self._home = home
         self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "yes",
                              # a run's start is a Python process with all imports: on busy cores over its 60 s

@@ -32,8 +32,8 @@ from pipelines.model.names import REGISTRY_TOPIC, result_topic
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 from tests.e2e.harness import at_rest
+from tests.ports import port_of
 
-PORT = 19211
 ROOT = Path(__file__).resolve().parents[2]
 # a batch of the live one is a second or so of input; the candidate reads all there is
 SMALL, LARGE = 2_000, 400_000
@@ -56,10 +56,10 @@ class Said:
 class Cluster:
     """One broker with its registry, releases and followers. Everything that it starts ends with it."""
 
-    def __init__(self, folder: Path, port: int = PORT) -> None:
+    def __init__(self, folder: Path, port: str = "cluster") -> None:
         self.settings = Settings(
             state_dir=folder / "state",
-            broker_port=port,
+            broker_port=port_of(port),
             broker_heap_mb=512,
             driver_heap_mb=512,
             trigger_s=0.2,

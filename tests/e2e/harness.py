@@ -32,8 +32,8 @@ from pipelines.kafka.registry import Registry
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
+from tests.ports import port_of
 
-BROKER_PORT = 19201
 # a boot takes 8 s on two idle cores, and minutes on two that many share
 BOOT_TIMEOUT_S = 300.0
 _POLL_S = 0.05
@@ -55,7 +55,7 @@ def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
     settings = Settings(
         **{
             "state_dir": folder,
-            "broker_port": BROKER_PORT,
+            "broker_port": port_of("driver"),
             "broker_heap_mb": 512,
             "driver_heap_mb": 512,
             "driver_cores": 2,

@@ -20,10 +20,10 @@ from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
 from tests.e2e.cluster import Cluster, Said
+from tests.ports import port_of
 
 pytestmark = pytest.mark.e2e
 
-LOGIN_PORT = 19215
 # a client's patience is 5 s; the rest is a process starting on cores that others use, too
 LOGIN_TIMEOUT_S = 20.0
 
@@ -140,17 +140,17 @@ def test_a_wrong_line_of_the_settings_file_is_named(unchanged: Cluster) -> None:
     "command", ["stage stock-stats", "promote stock-stats", "status stock-stats", "log", "operations", "follow stock-stats", "produce stock-stats --rate 1"]
 )  # fmt: skip
 def test_without_a_broker_every_command_says_how_to_start_it(bare_cluster: Cluster, command: str) -> None:
-    said = bare_cluster.cli(*command.split(), SWITCHYARD_BROKER_PORT="19219")
-    refused(said, 1, "no Kafka broker answers at 127.0.0.1:19219", "switchyard up")
+    said = bare_cluster.cli(*command.split(), SWITCHYARD_BROKER_PORT=str(port_of("nobody")))
+    refused(said, 1, f"no Kafka broker answers at 127.0.0.1:{port_of('nobody')}", "switchyard up")
 
 
 def test_without_a_broker_the_status_knows_of_no_release(bare_cluster: Cluster) -> None:
-    said = bare_cluster.cli("status", SWITCHYARD_BROKER_PORT="19219")
+    said = bare_cluster.cli("status", SWITCHYARD_BROKER_PORT=str(port_of("nobody")))
     assert said.code == 1
     assert "unknown, the broker does not answer" in said.out and "no release is staged" not in said.text
 
 
-@pytest.mark.parametrize("where", ["no-such-host.invalid:9092", "127.0.0.1:19219"])
+@pytest.mark.parametrize("where", ["no-such-host.invalid:9092", f"127.0.0.1:{port_of('nobody')}"], ids=["name", "port"])
 def test_a_cluster_that_is_not_reachable_is_named_with_the_setting(bare_cluster: Cluster, where: str) -> None:
     began = time.monotonic()
     said = bare_cluster.cli("log", SWITCHYARD_BOOTSTRAP_SERVERS=where)
@@ -214,7 +214,7 @@ def guarded(bare_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     """The settings, with the right login, of a broker that asks for one."""
     folder = tmp_path_factory.mktemp("guarded")
     settings = bare_cluster.settings.model_copy(
-        update={"state_dir": folder, "broker_port": LOGIN_PORT, "kafka": login("right", folder)}
+        update={"state_dir": folder, "broker_port": port_of("login"), "kafka": login("right", folder)}
     )
     broker = BrokerWithLogin(settings)
     broker.start(180)
@@ -230,7 +230,7 @@ def test_a_wrong_login_is_said_soon_and_names_the_settings(bare_cluster: Cluster
             "SWITCHYARD_KAFKA": json.dumps(login("wrong", guarded.state_dir)),
         }
         said = bare_cluster.cli(*command.split(), **given)
-        refused(said, 1, f"{LOGIN_PORT} refuses the login", "sasl.password")
+        refused(said, 1, f"{port_of('login')} refuses the login", "sasl.password")
         assert "wrong" not in said.text.replace("is wrong", ""), "a password is for nobody's eyes"
         assert time.monotonic() - began < LOGIN_TIMEOUT_S
 
@@ -238,7 +238,7 @@ def test_a_wrong_login_is_said_soon_and_names_the_settings(bare_cluster: Cluster
 def test_no_login_where_one_is_asked_for_is_no_traceback(bare_cluster: Cluster, guarded: Settings) -> None:
     given: dict[str, Any] = {**guarded.environment(), "SWITCHYARD_KAFKA": "{}"}
     said = bare_cluster.cli("log", **given)
-    refused(said, 1, f"{LOGIN_PORT} takes connections and drops them", "security.protocol")
+    refused(said, 1, f"{port_of('login')} takes connections and drops them", "security.protocol")
 
 
 def test_the_right_login_serves_the_terminal_and_the_driver(bare_cluster: Cluster, guarded: Settings) -> None:

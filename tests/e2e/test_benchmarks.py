@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import ROOT
+from tests.ports import port_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
-PORT = 19235
-
 
 def bench(*options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks", *options, "--port", str(PORT)]
+    command = [sys.executable, "-m", "benchmarks", *options, "--port", str(port_of("benchmark"))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

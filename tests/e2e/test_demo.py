@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import ROOT
+from tests.ports import port_of
 
-BROKER_PORT = 19225
 HISTORY = 50_000
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 def run_demo(home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {
         "SWITCHYARD_STATE_DIR": str(home),
-        "SWITCHYARD_BROKER_PORT": str(BROKER_PORT),
+        "SWITCHYARD_BROKER_PORT": str(port_of("demo")),
         "DEMO_HISTORY": str(HISTORY),
     }
     return subprocess.run(
@@ -58,7 +58,7 @@ def test_a_busy_port_of_the_ui_is_said_before_anything_is_done(tmp_path: Path, s
 
 
 def test_nor_may_it_be_one_that_its_broker_takes(tmp_path: Path) -> None:
-    done = run_demo(tmp_path, UI_PORT=str(BROKER_PORT + 1))
+    done = run_demo(tmp_path, UI_PORT=str(port_of("demo") + 1))
     assert done.returncode == 1
     assert "the broker and its controller take it" in done.stderr and "make demo UI=0" in done.stderr
     assert "load" not in done.stdout

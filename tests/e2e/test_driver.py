@@ -46,6 +46,7 @@ from tests.e2e.harness import (
     topics_of,
     until,
 )
+from tests.ports import port_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -57,7 +58,10 @@ BATCH_TIMEOUT_S = 120.0
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with cluster(
-        tmp_path_factory.mktemp("driver"), max_records_per_batch=20_000, lease_timeout_s=5.0, broker_port=19203
+        tmp_path_factory.mktemp("driver"),
+        max_records_per_batch=20_000,
+        lease_timeout_s=5.0,
+        broker_port=port_of("lease"),
     ) as found:
         yield found
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 APP, V1, V2 = "word-count", "word-count.v1", "word-count.v2"
-PORT, PARTITIONS = 19231, 4
+PARTITIONS = 4
 # half of the lines come before noon in Paris
 START = datetime(2026, 11, 21, 10, 55, tzinfo=UTC)
 EARLIEST = Target(kind="earliest", text="--to-earliest")
@@ -207,7 +207,7 @@ class Night:
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Night]:
-    cluster = Cluster(tmp_path_factory.mktemp("night"), PORT)
+    cluster = Cluster(tmp_path_factory.mktemp("night"), "runbook")
     cluster.spark = lambda: spark
     try:
         yield from _night(cluster)

@@ -20,10 +20,11 @@ from orchestration.local.process import ProcessRef
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.client import admin, consumer, producer, require_broker
 from pipelines.settings import Settings
-from tests.conftest import BROKER_PORT, FreshTopic
+from tests.conftest import FreshTopic
+from tests.ports import port_of
 
 # beside the session's own broker and its controller
-PORT = BROKER_PORT + 2
+PORT = port_of("broker") + 2
 
 
 @pytest.fixture
