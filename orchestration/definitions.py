@@ -12,7 +12,7 @@ from orchestration.defs.live import live_assets
 from orchestration.defs.resets import RESETS
 from orchestration.defs.resources import Platform, SparkResource, alerts
 from orchestration.defs.results import results_assets
-from orchestration.defs.schedules import janitor_often, quality_checks_hourly, reprocessing_schedules
+from orchestration.defs.schedules import janitor_often, quality_checks_hourly, refresh_hourly, reprocessing_schedules
 from orchestration.defs.supervisor import supervisor_sensor
 from orchestration.defs.watching import failure_alert, watch_after_promotion
 
@@ -22,7 +22,7 @@ defs = Definitions(
     assets=[*input_assets(_APPS), *results_assets(_APPS), *live_assets(_APPS)],
     asset_checks=gates(_APPS),
     jobs=[*JOBS, *RESETS],
-    schedules=[*reprocessing_schedules(_APPS), quality_checks_hourly, janitor_often],
+    schedules=[*reprocessing_schedules(_APPS), quality_checks_hourly, refresh_hourly, janitor_often],
     sensors=[
         supervisor_sensor(topics=sorted(readers(_APPS)), apps=[app.name for app in _APPS]),
         watch_after_promotion,

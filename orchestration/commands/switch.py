@@ -1,7 +1,8 @@
-"""`switchyard diff | check | promote | approve | rollback | abort`: comparing releases and moving consumers."""
+"""`switchyard diff | check | promote | approve | rollback | refresh | abort`: comparing releases and moving consumers."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -14,7 +15,7 @@ from orchestration.commands.show import run_plan, say, show_comparison, show_ver
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
-    for command in (diff, check, promote, approve, rollback, abort):
+    for command in (diff, check, promote, approve, rollback, refresh, abort):
         app.command()(command)
 
 
@@ -134,6 +135,18 @@ def rollback(
     context = open_context(load_settings(), say=say)
     plan = plan_rollback(context, app, allowed=allow, fence=fence, leaving=leaving, reason=reason)
     run_plan(plan, context, apply=execute, as_json=as_json)
+
+
+def refresh(app: App, as_json: Json = False) -> None:
+    """Bring the diff of an app's live release and its standby up to date, so that going back takes seconds."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.refresh import refresh as run
+
+    done = run(open_context(load_settings(), say=say), app)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        say(str(done))
 
 
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:

@@ -24,6 +24,7 @@ from orchestration.operations.check import check as run_gate
 from orchestration.operations.clean import plan_clean, to_clean
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.plan import Plan
+from orchestration.operations.refresh import refresh, to_refresh
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
 
@@ -324,6 +325,20 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
         )
 
 
+@op
+def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
+    """Brings the diff of each app's live release and its standby up to date."""
+    with failures_told(), platform.open(context.log.info) as operations:
+        done = []
+        for app in to_refresh(operations.registry.state()):
+            try:
+                done.append(str(refresh(operations, app)))
+            except Refused as error:
+                # of one app, whose switch has begun meanwhile, say: the others are refreshed all the same
+                context.log.warning(f"{app}: {error.what}; {error.fix}")
+        context.add_output_metadata({"refreshed": MetadataValue.md("\n".join(f"- {line}" for line in done) or "none")})
+
+
 @job(name="reprocess", tags={_MAX_RUNTIME: str(26 * 3600)})
 def reprocess_job() -> None:
     """A new version beside the live one: staged, hydrated, compared, checked, and, once approved, promoted."""
@@ -373,6 +388,12 @@ def quality_job() -> None:
     quality_op.alias("quality_checks")()
 
 
+@job(name="refresh", tags={_MAX_RUNTIME: "3600"})
+def refresh_job() -> None:
+    """Bring diffs up to date, so that going back takes seconds."""
+    refresh_op.alias("refresh")()
+
+
 @job(name="janitor", tags={_MAX_RUNTIME: "300"})
 def janitor_job() -> None:
     """End operations that nobody carries on, and archives that nobody goes back to."""
@@ -388,5 +409,6 @@ JOBS = (
     retire_job,
     watch_job,
     quality_job,
+    refresh_job,
     janitor_job,
 )

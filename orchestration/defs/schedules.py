@@ -1,4 +1,4 @@
-"""Schedules: reprocessing, quality checks, and the janitor."""
+"""Schedules: reprocessing, quality checks, refreshing diffs, and the janitor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from dagster import (
     schedule,
 )
 
-from orchestration.defs.jobs import janitor_job, quality_job, reprocess_job
+from orchestration.defs.jobs import janitor_job, quality_job, refresh_job, reprocess_job
 from orchestration.defs.names import APP_TAG, group_of
 from orchestration.defs.resources import Platform
 from orchestration.operations.clean import to_clean
 from orchestration.operations.context import live_release
+from orchestration.operations.refresh import to_refresh
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App
@@ -27,6 +28,8 @@ from pipelines.model.switch import expired
 # Sunday night, UTC
 _REPROCESS_CRON = "0 3 * * 0"
 _QUALITY_CRON = "17 * * * *"
+# not when the checks run
+_REFRESH_CRON = "47 * * * *"
 _JANITOR_CRON = "*/5 * * * *"
 
 
@@ -89,6 +92,23 @@ def quality_checks_hourly(context: ScheduleEvaluationContext, platform: Platform
     except SwitchyardError as error:
         return SkipReason(str(error))
     return RunRequest() if chains else SkipReason("nothing is live")
+
+
+@schedule(
+    name="refresh_hourly",
+    job=refresh_job,
+    cron_schedule=_REFRESH_CRON,
+    execution_timezone="UTC",
+    default_status=DefaultScheduleStatus.RUNNING,
+    description="Brings the diff of each live release and its standby up to date, each hour: going back takes seconds.",
+)
+def refresh_hourly(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
+    try:
+        with platform.open(context.log.info) as operations:
+            found = to_refresh(operations.registry.state())
+    except SwitchyardError as error:
+        return SkipReason(str(error))
+    return RunRequest() if found else SkipReason("no app has a standby with a diff")
 
 
 @schedule(

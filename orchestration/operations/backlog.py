@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestration.operations.context import Context
 from orchestration.operations.stages import PrepareDelta, Stage, WriteDelta
-from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
+from orchestration.operations.upkeep import upkeep_of
 from pipelines.model.registry import EvidenceRecorded
 
 # records per second: `read_changes` took 160,000 to 260,000 of 160 bytes each, of one partition and of four, from a broker
@@ -18,32 +18,38 @@ MEANWHILE_RECORDS = 2 * READ_RATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """How many result records, of both releases, lie behind their evidence."""
+    """How many result records, of both releases, lie behind their evidence, or behind what was kept of it.
+
+    `kept`: how many were touched until then.
+    """
 
     records: int
+    kept: int = 0
 
     @property
     def seconds(self) -> float:
-        return self.records / READ_RATE
+        return (self.records + self.kept) / READ_RATE
 
     @property
     def long(self) -> bool:
         """Whether reading it while the drivers meet would keep consumers at the barrier, whose mark has a deadline."""
-        return self.records > MEANWHILE_RECORDS
+        return self.records + self.kept > MEANWHILE_RECORDS
 
     def __str__(self) -> str:
         when = "before the drivers meet" if self.long else "while they meet"
         took = f"about {self.seconds:,.0f} s at {READ_RATE:,} records/s" if self.seconds >= 1 else "under 1 s"
-        return f"{self.records:,} result records, read {when}: {took}"
+        kept = f" and {self.kept:,} keys kept since" if self.kept else ""
+        return f"{self.records:,} result records{kept}, read {when}: {took}"
 
 
 def backlog_of(context: Context, evidence: EvidenceRecorded) -> Backlog:
     """What lies behind `evidence` now."""
+    kept = upkeep_of(context.settings, evidence)
     records = 0
-    for name, since in ((evidence.live, evidence.live_result), (evidence.new, evidence.new_result)):
+    for name, since in ((evidence.live, kept.live_result), (evidence.new, kept.new_result)):
         progress = context.progress(name)
         records += progress.result.records_since(since) if progress is not None else 0
-    return Backlog(records=records)
+    return Backlog(records=records, kept=kept.keys)
 
 
 def ahead(backlog: Backlog | None, delta: WriteDelta | None) -> tuple[Stage, ...]:
@@ -51,14 +57,3 @@ def ahead(backlog: Backlog | None, delta: WriteDelta | None) -> tuple[Stage, ...
     if backlog is None or delta is None or not backlog.long:
         return ()
     return (PrepareDelta(evidence=delta.evidence, old=delta.old, new=delta.new),)
-
-
-def too_old(evidence: EvidenceRecorded, at_ms: int) -> str | None:
-    """That an evidence can't be brought up to date any more: what tells that a key is gone may be gone itself."""
-    age_ms = at_ms - evidence.at_ms
-    if age_ms <= COMPACTION_LAG_MS:
-        return None
-    return (
-        f"the diff {evidence.id} is {age_ms / DAY_MS:.1f} days old: after {COMPACTION_LAG_MS // DAY_MS}, deletions since then "
-        "may have been compacted away, and a switch would bring the keys back"
-    )

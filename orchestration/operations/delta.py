@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from orchestration.operations import upkeep
 from orchestration.operations.evidence import Comparison, evidence_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain, producer
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition
@@ -270,12 +273,15 @@ def changed_ratio(evidence: EvidenceRecorded, touched: TouchUp, before: AtCut) -
     return (differed - no_more + touched.differing) / total if total else 0.0
 
 
-class _Since:
-    """What a result has changed since the evidence: key -> last value, read on and on."""
+class Since:
+    """What a result has changed since the evidence: key -> last value, None: deleted; read on and on.
 
-    def __init__(self, since: ResultPosition) -> None:
-        self.position = since
-        self.changes: dict[str, str | None] = {}
+    `changes`: those up to `position`.
+    """
+
+    def __init__(self, position: ResultPosition, changes: dict[str, str | None] | None = None) -> None:
+        self.position = position
+        self.changes = changes if changes is not None else {}
 
     def read(self, client: Consumer, end: ResultPosition, timeout_s: float, go_on: Callable[[], None]) -> set[str]:
         """Reads on to `end`; returns the keys that came."""
@@ -287,6 +293,11 @@ class _Since:
             keys |= found.keys()
         self.position = ResultPosition(topics=reached)
         return keys
+
+    def now(self, settings: Settings, client: AdminClient) -> ResultPosition:
+        """Where the result ends now, by its last stable offsets."""
+        ends = {t: end_of(settings, t, len(offsets), client=client) for t, offsets in self.position.topics.items()}
+        return ResultPosition(topics=ends)
 
 
 class Delta:
@@ -319,7 +330,8 @@ class Delta:
         self._forget()
 
     def _forget(self) -> None:
-        self._old, self._new = map(_Since, self._evidence)
+        self._old, self._new = map(Since, self._evidence)
+        self._recalled = False
         # the segment that was written in advance, and what it tells
         self._ahead: tuple[DeltaSegment, Mapping[str, str | None]] | None = None
         # what is known of both results in advance, and the keys that were touched by one alone then, or are since
@@ -337,6 +349,7 @@ class Delta:
         1. reads, until no more than `few` records came meanwhile; 2. compares; 3. writes. What fails is raised: where
         consumers wait there would be no time for it.
         """
+        self._recall()
         came = True
         while came:
             ends = (self._old, self._now(self._old)), (self._new, self._now(self._new))
@@ -364,11 +377,34 @@ class Delta:
     def touched(self, old_end: ResultPosition, new_end: ResultPosition) -> TouchUp:
         """What the keys are that either result touched between the evidence cut and its end."""
         self.prepared()
-        if not (holds_ahead(self._old.position, old_end) and holds_ahead(self._new.position, new_end)):
+        self._recall()
+        if not self._is_ahead_of(old_end, new_end):
             # an operation that was left and is resumed: the results have gone on behind the cut
             self._forget()
+            self._recall()
+        if not self._is_ahead_of(old_end, new_end):
+            # consumers of a dead release go to where the standby was then, which has gone on since
+            if (old := upkeep.too_old(self._recorded, now_ms())) is not None:
+                raise SwitchyardError(
+                    f"{old}; what was kept of it was read behind the end of the dead release",
+                    fix=f"delete {upkeep.path_of(self._settings, self._recorded)}, then go back again: both are compared on the way",
+                )
+            self._forget()
+            self._recalled = True
         self._open |= self._read(self._old, old_end) | self._read(self._new, new_end)
         return self._touch_up()
+
+    def _is_ahead_of(self, old_end: ResultPosition, new_end: ResultPosition) -> bool:
+        return holds_ahead(self._old.position, old_end) and holds_ahead(self._new.position, new_end)
+
+    def _recall(self) -> None:
+        """Begins with what was kept since the evidence, if that was not done yet."""
+        if self._recalled:
+            return
+        kept, live, new = upkeep.load(self._settings, self._recorded)
+        found = Since(kept.live_result, live), Since(kept.new_result, new)
+        self._old, self._new = reversed(found) if self._reverse else found
+        self._recalled = True
 
     def changed_ratio(self, touched: TouchUp) -> float:
         """Share of all keys in which the results differ at the switch cut."""
@@ -389,6 +425,7 @@ class Delta:
 
     def _prepare(self) -> None:
         try:
+            self._recall()
             # at once: what comes later may lie behind the cut
             old_now, new_now = self._now(self._old), self._now(self._new)
             self._go_on()
@@ -413,14 +450,11 @@ class Delta:
         if self._closed.is_set():
             raise SwitchyardError("the operation is over")
 
-    def _read(self, result: _Since, end: ResultPosition) -> set[str]:
+    def _read(self, result: Since, end: ResultPosition) -> set[str]:
         return result.read(self._consumer, end, self._settings.request_timeout_s, self._go_on)
 
-    def _now(self, result: _Since) -> ResultPosition:
-        position = result.position.topics
-        return ResultPosition(
-            topics={t: end_of(self._settings, t, len(start), client=self._admin) for t, start in position.items()}
-        )
+    def _now(self, result: Since) -> ResultPosition:
+        return result.now(self._settings, self._admin)
 
 
 def _lookup(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:

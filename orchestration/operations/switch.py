@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from orchestration.operations import journal
-from orchestration.operations.backlog import Backlog, ahead, backlog_of, too_old
+from orchestration.operations.backlog import Backlog, ahead, backlog_of
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.generations import progress_of
@@ -25,6 +25,7 @@ from orchestration.operations.stages import (
     Stage,
     WriteDelta,
 )
+from orchestration.operations.upkeep import too_old, upkeep_of
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
@@ -194,7 +195,8 @@ def plan_promote(
     if live is not None:
         refuse_blocked(state, live.name)
         refuse_unfinished(state, live)
-        lacking += _not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed)
+        kept_ms = upkeep_of(context.settings, evidence).at_ms if evidence is not None else None
+        lacking += _not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed, kept_ms=kept_ms)
         if held_by(live, beats.get(live.name), context.settings, at_ms=now_ms()) is None:
             lacking.append(f"{live.name}, which is live, isn't running: start it")
     if lacking:
@@ -240,7 +242,7 @@ def _way_back(alias: str, new: Release, live: Release) -> str:
     days = COMPACTION_LAG_MS // DAY_MS
     return (
         f"{command}, while {live.name} runs on as standby: in seconds, and first the time to read what both have written "
-        f"since the diff; {days} days after that, `switchyard diff {new.name}` first"
+        f"since the diff, or since `switchyard refresh {alias}`; {days} days after that, `switchyard diff {new.name}` first"
     )
 
 
@@ -311,6 +313,7 @@ def _not_compared(
     max_changed: float | None,
     *,
     renewed: bool = False,
+    kept_ms: int | None = None,
 ) -> list[str]:
     if not are_compared(new, live):
         return []
@@ -322,7 +325,7 @@ def _not_compared(
         lacking.append(
             f"the diff is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
         )
-    elif new.spec.table and not renewed and (old := too_old(evidence, now_ms())) is not None:
+    elif new.spec.table and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
         lacking.append(f"{old} (`switchyard diff {new.name}`)")
     found = comparison(evidence)
     if max_changed is not None and found.ratio > max_changed:
@@ -381,7 +384,7 @@ def plan_rollback(
     number = len(chain) + 1
     dead = fence or _is_dead(context, live, beats.get(live.name))
     evidence = evidence_for(state, standby, live, apart=True)
-    lacking = _no_delta(standby, live, evidence)
+    lacking = _no_delta(context, standby, live, evidence)
     if lacking is not None:
         if not dead:
             raise Refused(lacking, fix=f"`switchyard diff {live.name}` first")
@@ -426,13 +429,13 @@ def plan_rollback(
     )
 
 
-def _no_delta(standby: Release, live: Release, evidence: EvidenceRecorded | None) -> str | None:
+def _no_delta(context: Context, standby: Release, live: Release, evidence: EvidenceRecorded | None) -> str | None:
     """Why there is no delta between two tables that could be brought up to date; None where there is, or needs to be none."""
     if not standby.spec.table:
         return None
     if evidence is None:
         return f"{standby.name} and {live.name} were never compared, as they are now"
-    return too_old(evidence, now_ms())
+    return too_old(evidence, now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
 
 
 def _is_dead(context: Context, live: Release, beat: Heartbeat | None) -> bool:

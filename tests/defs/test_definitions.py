@@ -109,7 +109,7 @@ def test_each_suite_is_a_check_partitioned_by_release(loaded: Any) -> None:
 def test_jobs(loaded: Any) -> None:
     assert set(loaded["jobs"]) == {
         "reprocess", "promote", "rollback", "start", "stop", "retire", "reset", "undo", "bisect", "watch",
-        "quality_checks", "janitor", "live",
+        "quality_checks", "refresh", "janitor", "live",
     }  # fmt: skip
 
 
@@ -132,6 +132,7 @@ def test_schedules(loaded: Any) -> None:
         "reprocess_stock_stats": "STOPPED",
         "reprocess_word_count": "STOPPED",
         "quality_checks_hourly": "RUNNING",
+        "refresh_hourly": "RUNNING",
         "janitor_often": "RUNNING",
     }
 

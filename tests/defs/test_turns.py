@@ -28,6 +28,7 @@ from orchestration.operations.check import BeingReset
 from orchestration.operations.context import Context, Say
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan
+from orchestration.operations.refresh import Refreshed
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.names import split_release
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -311,6 +312,29 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     assert any("still needed by follower mails; let it pass" in line for line in said)
 
 
+def test_where_one_diff_can_not_be_refreshed_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Open(Platform):
+        @contextmanager
+        def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+            yield SimpleNamespace(registry=SimpleNamespace(state=RegistryState))  # type: ignore[misc]
+
+    def refresh(_: Context, app: str) -> Refreshed:
+        if app == "sums":
+            raise Refused("rollback rollback-1 of someone is under way on sums.v1", fix="wait for it")
+        return Refreshed(evidence="diff-1", releases=(f"{app}.v1", f"{app}.v2"), records=1200, keys=34)
+
+    monkeypatch.setattr(jobs, "to_refresh", lambda _: ["sums", "words"])
+    monkeypatch.setattr(jobs, "refresh", refresh)
+    with DagsterInstance.ephemeral() as instance:
+        result = jobs.refresh_job.execute_in_process(resources={"platform": Open()}, instance=instance)
+        [metadata] = [e.step_output_data.metadata for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
+        said = [e.user_message for e in instance.all_logs(result.run_id)]
+    assert metadata["refreshed"].value == (
+        "- diff-1 of words.v1 and words.v2 is up to date: 1,200 result records read, 34 keys touched since the diff"
+    )
+    assert any("sums: rollback rollback-1" in line and "wait for it" in line for line in said)
+
+
 # -- without a broker, and refused
 
 
@@ -328,7 +352,7 @@ def test_without_a_broker_sensors_and_schedules_skip_and_say_why() -> None:
             answer: Any = each(build_sensor_context(instance, resources={"platform": Platform()}))
             assert isinstance(answer, SkipReason)
             assert "no Kafka broker answers" in (answer.skip_message or "")
-        for schedule in (schedules.quality_checks_hourly, schedules.janitor_often):
+        for schedule in (schedules.quality_checks_hourly, schedules.refresh_hourly, schedules.janitor_often):
             answer = schedule(build_schedule_context(instance, resources={"platform": Platform()}))
             assert "no Kafka broker answers" in (answer.skip_message or "")
 

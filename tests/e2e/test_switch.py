@@ -199,6 +199,10 @@ def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story:
     assert operation in marks["barrier"]
     assert operation not in marks["paused"] | marks["aligned"]
     story.behind.start()
+    refreshed = story.cli("refresh", APP)
+    assert refreshed.code == 0 and f"of {GOOD} and {OTHER} is up to date" in refreshed.out, refreshed.text
+    planned = story.cli("rollback", APP)
+    assert "keys kept since" in planned.out, planned.text
     story.switch("rollback", APP)
     assert story.live == GOOD
     story.behind.await_switch(3)

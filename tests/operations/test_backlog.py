@@ -10,7 +10,7 @@ import pytest
 
 from orchestration.operations import switch as sw
 from orchestration.operations.apply import Applier
-from orchestration.operations.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of, too_old
+from orchestration.operations.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
 from orchestration.operations.plan import Plan
@@ -24,6 +24,7 @@ from orchestration.operations.switch import (
     plan_promote,
     plan_rollback,
 )
+from orchestration.operations.upkeep import too_old
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import COMPACTION_LAG_MS
@@ -154,6 +155,7 @@ def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callab
     # an approval makes it anew before anything else
     assert _not_compared(new, live, found, long_s, None, renewed=True) == []
     assert "7.0 days old" in lacking
+    assert _not_compared(new, live, found, long_s, None, kept_ms=now_ms()) == []
     assert _not_compared(release("a.v2", table=False), release("a.v1", table=False), found, long_s, None) == []
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from orchestration.operations.delta import Delta, read_changes, write_delta
 from orchestration.operations.evidence import evidence_path
-from pipelines.errors import Refused
-from pipelines.kafka.client import consumer, drain, producer
+from orchestration.operations.refresh import read_on
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.client import admin, consumer, drain, producer
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import delete_topics
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -41,6 +44,7 @@ class Results:
         written(path.parent, live, new).rename(path)
         forward, backward = write_delta(settings, "sums", name, path)
         self.evidence = EvidenceRecorded(
+            at_ms=now_ms(),
             id=name,
             live="sums.v1",
             live_generation=1,
@@ -67,7 +71,18 @@ class Results:
         """As progress has it: before the end of the transaction."""
         return ResultPosition(topics={topic: {0: end_of(self.settings, topic, 1)[0] - 1}})
 
+    def delete(self, topic: str) -> None:
+        """Deletes what is there of a topic, as retention would."""
+        [end] = self.end(topic).of(topic).values()
+        upto = TopicPartition(topic, 0, end)
+        # kept until it has answered
+        client = admin(self.settings)
+        for future in client.delete_records([upto]).values():
+            future.result(10)
+
     def delta(self, *, to: str) -> Delta:
+        if self._delta is not None:
+            self._delta.close()
         self._delta = Delta(self.settings, self.evidence, to=to)
         return self._delta
 
@@ -246,6 +261,53 @@ def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -
     delta.begin()
     delta.prepared()
     assert results.told(delta.write(delta.touched(*cut))) == [{"a": "4"}, {}]
+
+
+@pytest.mark.parametrize("to", ["sums.v2", "sums.v1"])
+def test_what_was_kept_since_the_diff_is_not_read_again(compared: Make, to: str) -> None:
+    results = compared({"a": "1", "b": "1", "c": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2", "d": "2"})
+    results.write(results.live, {"a": "3", "x": "3"})
+    results.write(results.new, {"a": "4", "b": None, "y": "4"})
+    # with the ends of four transactions
+    assert read_on(results.settings, results.evidence) == (5 + 4, 4)
+    # a second time: only what came since
+    results.write(results.live, {"x": None})
+    assert read_on(results.settings, results.evidence) == (1 + 3, 4)
+    # what was read is gone: it would be missed by whoever reads it again
+    results.delete(results.live)
+    results.delete(results.new)
+    results.write(results.live, {"c": "5"})
+    results.write(results.new, {"c": "6", "y": "6"})
+    delta = results.delta(to=to)
+    delta.advance(lambda: None, few=1)
+    ends = [results.end(topic) for topic in (results.live, results.new)]
+    touched = delta.touched(*(ends if to == "sums.v2" else reversed(ends)))
+    told = {key: value for part in reversed(results.told(delta.write(touched))) for key, value in part.items()}
+    if to == "sums.v2":
+        assert told == {"a": "4", "b": None, "c": "6", "d": "2", "x": None, "y": "6"}
+    else:
+        assert told == {"a": "3", "b": "1", "c": "5", "d": "1", "x": None, "y": None}
+
+
+def test_what_was_kept_behind_the_end_of_a_dead_release_is_left_alone(
+    compared: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+    results.write(results.live, {"a": "3"})
+    results.write(results.new, {"a": "4"})
+    ends = results.end(results.new), results.end(results.live)
+    # the standby goes on where the live one has died
+    results.write(results.live, {"b": "5"})
+    read_on(results.settings, results.evidence)
+    delta = results.delta(to="sums.v1")
+    touched = delta.touched(*ends)
+    assert (touched.old, touched.new) == ({"a": "4"}, {"a": "3"})
+    assert results.told(delta.write(touched)) == [{"a": "3"}, {"b": "1"}]
+    # what tells of deletions since the diff may be gone by now
+    monkeypatch.setattr("orchestration.operations.upkeep.COMPACTION_LAG_MS", -1)
+    with pytest.raises(SwitchyardError, match="behind the end of the dead release") as caught:
+        results.delta(to="sums.v1").touched(*ends)
+    assert "since.parquet" in caught.value.fix
 
 
 def test_nothing_touched_leaves_the_evidence_as_it_is(compared: Make) -> None:

@@ -1,0 +1,154 @@
+"""What two results have written since they were compared, kept beside the evidence: so that a switch the day after has
+little to read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestration.operations.evidence import evidence_path
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import EvidenceRecorded
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Changes = Mapping[str, str | None]
+
+# rows that are made and read at once
+_ROWS = 100_000
+_ABOUT = b"switchyard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """How far both results were read since their evidence: positions, when (milliseconds since the epoch), and how many
+    keys were touched until then, those of both results counted twice.
+    """
+
+    live_result: ResultPosition
+    new_result: ResultPosition
+    at_ms: int
+    keys: int = 0
+
+
+def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
+    """How far an evidence is kept up: to its own cut, where nobody has refreshed it."""
+    found = path_of(settings, evidence)
+    return _head(found) if found.exists() else _none(evidence)
+
+
+def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = None) -> str | None:
+    """That an evidence can't be brought up to date any more: what tells that a key is gone may be gone itself.
+
+    `kept_ms`: when it was last refreshed. Both in milliseconds since the epoch.
+    """
+    read_ms = max(evidence.at_ms, kept_ms or 0)
+    days = (at_ms - read_ms) / DAY_MS
+    if at_ms - read_ms <= COMPACTION_LAG_MS:
+        return None
+    age = f"is {days:.1f} days old" if read_ms == evidence.at_ms else f"was refreshed {days:.1f} days ago"
+    return (
+        f"the diff {evidence.id} {age}: after {COMPACTION_LAG_MS // DAY_MS}, deletions since then "
+        "may have been compacted away, and a switch would bring the keys back"
+    )
+
+
+def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[str, str | None], dict[str, str | None]]:
+    """How far an evidence is kept up, and what the live and the new result of then have written until then: key -> last
+    value, None: deleted. Raises SwitchyardError for a file that can't be read.
+    """
+    path = path_of(settings, evidence)
+    if not path.exists():
+        return _none(evidence), {}, {}
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    changes: tuple[dict[str, str | None], dict[str, str | None]] = {}, {}
+    try:
+        # opened once: it may be replaced meanwhile
+        with pq.ParquetFile(path) as file:
+            about = _about(file.metadata)
+            for batch in file.iter_batches(_ROWS):
+                for new, key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    changes[new][key] = value
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        raise _damaged(path, error) from error
+    return about, *changes
+
+
+def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
+    """Replaces what is kept of an evidence: Parquet of `new boolean, key string, value string`, all at once or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    about = {
+        "live_result": upkeep.live_result.topics,
+        "new_result": upkeep.new_result.topics,
+        "at_ms": upkeep.at_ms,
+        "keys": len(live) + len(new),
+    }
+    schema = pa.schema(
+        [("new", pa.bool_()), ("key", pa.string()), ("value", pa.string())], metadata={_ABOUT: json.dumps(about)}
+    )
+    path = path_of(settings, evidence)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        with pq.ParquetWriter(unfinished, schema) as file:
+            for side, changes in ((False, live), (True, new)):
+                for rows in _batches(side, changes, schema):
+                    file.write_batch(rows)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _batches(side: bool, changes: Changes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    keys = list(changes)
+    for first in range(0, len(keys), _ROWS):
+        some = keys[first : first + _ROWS]
+        yield pa.record_batch([[side] * len(some), some, [changes[key] for key in some]], schema=schema)
+
+
+def path_of(settings: Settings, evidence: EvidenceRecorded) -> Path:
+    """The file in which it is kept; there only once it was refreshed."""
+    return evidence_path(settings, evidence.id).with_name("since.parquet")
+
+
+def _none(evidence: EvidenceRecorded) -> Upkeep:
+    return Upkeep(live_result=evidence.live_result, new_result=evidence.new_result, at_ms=evidence.at_ms)
+
+
+def _head(path: Path) -> Upkeep:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return _about(pq.read_metadata(path))
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        raise _damaged(path, error) from error
+
+
+def _about(metadata: pa.parquet.FileMetaData) -> Upkeep:
+    known = json.loads(metadata.metadata[_ABOUT])
+    return Upkeep(
+        live_result=ResultPosition(topics=known["live_result"]),
+        new_result=ResultPosition(topics=known["new_result"]),
+        at_ms=known["at_ms"],
+        keys=known["keys"],
+    )
+
+
+def _damaged(path: Path, error: Exception) -> SwitchyardError:
+    return SwitchyardError(
+        f"what was kept since a diff can't be read: {path}: {error}", fix="delete the file, then try again"
+    )

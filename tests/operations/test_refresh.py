@@ -1,0 +1,171 @@
+"""A diff that is kept up to date: what is kept, when it is refused, and what a switch makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestration.operations import refresh as ref
+from orchestration.operations import switch as sw
+from orchestration.operations.backlog import MEANWHILE_RECORDS, backlog_of
+from orchestration.operations.context import Context
+from orchestration.operations.refresh import refresh, refreshable, to_refresh
+from orchestration.operations.switch import plan_rollback
+from orchestration.operations.upkeep import Upkeep, load, path_of, save, too_old, upkeep_of
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import DAY_MS
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import EvidenceRecorded, Opened, StateSet
+from pipelines.settings import Settings
+from tests.operations.builders import Log, context_of, evidence, staged, switched
+from tests.operations.test_backlog import kinds, results
+
+
+def at(side: str, offset: int) -> ResultPosition:
+    return ResultPosition(topics={f"a.{side}.g1": {0: offset}})
+
+
+def compared(**changes: Any) -> EvidenceRecorded:
+    return evidence(
+        "a.v1", "a.v2", **{"at_ms": now_ms(), "live_result": at("v1", 100), "new_result": at("v2", 100), **changes}
+    )
+
+
+def settled(*, table: bool = True, **changes: Any) -> Log:
+    """v2 went live by switch 2, from v1, after a diff."""
+    return Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"), compared(**changes), *switched(2, "a.v1", "a.v2"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    found = Settings(bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
+    (tmp_path / "evidence" / "diff-1").mkdir(parents=True)
+    return found
+
+
+def context(settings: Settings, log: Log, **offsets: int) -> Context:
+    class World(Context):
+        def progress(self, release: str) -> Any:
+            return results(**offsets).get(release)
+
+    plain = context_of(log)
+    return World(settings=settings, registry=plain.registry, launcher=plain.launcher)
+
+
+def test_what_is_kept_is_read_as_it_was(settings: Settings) -> None:
+    one = compared()
+    assert load(settings, one) == (upkeep_of(settings, one), {}, {})
+    assert upkeep_of(settings, one) == Upkeep(
+        live_result=one.live_result, new_result=one.new_result, at_ms=one.at_ms, keys=0
+    )
+    kept = Upkeep(live_result=at("v1", 130), new_result=at("v2", 140), at_ms=7)
+    save(settings, one, kept, {"a": "1", "ü": None}, {"a": ""})
+    found = load(settings, one)
+    assert found[1:] == ({"a": "1", "ü": None}, {"a": ""})
+    assert found[0] == upkeep_of(settings, one)
+    assert (found[0].live_result, found[0].new_result, found[0].at_ms, found[0].keys) == (at("v1", 130), at("v2", 140), 7, 3)  # fmt: skip
+    # all at once, and nothing else is left
+    save(settings, one, kept, {}, {})
+    assert load(settings, one)[1:] == ({}, {})
+    assert [p.name for p in path_of(settings, one).parent.iterdir()] == ["since.parquet"]
+
+
+def test_more_than_is_written_at_once_is_kept(settings: Settings) -> None:
+    many = {f"k{n}": str(n) if n % 3 else None for n in range(250_001)}
+    save(settings, compared(), upkeep_of(settings, compared()), many, {"k": "1"})
+    assert load(settings, compared())[1:] == (many, {"k": "1"})
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"x" * 10_000])
+def test_a_damaged_file_is_named_with_the_way_out(settings: Settings, content: bytes) -> None:
+    path_of(settings, compared()).write_bytes(content)
+    for read in (load, upkeep_of):
+        with pytest.raises(SwitchyardError, match=r"since\.parquet") as caught:
+            read(settings, compared())
+        assert caught.value.fix == "delete the file, then try again"
+
+
+def test_a_file_that_can_not_be_written_leaves_what_was_kept(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(settings, compared(), upkeep_of(settings, compared()), {"a": "1"}, {})
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_batch", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        save(settings, compared(), upkeep_of(settings, compared()), {"b": "1"}, {})
+    assert load(settings, compared())[1:] == ({"a": "1"}, {})
+    assert len(list(path_of(settings, compared()).parent.iterdir())) == 1
+
+
+def test_what_was_kept_is_not_read_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(settings, compared(), Upkeep(live_result=at("v1", 10_000_000), new_result=at("v2", 9_000_000), at_ms=now_ms()), {"a": "1"}, {"a": "1"})  # fmt: skip
+    found = backlog_of(context(settings, settled(), v1=10_000_002, v2=9_000_003), compared())
+    assert (found.records, found.kept, found.long) == (5, 2, False)
+    assert str(found).startswith("5 result records and 2 keys kept since, read while they meet: under 1 s")
+    # what was kept has to be told, too
+    assert not backlog_of(context(settings, settled(), v1=10_000_000), compared()).long
+    many = {str(n): None for n in range(MEANWHILE_RECORDS + 1)}
+    save(settings, compared(), upkeep_of(settings, compared()), many, {})
+    assert backlog_of(context(settings, settled(), v1=10_000_000), compared()).long
+
+
+def test_a_diff_that_is_kept_up_never_grows_too_old(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
+    beat = SimpleNamespace(at_ms=now_ms(), lag_records=0, batch_records=None)
+    monkeypatch.setattr(sw, "latest_heartbeats", lambda _: {"a.v1": beat, "a.v2": beat})
+    weeks_ago = now_ms() - 20 * DAY_MS
+    log = settled(at_ms=weeks_ago)
+    with pytest.raises(Refused, match=r"the diff diff-1 is 20\.0 days old"):
+        plan_rollback(context(settings, log, v1=100, v2=100), "a")
+    one = compared(at_ms=weeks_ago)
+    save(settings, one, Upkeep(live_result=at("v1", 100), new_result=at("v2", 100), at_ms=now_ms() - DAY_MS), {}, {})
+    assert "WriteDelta" in kinds(plan_rollback(context(settings, log, v1=100, v2=100), "a"))
+    assert too_old(one, now_ms(), kept_ms=now_ms() - DAY_MS) is None
+    said = too_old(one, now_ms(), kept_ms=now_ms() - 8 * DAY_MS)
+    assert said is not None and said.startswith("the diff diff-1 was refreshed 8.0 days ago: after 7, deletions since")
+
+
+def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
+    refusals = {
+        "nothing of a is live": Log(*staged("a.v1")),
+        "a.v1 has no standby to go back to": Log(*staged("a.v1"), *switched(1, None, "a.v1")),
+        "a.v2 has no standby": Log(*settled().entries, StateSet(release="a.v1", state="failed")),
+        "under way on a.v2": Log(
+            *settled().entries, Opened(id="stop-1", name="stop", releases=("a.v2",), deadline_ms=2**60)
+        ),
+        "were never compared, as they are now": settled(new_generation=7),
+    }
+    for text, log in refusals.items():
+        with pytest.raises((Refused, BadUsage), match=text) as caught:
+            refreshable(log.known, "a")
+        assert caught.value.fix
+        assert to_refresh(log.known) == []
+    assert to_refresh(settled().known) == ["a"]
+    assert refreshable(settled().known, "a").id == "diff-1"
+
+
+def test_nothing_is_kept_where_one_of_them_is_dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ref, "latest_heartbeats", lambda _: {})
+    monkeypatch.setattr(ref, "held_by", lambda release, *_, **__: None if release.name == "a.v2" else "someone")
+    with pytest.raises(Refused, match=r"a\.v2 isn't running"):
+        refresh(context(settings, settled()), "a")
+
+
+def test_nothing_is_kept_where_a_switch_has_begun_meanwhile(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ref, "latest_heartbeats", lambda _: {})
+    monkeypatch.setattr(ref, "held_by", lambda *_, **__: "someone")
+    log = settled()
+
+    def read_on(*_: Any, before_saving: Any) -> None:
+        log.entries.append(Opened(id="rollback-1", name="rollback", releases=("a.v1", "a.v2"), deadline_ms=2**60))
+        before_saving()
+        pytest.fail("it would be kept")
+
+    monkeypatch.setattr(ref, "read_on", read_on)
+    with pytest.raises(Refused, match="rollback-1"):
+        refresh(context(settings, log), "a")
