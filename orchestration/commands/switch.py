@@ -146,7 +146,7 @@ def refresh(app: App, as_json: Json = False) -> None:
     if as_json:
         print_json(asdict(done))
     else:
-        say(str(done))
+        print(done)
 
 
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:
