@@ -113,8 +113,9 @@ def _unknown(
 
 def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
     if settings.embedded:
-        from orchestration.local.broker import EmbeddedBroker
+        from orchestration.local.broker import EmbeddedBroker, refuse_another_s
 
+        refuse_another_s(settings)
         found = EmbeddedBroker(settings).status()
         return asdict(found), _facts(found)
     from pipelines.errors import Unavailable

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestration.local import server_config
 from orchestration.local.jars import broker_jars
-from orchestration.local.preflight import check_disk, check_port, find_java
+from orchestration.local.preflight import check_disk, check_port, find_java, listening
 from orchestration.local.process import POLL_S, ProcessRef, spawn
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.settings import Settings
@@ -43,6 +43,24 @@ class BrokerStatus:
     data_bytes: int
     data: Path
     log: Path
+
+
+def refuse_another_s(settings: Settings) -> None:
+    """Raises BadUsage where the port of the settings is that of the embedded broker of another state directory: the code
+    and the states of what runs there aren't in this one, and would be taken for lost.
+    """
+    if not settings.embedded:
+        return
+    own = ProcessRef.read(settings.state_dir / "broker" / "broker.pid")
+    if own is not None and own.alive():
+        return
+    found = listening(settings.broker_port)
+    home = server_config.home_of(found[1]) if found is not None else None
+    if home is not None and home.parent != settings.state_dir.resolve():
+        raise BadUsage(
+            f"the broker on port {settings.broker_port} is that of {home.parent}, and the state directory here is {settings.state_dir.resolve()}",
+            f"run commands in {home.parent.parent}, or say so: SWITCHYARD_STATE_DIR={home.parent}; or choose another port for a broker of your own: SWITCHYARD_BROKER_PORT=<port>",
+        )
 
 
 class EmbeddedBroker:
@@ -73,6 +91,7 @@ class EmbeddedBroker:
                 # it may be about to end: then a new one is started
                 if self._answers_within(timeout_s, running):
                     return self.status()
+            refuse_another_s(self._settings)
             java = self._java()
             self._check_machine()
             self._write_configuration()

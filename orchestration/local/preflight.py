@@ -129,6 +129,15 @@ def check_port(port: int, setting: str = "SWITCHYARD_BROKER_PORT") -> Problem | 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str | None:
     """Who listens on a TCP port: "pid (command)", or None if that can't be seen."""
+    found = listening(port, proc)
+    if found is None:
+        return None
+    command = " ".join(found[1])
+    return f"{found[0]} ({command if len(command) <= 60 else command[:57] + '...'})"
+
+
+def listening(port: int, proc: Path = Path("/proc")) -> tuple[int, list[str]] | None:
+    """The process that listens on a TCP port: its number and the words of its command; None if that can't be seen."""
     inodes = set()
     for table in ("net/tcp", "net/tcp6"):
         try:
@@ -144,8 +153,8 @@ def listener(port: int, proc: Path = Path("/proc")) -> str | None:
     for folder in proc.glob("[0-9]*"):
         try:
             if any(os.readlink(link) in inodes for link in (folder / "fd").iterdir()):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                return f"{folder.name} ({command if len(command) <= 60 else command[:57] + '...'})"
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                return int(folder.name), command.rstrip("\0").split("\0")
         except OSError:
             continue  # ended meanwhile, or another user's
     return None

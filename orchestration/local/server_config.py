@@ -80,6 +80,13 @@ def properties_file(home: Path) -> Path:
     return home / "server.properties"
 
 
+def home_of(command: list[str]) -> Path | None:
+    """The home of the embedded broker that a command runs; None: it runs something else."""
+    if "kafka.Kafka" not in command or Path(command[-1]).name != "server.properties":
+        return None
+    return Path(command[-1]).parent
+
+
 def ports(port: int) -> tuple[int, int]:
     """What a broker on `port` listens on: that, and the one after it, for its controller."""
     return port, port + 1

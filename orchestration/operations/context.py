@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestration.launchers.local import Launcher, LocalLauncher
+from orchestration.local.broker import refuse_another_s
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
@@ -81,8 +82,11 @@ def open_context(
     actor: str | None = None,
     spark: Callable[[], SparkSession] | None = None,
 ) -> Context:
-    """A context on the cluster of the settings. Raises Unavailable where it can't be reached."""
+    """A context on the cluster of the settings. Raises Unavailable where it can't be reached, BadUsage where it is the
+    embedded broker of another state directory.
+    """
     settings = settings or get_settings()
+    refuse_another_s(settings)
     return Context(
         settings=settings,
         registry=Registry(settings, actor=actor),

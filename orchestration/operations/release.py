@@ -15,6 +15,7 @@ from expectations.names import require_suite
 from orchestration.operations import journal
 from orchestration.operations.apply import Applier, owned_topics, starting_state, wanting
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
+from orchestration.operations.costs import replay_rate, room_of, time_of
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.plan import RESETS, Plan, join, new_id
@@ -204,6 +205,7 @@ def plan_stage(
         correction=correction,
         platform=_platform(),
     )
+    _refuse_another_kind(live_release(state, app), spec)
     if spec.change == "none" and correction is None:
         raise Refused(
             f"{name} would be {before.name if before else ''} again: same code, same settings",
@@ -214,7 +216,6 @@ def plan_stage(
     start = SourcePosition(sources={source: first[i.topic] for source, i in inputs.items()})
     replay = SourcePosition(sources={source: end[i.topic] for source, i in inputs.items()}).records_since(start)
     result_config = RESULT_TABLE if spec.table else RESULT_STREAM
-    rate = _measured_rate(before)
     stages: tuple[Stage, ...] = (
         StoreCode(digest=code.digest, data=code.data),
         CreateTopic(name=result_topic(name, 1), partitions=spec.partitions, config=dict(result_config)),
@@ -240,10 +241,10 @@ def plan_stage(
             "change": spec.change + (f" against {before.name}" if before else ""),
             "settings": json.dumps(spec.settings),
             "result": f"{'table' if spec.table else 'stream'} by {', '.join(spec.key)}: {spec.schema_ddl}",
-            "replay": f"{replay:,} records"
-            + (f", about {replay / rate:,.0f} s at {rate:,.0f} records/s" if rate else ""),
+            "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
+            "disk": room_of(context, before),
         },
-        warnings=_schema_warnings(before, spec),
+        warnings=(*_schema_warnings(before, spec), *unchecked(spec)),
         undo=f"switchyard retire {name} --after 0s --execute",
     )
 
@@ -282,10 +283,27 @@ def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ..
     )
 
 
-def _measured_rate(release: Release | None) -> float | None:
+def _measured_rate(release: Release) -> float | None:
     """Records per second that a release reached while it hydrated; None: it was not watched. Now it reads what comes."""
-    rate = release.ready.facts.get("records_per_s") if release and release.ready else None
+    rate = release.ready.facts.get("records_per_s") if release.ready else None
     return float(rate) if rate else None
+
+
+def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
+    """That nothing checks a release's result before consumers get it."""
+    if spec.suite is not None:
+        return ()
+    return (f"{spec.app} names no suite: its result is checked by nothing before consumers get it",)
+
+
+def _refuse_another_kind(live: Release | None, spec: ReleaseSpec) -> None:
+    # not at its diff, after all of history is read
+    if live is not None and live.spec.table != spec.table:
+        one, other = (f"{r.release}, a {'table' if r.table else 'stream'}" for r in (live.spec, spec))
+        raise Refused(
+            f"consumers of {spec.app} can't be moved from {one}, to {other}",
+            fix="stage it as an app with another name",
+        )
 
 
 def _platform() -> str:

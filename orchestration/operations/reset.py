@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from orchestration.operations import journal
 from orchestration.operations.apply import starting_state
 from orchestration.operations.clean import followers_in, needing_result
 from orchestration.operations.context import Context, find_release, refuse_blocked
+from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, replay_rate, time_of
 from orchestration.operations.generations import cut_off, progress_of
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
 from orchestration.operations.plan import RESETS, Plan, Table, join, new_id
@@ -36,15 +35,15 @@ from orchestration.operations.stages import (
     Want,
     WriteClearing,
 )
-from pipelines.engine.checkpoint import newest_folder, size_of
+from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets, offsets_at
+from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets, offsets_at
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import RESULT_STREAM, RESULT_TABLE, topic_names
 from pipelines.model.names import result_topic
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
-from pipelines.model.registry import ReadyRecorded, RegistryState, Release, Wanted
+from pipelines.model.registry import RegistryState, Release, Wanted
 from pipelines.model.reset import (
     Choice,
     Objection,
@@ -134,6 +133,8 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     scope = scope_of(release, seen, request)
     # without a batch there is no state: keeping it is beginning anew
     fresh = last is None or last.boundary.batch_id < 0
+    if request.chosen_state == "keep" and not fresh:
+        _refuse_without_checkpoint(context, release)
     new, until, then = _where(context, request, seen, scope, old)
     if fresh and until is not None and until.same(old) and then is not None:
         new, until, then = then, None, None
@@ -161,10 +162,19 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     stages = _stages(
         context, state, release, request, choice, old=old, new=new, until=until, then=then, meets=meets, fresh=fresh
     )
-    replay = (SourcePosition(sources=_ends(seen)) if until is None or then else until).records_since(new)
-    rate = _replay_rate(context, state, release, request.max_records_per_batch)
-    replay_s = None if rate is None else round(replay / rate.records_per_s, 1)
-    cost = _cost(context, release, choice)
+    # of a record that is left out, what comes before and behind it
+    left_out = then.records_since(until) if until is not None and then is not None else 0
+    replay = (SourcePosition(sources=_ends(seen)) if until is None or then else until).records_since(new) - left_out
+    rate = replay_rate(context, state, release.spec.app, release.name, request.max_records_per_batch)
+    replay_s = rate.seconds(replay) if rate else None
+    # whose result consumers read, where an earlier reset was left before it moved them
+    read = _read_by_consumers(state, release)
+    of_consumers = choice
+    if (end := release.ended.get(read)) is not None and read != release.generation:
+        of_consumers = replace(choice, move=move(_filled(end.boundary.position, seen), then or new))
+    cost = cost_of(
+        context, release, {release.generation, read} if choice.output == "truncate" else {release.generation}
+    )
     _must_fit(context, release, choice, cost)
     # a generation that nothing was written in is not gone back to
     cleared = choice.output in ("truncate", "tombstone")
@@ -179,21 +189,22 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
         facts={
             "asked": request.words(),
             "generation": f"{release.generation} -> {_next(release)}",
-            "replay": f"{replay:,} records{_time(rate, release, replay)}",
-            **cost.facts(choice),
-            **_affected(context, state, release, choice, meets),
+            "replay": f"{replay:,} records, {time_of(rate, release.name, replay)}",
+            **_cost_facts(cost, choice),
+            **_affected(context, state, release, of_consumers, meets),
         },
         figures={
             "replay_records": replay,
             "replay_s": replay_s,
             "rate_of": rate.of if rate else None,
             **asdict(cost),
-            "positions": _figures(seen, then or new),
+            "positions": _figures(seen, new),
+            "left_out": request.target.text.removeprefix("--skip ") if request.target.kind == "skip" else None,
         },
-        tables=(_positions(seen, scope, then or new, None if then else until),),
+        tables=(_positions(seen, scope, new, until, then),),
         warnings=(
             *_warnings(state, request, choice, release),
-            *_left_out(release, choice, seen, then or new),
+            *_left_out(release, choice, seen, new),
             *(_too_long(request, replay_s) if meets else ()),
         ),
         undo=undo,
@@ -326,6 +337,15 @@ def _until(request: Request, new: SourcePosition, until: SourcePosition) -> Sour
             fix="name a later end",
         )
     return until
+
+
+def _refuse_without_checkpoint(context: Context, release: Release) -> None:
+    if newest_folder(context.settings, release.name, release.generation) is None:
+        folder = release_folder(context.settings, release.name)
+        raise Refused(
+            f"the checkpoint of {release.name} is not in {folder}: there is no state to keep",
+            fix="bring it back, from a backup say; or --state clear with --to-earliest reads history again",
+        )
 
 
 def has_state(context: Context, release: Release) -> bool:
@@ -466,106 +486,27 @@ def _state_after(state: RegistryState, release: Release) -> Any:
 # -- what it costs, and whom it touches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
-    state_bytes: int
-    result_records: int
-    result_bytes: int | None
-
-    def facts(self, choice: Choice) -> dict[str, str]:
-        size = "its bytes only its broker knows" if self.result_bytes is None else _bytes(self.result_bytes)
-        state = {"clear": "archived", "keep": "kept, and archived as it is"}[choice.state]
-        if choice.output == "truncate":
-            state = "deleted, with its result"
-        result = {
-            "new": "archived, as a topic of its own",
-            "truncate": "deleted, once its followers have passed it",
-            "tombstone": "cleared by a tombstone per key",
-            "keep": "kept, and written on",
-        }[choice.output]
-        return {
-            "state": f"{_bytes(self.state_bytes)}: {state}",
-            # by offsets, of which the end of a transaction takes one, too
-            "result": f"at most {self.result_records:,} records, {size}: {result}",
-        }
+def _cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:
+    state = {"clear": "archived", "keep": "kept, and archived as it is"}[choice.state]
+    if choice.output == "truncate":
+        state = "deleted, with its result"
+    result = {
+        "new": "archived, as a topic of its own",
+        "truncate": "deleted, once its followers have passed it",
+        "tombstone": "cleared by a tombstone per key",
+        "keep": "kept, and written on",
+    }[choice.output]
+    return {"state": f"{cost.state}: {state}", "result": f"{cost.result}: {result}"}
 
 
-def _cost(context: Context, release: Release, choice: Choice) -> _Cost:
-    topic, partitions = release.result_topic, release.spec.partitions
-    first = first_offsets(context.settings, [topic])[topic]
-    end = end_of(context.settings, topic, partitions)
-    folder = newest_folder(context.settings, release.name, release.generation)
-    return _Cost(
-        state_bytes=size_of(folder),
-        result_records=sum(end[p] - first[p] for p in end),
-        result_bytes=_topic_bytes(context, topic, partitions),
-    )
-
-
-def _topic_bytes(context: Context, topic: str, partitions: int) -> int | None:
-    """Bytes of a topic on the embedded broker's disk; None: the broker is elsewhere."""
-    data = context.settings.state_dir / "broker" / "data"
-    if context.settings.bootstrap_servers is not None or not data.is_dir():
-        return None
-    # the indexes beside the log are laid out in advance, and mostly holes
-    return sum(log.stat().st_size for p in range(partitions) for log in (data / f"{topic}-{p}").glob("*.log"))
-
-
-def _must_fit(context: Context, release: Release, choice: Choice, cost: _Cost) -> None:
+def _must_fit(context: Context, release: Release, choice: Choice, cost: Cost) -> None:
     """The archive stays, so the replay needs as much again, of what this disk holds: a result elsewhere is not reckoned."""
     needed = (cost.state_bytes if choice.state == "clear" else 0) + (cost.result_bytes or 0)
-    free = shutil.disk_usage(context.settings.state_dir).free
-    if needed > free:
+    if (free := free_bytes(context.settings)) < needed:
         raise Refused(
-            f"the replay of {release.name} needs about {_bytes(needed)} beside the archive, {_bytes(free)} are free",
+            f"the replay of {release.name} needs about {as_size(needed)} beside the archive, {as_size(free)} are free",
             fix="make room, or retire a release that nobody needs",
         )
-
-
-def _bytes(count: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024  # type: ignore[assignment]
-    return f"{count:,.1f} GiB"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rate:
-    """How fast a replay is expected to be. `of`: the release that it was measured of; `throttled`: it is what its batches allow."""
-
-    records_per_s: float
-    of: str
-    throttled: bool
-
-
-def _replay_rate(
-    context: Context, state: RegistryState, release: Release, max_records_per_batch: int | None
-) -> _Rate | None:
-    """The best rate that the release, or else another of its app, reached when it hydrated (where there was little to read,
-    a rate says little), as far as its throttle allows; None: it was never measured.
-    """
-    names = {release.name, *(r.name for r in state.of_app(release.spec.app))}
-    rates = [
-        (e.release == release.name, float(e.facts["records_per_s"]), e.release)
-        for e in context.registry.entries
-        if isinstance(e, ReadyRecorded) and e.release in names and e.facts.get("records_per_s")
-    ]
-    if not rates:
-        return None
-    trigger_s = context.settings.trigger_s
-    throttle = max_records_per_batch / trigger_s if max_records_per_batch and trigger_s else math.inf
-    _, best, of = max(rates)
-    return _Rate(records_per_s=min(best, throttle), of=of, throttled=throttle < best)
-
-
-def _time(rate: _Rate | None, release: Release, records: int) -> str:
-    if rate is None:
-        return ", its rate was never measured"
-    said = f", about {records / rate.records_per_s:,.0f} s at {rate.records_per_s:,.0f} records/s"
-    if rate.throttled:
-        return said + ", as its batches allow"
-    return said if rate.of == release.name else said + f", measured of {rate.of}"
 
 
 def _affected(context: Context, state: RegistryState, release: Release, choice: Choice, meets: bool) -> dict[str, str]:
@@ -606,14 +547,26 @@ def _for_readers(choice: Choice) -> str:
 
 
 def _positions(
-    seen: Partitions, scope: set[tuple[str, int]], new: SourcePosition, until: SourcePosition | None
+    seen: Partitions,
+    scope: set[tuple[str, int]],
+    new: SourcePosition,
+    until: SourcePosition | None,
+    then: SourcePosition | None,
 ) -> Table:
+    """`until`: where it stops, or, with `then`, from where to where it leaves records out."""
     rows = []
     for (source, partition), here in sorted(seen.items()):
-        to = new.sources[source][partition]
-        end = until.sources[source][partition] if until else here.end
-        name = f"{here.topic}[{partition}]" + ("" if (source, partition) in scope else " (stays)")
-        rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, end - to):,}"))
+        to, end, out = new.sources[source][partition], here.end, 0
+        name = f"{here.topic}[{partition}]"
+        if until is not None and then is not None:
+            first = until.sources[source][partition]
+            if out := then.sources[source][partition] - first:
+                name += f" (without {first:,})"
+        elif until is not None:
+            end = until.sources[source][partition]
+        if (source, partition) not in scope:
+            name += " (stays)"
+        rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, end - to - out):,}"))
     return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
 
 
@@ -766,7 +719,13 @@ def plan_undo(
     if release.wanted == "stopped" and _is_read(state, release):
         warnings = (*warnings, f"consumers get nothing new until `switchyard start {name} --execute`: it stands still")
     plan_id = new_id("undo")
-    seen = look(context, release, now.boundary.position if now else release.generations[release.generation].start)
+    old = now.boundary.position if now else release.generations[release.generation].start
+    seen = look(context, release, old)
+    to = _filled(before.boundary.position, seen)
+    replay = SourcePosition(sources=_ends(seen)).records_since(to)
+    rate = replay_rate(context, state, release.spec.app, name)
+    cost = cost_of(context, release, {release.generation})
+    again = move(old, to) in ("back", "mixed")
     return Plan(
         id=plan_id,
         operation="undo",
@@ -777,9 +736,22 @@ def plan_undo(
         facts={
             "asked": reset_id,
             "generation": f"{release.generation} -> {generation}",
-            "consumers": "go back where both stand at the same input" if meets else "stay where they are",
+            "replay": f"{replay:,} records, {time_of(rate, name, replay)}",
+            "state": f"{cost.state}: archived",
+            "result": f"{cost.result}: {'kept, and written on' if same else 'archived, as a topic of its own'}",
+            "consumers": "go back where both stand at the same input"
+            if meets
+            else "stay where they are" + (", and see the replay" if same and again else ""),
+            "followers": join(list(state.followers.get(release.spec.app, ()))),
         },
-        tables=(_positions(seen, set(seen), _filled(before.boundary.position, seen), None),),
+        figures={
+            "replay_records": replay,
+            "replay_s": rate.seconds(replay) if rate else None,
+            "rate_of": rate.of if rate else None,
+            **asdict(cost),
+            "positions": _figures(seen, to),
+        },
+        tables=(_positions(seen, set(seen), to, None, None),),
         warnings=warnings,
         # a generation that nothing was written in is not gone back to, nor one that cleared what was there
         undo=_undo(context, plan_id, same=same)
@@ -826,8 +798,17 @@ def _archive_stands(context: Context, release: Release, generation: int) -> None
 
 
 def new_positions(context: Context, plan: Plan) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> offset that a reset goes to. Raises Refused where two sources of one topic go to different ones."""
-    start = next(s.then or s.start for s in plan.stages if isinstance(s, BeginGeneration))
+    """Topic -> partition -> offset that a reset goes to.
+
+    Raises Refused where two sources of one topic go to different ones, and where it goes nowhere, but leaves a record out.
+    """
+    begin = next(s for s in plan.stages if isinstance(s, BeginGeneration))
+    if begin.then is not None:
+        raise Refused(
+            "a file of positions can't say that a record is left out: read back, it would leave out all before it, or nothing",
+            fix="leave out --export",
+        )
+    start = begin.start
     return by_topic(context.registry.known.releases[plan.releases[0]].spec.topics, start)
 
 

@@ -13,6 +13,7 @@ from orchestration.operations.evidence import Comparison
 from orchestration.operations.generations import progress_of
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.plan import Plan, new_id
+from orchestration.operations.release import unchecked
 from orchestration.operations.stages import (
     AbortSwitch,
     Align,
@@ -224,6 +225,7 @@ def plan_promote(
         stages=stages,
         reason=reason,
         facts=_switch_facts(live, new, number, evidence, backlog),
+        warnings=unchecked(new.spec),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=_deadline_s(context, backlog),
     )

@@ -127,7 +127,8 @@ def frozen(settings: Settings, digest: str) -> FrozenCode:
     path = code_path(settings, digest)
     if not path.exists():
         raise SwitchyardError(
-            f"the frozen code {path} is gone", fix="bring it back from a backup, or give --from a folder"
+            f"the frozen code {path} is not there",
+            fix="name the state directory that it was staged with, by SWITCHYARD_STATE_DIR; if it is gone, bring it back from a backup, or give --from a folder",
         )
     return FrozenCode(digest=digest, data=path.read_bytes())
 
@@ -151,7 +152,8 @@ def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = No
     """
     if not path.exists():
         raise SwitchyardError(
-            f"the frozen code {path} is gone", fix="bring it back from a backup, or stage a new version"
+            f"the frozen code {path} is not there",
+            fix="name the state directory that it was staged with, by SWITCHYARD_STATE_DIR; if it is gone, bring it back from a backup, or stage a new version",
         )
     package = package_name(digest)
     if str(path) not in sys.path:

@@ -206,7 +206,10 @@ def objections(choice: Choice) -> list[Objection]:
         found.append(
             Objection(
                 reason="keys that the new run doesn't write again would keep their old rows",
-                way_out="--output new, or --output tombstone for the same topic",
+                # the others end where the old result did, which it never reaches
+                way_out="leave out --until"
+                if choice.bounded and choice.live
+                else "--output new, or --output tombstone for the same topic",
                 forced=True,
             )
         )
@@ -222,7 +225,8 @@ def objections(choice: Choice) -> list[Objection]:
         found.append(
             Objection(
                 reason="consumers can be moved to the new result only where the old one ended, which a replay that stops before never reaches",
-                way_out="leave out --until, or --output keep",
+                way_out="leave out --until"
+                + (", or --output keep --force" if choice.table and not keeps else ", or --output keep"),
             )
         )
     return found

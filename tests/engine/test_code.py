@@ -213,7 +213,7 @@ def test_frozen_code_that_is_gone_or_of_another_digest_stops_the_driver(tmp_path
     with pytest.raises(SwitchyardError, match="does not hold the code of digest 0000"):
         load(path, "0" * 64, "sums")
     path.unlink()
-    with pytest.raises(SwitchyardError, match="is gone"):
+    with pytest.raises(SwitchyardError, match="is not there"):
         load(path, digest, "sums")
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from orchestration.local import server_config
-from orchestration.local.broker import EmbeddedBroker
+from orchestration.local.broker import EmbeddedBroker, refuse_another_s
 from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
 from orchestration.local.process import ProcessRef
+from orchestration.operations.context import open_context
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.client import admin, consumer, producer, require_broker
 from pipelines.settings import Settings
@@ -80,6 +81,27 @@ def test_a_busy_port_is_refused_before_anything_is_written(own: EmbeddedBroker, 
         assert f"port {port} is busy: process {os.getpid()}" in caught.value.what
         assert "SWITCHYARD_BROKER_PORT" in caught.value.fix
     assert not (settings.state_dir / "broker" / "data").exists()
+
+
+def test_the_broker_of_another_state_directory_is_named(settings: Settings, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs" / ".switchyard"
+    properties = theirs / "broker" / "server.properties"
+    program = f"import socket, time; s = socket.socket(); s.bind(('127.0.0.1', {PORT})); s.listen(); print(flush=True); time.sleep(600)"
+    # as the JVM that listens for it: known by its command
+    command = [sys.executable, "-c", program, "kafka.Kafka", str(properties)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as there:
+        try:
+            assert there.stdout is not None
+            there.stdout.readline()
+            for asked in (EmbeddedBroker(settings).start, lambda: open_context(settings)):
+                with pytest.raises(BadUsage) as caught:
+                    asked()
+                assert f"the broker on port {PORT} is that of {theirs}" in caught.value.what
+                assert f"SWITCHYARD_STATE_DIR={theirs}" in caught.value.fix
+            refuse_another_s(settings.model_copy(update={"state_dir": theirs}))
+            refuse_another_s(settings.model_copy(update={"broker_port": PORT + 1}))
+        finally:
+            there.kill()
 
 
 def test_without_java_it_says_how_to_get_one(

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def _unread(world: World) -> int:
+    at = world.context.progress(world.name)
+    assert at is not None
+    return sum(
+        here.end - here.position for here in rs.look(world.context, world.release, at.boundary.position).values()
+    )
+
+
 @given(total=st.integers(1, 10_000), killer=st.integers(1, 10_000))
 def test_halves_find_the_first_that_fails(total: int, killer: int) -> None:
     tried: list[int] = []
@@ -97,7 +105,17 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         assert found.key == f"k{POISON % 7}" and str(POISON) in found.value
         # what lies before it is not lost with it
         request = rs.Request(target=one_record(f"{world.topic}:{partition}:{offset}"))
-        world.run(rs.plan_reset(world.context, world.name, request))
+        plan = rs.plan_reset(world.context, world.name, request)
+        # nothing is moved: all but this one is read
+        left = sum(int(row[4].replace(",", "")) for row in plan.tables[0].rows)
+        assert plan.figures["replay_records"] == left == _unread(world) - 1
+        assert all(row[1] == row[2] and row[3] == "+0" for row in plan.tables[0].rows)
+        assert [row[0] for row in plan.tables[0].rows][partition] == f"{world.topic}[{partition}] (without {offset:,})"
+        assert plan.figures["left_out"] == f"{world.topic}:{partition}:{offset}"
+        # a file of positions would leave out all before it, too
+        with pytest.raises(Refused, match="a file of positions can't say that a record is left out"):
+            rs.new_positions(world.context, plan)
+        world.run(plan)
         world.produce(20)
         world.settle()
         expected = world.recompute([r for r in world.records() if (r.partition, r.offset) != (partition, offset)])

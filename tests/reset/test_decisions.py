@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import GenerationStarted
 from pipelines.model.reset import (
     Choice,
+    Objection,
     Replays,
     Seen,
     Target,
@@ -351,3 +353,23 @@ def test_a_record_that_was_skipped_is_in_no_span() -> None:
     assert spans_of(known, last) == [
         Span(start=at(0), end=at(40)), Span(start=at(40), end=at(44)), Span(start=at(45), end=at(60)),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("output", ["new", "truncate", "tombstone", "keep"])
+@pytest.mark.parametrize("table", [True, False])
+def test_the_way_out_of_a_bounded_replay_with_consumers_is_one(output: Any, table: bool) -> None:
+    """Whoever does as he is told is not refused again."""
+
+    def against(output: Any, bounded: bool = True) -> list[Objection]:
+        return objections(
+            Choice(state="clear", output=output, move="back", table=table, stateful=True, bounded=bounded, live=True)
+        )
+
+    found = against(output)
+    for objection in found:
+        if "--output keep" in objection.way_out:
+            assert all(o.forced for o in against("keep")) and bool(against("keep")) == ("--force" in objection.way_out)
+        if "--until" in objection.way_out and output == "keep":
+            assert objection.way_out == "leave out --until"
+    if not table and output == "keep":
+        assert not found

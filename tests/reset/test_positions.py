@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from orchestration.operations.costs import Cost, Rate, as_size, time_of
 from orchestration.operations.positions import PositionOptions, as_lines, topics_of, until_of
-from orchestration.operations.reset import Request, _Cost, _Rate, _time, by_topic, scope_of
+from orchestration.operations.reset import Request, _cost_facts, by_topic, scope_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.model.reset import Choice, Seen, Target
@@ -204,14 +205,16 @@ def test_one_file_can_not_say_two_offsets_of_a_partition() -> None:
 
 def test_a_plan_says_whose_rate_it_goes_by() -> None:
     def said(of: str, *, throttled: bool = False) -> str:
-        return _time(_Rate(records_per_s=50.0, of=of, throttled=throttled), release(), 100)
+        return time_of(Rate(records_per_s=50.0, of=of, throttled=throttled), release().name, 100)
 
-    assert said(release().name) == ", about 2 s at 50 records/s"
-    assert said("a.v9") == ", about 2 s at 50 records/s, measured of a.v9"
-    assert said("a.v9", throttled=True) == ", about 2 s at 50 records/s, as its batches allow"
+    assert said(release().name) == "about 2 s at 50 records/s"
+    assert said("a.v9") == "about 2 s at 50 records/s, measured of a.v9"
+    assert said("a.v9", throttled=True) == "about 2 s at 50 records/s, as its batches allow"
+    assert time_of(None, "a.v9", 5) == "its rate was never measured"
+    assert [as_size(n) for n in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]
 
 
 @pytest.mark.parametrize(("output", "state"), [("new", "archived"), ("tombstone", "archived"), ("truncate", "deleted")])
 def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
     choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
-    assert state in _Cost(state_bytes=5, result_records=1, result_bytes=1).facts(choice)["state"]
+    assert state in _cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["state"]

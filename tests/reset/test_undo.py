@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from orchestration.operations import generations, journal
+from orchestration.operations import costs, generations, journal
 from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
@@ -93,6 +93,9 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
         (f"{world.topic}[{p}]", f"{stood[p]}", "100", f"{100 - stood[p]:+}", "10") for p in range(PARTITIONS)
     )
     assert back.undo.startswith(f"switchyard undo {back.id} --execute, until ")
+    assert back.figures["replay_records"] == 20 and back.facts["replay"].startswith("20 records, about ")
+    assert back.facts["result"].endswith("archived, as a topic of its own") and back.figures["result_records"] > 0
+    assert back.facts["followers"] == follower.group
     world.produce(20)
     world.settle()
     # as if nothing had been, with what came meanwhile
@@ -205,6 +208,22 @@ def test_a_plan_says_what_will_be_missing_and_how_long_a_throttle_makes_it_take(
     assert slow.figures["replay_s"] >= slow.figures["replay_records"] / 2 * world.settings.trigger_s - 0.1
     assert "give a longer --timeout" in slow.warnings[-1]
     assert not any("--timeout" in w for w in plan(EARLIEST).warnings)
+
+
+def test_a_state_that_is_lost_is_not_kept(world: World) -> None:
+    world.stop()
+    folder = release_folder(world.settings, world.name)
+    folder.rename(folder.with_name("elsewhere"))
+    asked = rs.Request(target=MIDDLE, state="keep")
+    with pytest.raises(
+        Refused, match=f"the checkpoint of {world.name} is not in .*: there is no state to keep"
+    ) as lost:
+        rs.plan_reset(world.context, world.name, asked)
+    assert "--state clear with --to-earliest" in lost.value.fix
+    # nor may it go over that
+    with pytest.raises(Refused, match="no state to keep"):
+        rs.plan_reset(world.context, world.name, replace(asked, force=True))
+    assert rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST)).stages
 
 
 def test_what_was_cleared_is_not_brought_back(world: World, follower: Following) -> None:
@@ -602,7 +621,12 @@ def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
     if before != "DeleteTopic":
         [status] = [s for s in statuses(world.context) if s.release.name == world.name]
         assert any(f"have not gone along with {plan.id}" in note for note in status.notes)
-        world.run(rs.plan_reset(world.context, world.name, request))
+        again = rs.plan_reset(world.context, world.name, request)
+        # what is deleted for good, and what consumers see, is of the result that they read, too
+        for name in ("result_records", "state_bytes"):
+            assert again.figures[name] >= plan.figures[name] > 0
+        assert again.facts["alias"] == plan.facts["alias"] and "and see the replay" in again.facts["alias"]
+        world.run(again)
         assert f"{world.name}.g1" not in topic_names(world.settings)
     world.start()
     world.produce(4)
@@ -702,7 +726,7 @@ def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, m
     assert figures["state_bytes"] > 0 and figures["result_bytes"] > 0
     for free in (needed, needed - 1):
         with monkeypatch.context() as patch:
-            patch.setattr(rs.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+            patch.setattr(costs.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
             with nullcontext() if free == needed else pytest.raises(Refused, match=r"beside the archive, .* are free"):
                 rs.plan_reset(world.context, world.name, request)
     spec = world.release.spec.model_copy(update={"reset_allowed": False, "release": f"{world.app}.v9", "version": 9})
