@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,13 @@ from typing import Any, cast
 
 import pytest
 
+from orchestration.operations import costs
 from orchestration.operations import release as release_operations
 from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
+from orchestration.operations.costs import Cost
 from orchestration.operations.journal import aborting
 from orchestration.operations.overview import _subjects
+from orchestration.operations.plan import Plan
 from orchestration.operations.release import (
     _change,
     _measured_rate,
@@ -32,7 +36,7 @@ from orchestration.operations.switch import (
     evidence_for,
 )
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
@@ -50,7 +54,7 @@ from pipelines.model.registry import (
     fold,
 )
 from pipelines.settings import Settings
-from tests.operations.builders import evidence, release, spec
+from tests.operations.builders import Log, evidence, release, spec, staged, switched
 
 FACTS: dict[str, Any] = {
     "schema_ddl": "`ticker` string, `trades` bigint",
@@ -135,6 +139,72 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
         if isinstance(found.value, BadUsage):
             assert found.value.what == "there is no suite 'stock_stat'"
             assert "large_orders, stock_stats, word_count" in found.value.fix
+
+
+PROBED = {
+    "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "table": True, "key": ["ticker"], "partitions": 1,
+    "schema_ddl": "`ticker` string, `trades` bigint", "suite": None, "watermark": None, "comparable": "exact", "reset_allowed": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """Plans version 3 of app a, of which nobody has measured but v1, at 500 records/s."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("X = 1\n")
+    monkeypatch.setattr(release_operations, "partition_count", lambda *_: 1)
+    monkeypatch.setattr(release_operations, "processed", lambda *_: ())
+    for name, offset in (("first_offsets", 10), ("end_offsets", 1010)):
+        monkeypatch.setattr(release_operations, name, lambda *_, offset=offset: {"trades": {0: offset}})
+    monkeypatch.setattr(costs, "cost_of", lambda *_: Cost(state_bytes=2048, result_records=7, result_bytes=1024))
+
+    def plan(log: Log, **facts: Any) -> Plan:
+        monkeypatch.setattr(release_operations, "_probe", lambda *_: {**PROBED, **facts})
+        known = World(settings=Settings(state_dir=tmp_path), registry=cast(Registry, log), launcher=cast(Any, None))
+        object.__setattr__(known, "newest", SimpleNamespace())
+        return plan_stage(known, "a", version=3, code_dir=tmp_path / "code")
+
+    return plan
+
+
+class World(Context):
+    newest: Any
+
+    def progress(self, release: str) -> Any:
+        return self.newest
+
+
+def test_consumers_of_a_table_are_not_given_a_stream_nor_the_other_way_round(stage: Callable[..., Plan]) -> None:
+    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
+    with pytest.raises(
+        Refused, match=r"consumers of a can't be moved from a\.v1, a table, to a\.v3, a stream"
+    ) as caught:
+        stage(log, table=False)
+    assert caught.value.fix == "stage it as an app with another name"
+    assert stage(log).stages
+    # nobody follows it yet
+    assert stage(Log(*staged("a.v1", "a.v2")), table=False).stages
+
+
+def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Plan]) -> None:
+    [warning] = stage(Log()).warnings
+    assert warning == "a names no suite: its result is checked by nothing before consumers get it"
+    assert stage(Log(), suite="stock_stats").warnings == ()
+
+
+def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Callable[..., Plan]) -> None:
+    first = stage(Log())
+    assert first.facts["replay"] == "1,000 records, its rate was never measured"
+    assert first.facts["disk"].startswith("unknown, nothing was measured; ") and first.facts["disk"].endswith(
+        " are free"
+    )
+    ready = [
+        ReadyRecorded(release=r, generation=1, facts={"records_per_s": n}) for r, n in (("a.v1", 500), ("a.v2", 2))
+    ]
+    # v2 read but what came: that says nothing of history
+    plan = stage(Log(*staged("a.v1", "a.v2"), *ready))
+    assert plan.facts["replay"] == "1,000 records, about 2 s at 500 records/s, measured of a.v1"
+    assert plan.facts["disk"].startswith("state about 2.0 KiB, result at most 7 records, 1.0 KiB, as a.v2 has; ")
 
 
 def test_a_suite_is_looked_up_without_loading_great_expectations() -> None:
