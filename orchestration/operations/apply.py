@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from orchestration.operations import evidence as ev
+from orchestration.operations.agreement import Agreement
+from orchestration.operations.agreement import changed_ratio as share_of_records
 from orchestration.operations.backlog import MEANWHILE_RECORDS
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.delta import Delta, write_delta
@@ -45,6 +47,7 @@ from orchestration.operations.stages import (
     Stage,
     StoreCode,
     Tombstone,
+    VerifyStream,
     Want,
     WriteClearing,
     WriteDelta,
@@ -93,6 +96,7 @@ class Applier:
         self._plan = plan
         self._tails: dict[str, ProgressTail] = {}
         self._delta: Delta | None = None
+        self._agreement: Agreement | None = None
         self._segments: tuple[DeltaSegment, ...] = ()
         # how far the release that aligns stands at most
         self._past: SourcePosition | None = None
@@ -117,16 +121,20 @@ class Applier:
                 # of an evidence of its own there is nothing to begin with
                 if isinstance(stage, WriteDelta) and stage.evidence != self._plan.id:
                     self._delta = self._new_delta(stage)
-            if self._delta is not None and self.orders():
-                self._delta.begin()
+                if isinstance(stage, VerifyStream):
+                    self._agreement = self._new_agreement(stage)
+            since = self._delta or self._agreement
+            if since is not None and self.orders():
+                since.begin()
             for stage in self._left():
                 self._refuse_closed(self._context.registry.known)
                 self._context.say(describe(stage))
                 self.apply(stage)
         finally:
             self._generations.close()
-            if self._delta is not None:
-                self._delta.close()
+            for each in (self._delta, self._agreement):
+                if each is not None:
+                    each.close()
             for tail in self._tails.values():
                 tail.close()
 
@@ -173,6 +181,8 @@ class Applier:
                 self._prepare_delta(stage)
             case WriteDelta():
                 self._write_delta(stage)
+            case VerifyStream():
+                self._verify_stream(stage)
             case AppendSwitch():
                 self._step(lambda state: self._switch(state, stage))
             case AbortSwitch():
@@ -440,12 +450,12 @@ class Applier:
         self._step(lambda _: [entry])
 
     def _prepare_delta(self, stage: PrepareDelta) -> None:
-        self._delta = self._delta or self._new_delta(stage)
+        since = self._delta or self._agreement or self._new_delta(stage)
         if self._operation(self._context.registry.state()).align is not None:
             # resumed: the drivers meet already, and consumers may wait
-            self._delta.begin()
+            since.begin()
         else:
-            self._delta.advance(self._in_time, MEANWHILE_RECORDS)
+            since.advance(self._in_time, MEANWHILE_RECORDS)
 
     def _in_time(self) -> None:
         """Raises once the operation was ended, or has outlived its deadline: anyone may end it then."""
@@ -460,15 +470,23 @@ class Applier:
         evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
         return Delta(self._context.settings, evidence, to=stage.new)
 
+    def _new_agreement(self, stage: VerifyStream) -> Agreement:
+        evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
+        return Agreement(self._context.settings, evidence, to=stage.new)
+
+    def _verify_stream(self, stage: VerifyStream) -> None:
+        agreement = self._agreement = self._agreement or self._new_agreement(stage)
+        since = agreement.verify(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
+        evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
+        _refuse_too_many(share_of_records(evidence, since), stage.max_changed, "records", since.records)
+        self._context.say(f"{since.records:,} records came since the evidence cut; {since.ratio:.1%} of them differ")
+
     def _write_delta(self, stage: WriteDelta) -> None:
         self._delta = self._delta or self._new_delta(stage)
         touched = self._delta.touched(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
         # of the whole table, as when it was planned: a few keys that were touched are no measure of it
-        if stage.max_changed is not None and (ratio := self._delta.changed_ratio(touched)) > stage.max_changed:
-            raise Refused(
-                f"by now {ratio:.2%} of the keys differ, over --max-changed {stage.max_changed:.2%}: {len(touched):,} were touched since the evidence cut",
-                fix="run `switchyard diff` again and look at it",
-            )
+        if stage.max_changed is not None:
+            _refuse_too_many(self._delta.changed_ratio(touched), stage.max_changed, "keys", len(touched))
         self._context.say(
             f"{len(touched):,} keys were touched since the evidence cut; {touched.ratio:.1%} of them differ"
         )
@@ -514,6 +532,15 @@ class Applier:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise SwitchyardError(f"group {group} can't be deleted: {error.args[0].str()}",
                                       fix="stop its members, then try again") from error  # fmt: skip
+
+
+def _refuse_too_many(ratio: float, limit: float | None, of: str, since: int) -> None:
+    if limit is not None and ratio > limit:
+        came = "were touched" if of == "keys" else "came"
+        raise Refused(
+            f"by now {ratio:.2%} of the {of} differ, over --max-changed {limit:.2%}: {since:,} {came} since the evidence cut",
+            fix="run `switchyard diff` again and look at it",
+        )
 
 
 def wanting(state: RegistryState, release: Release, wanted: Wanted) -> list[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestration.operations.context import Context
-from orchestration.operations.stages import PrepareDelta, Stage, WriteDelta
+from orchestration.operations.stages import PrepareDelta, Stage, VerifyStream, WriteDelta
 from orchestration.operations.upkeep import upkeep_of
 from pipelines.model.registry import EvidenceRecorded
 
@@ -52,7 +52,7 @@ def backlog_of(context: Context, evidence: EvidenceRecorded) -> Backlog:
     return Backlog(records=records, kept=kept.keys)
 
 
-def ahead(backlog: Backlog | None, delta: WriteDelta | None) -> tuple[Stage, ...]:
+def ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:
     """What is done before the drivers are asked to meet, where there is too much of it to be done while they do."""
     if backlog is None or delta is None or not backlog.long:
         return ()

@@ -12,10 +12,11 @@ from typing import assert_never
 
 from orchestration.operations import evidence as ev
 from orchestration.operations.context import Context, refuse_blocked
-from orchestration.operations.delta import DeltaTopic, read_changes, write_delta
+from orchestration.operations.delta import DeltaTopic, write_delta
 from orchestration.operations.in_use import followers_before
 from orchestration.operations.journal import refuse_other_generation
 from orchestration.operations.plan import Plan, join
+from orchestration.operations.reading import read_changes
 from orchestration.operations.stages import (
     AppendGeneration,
     AwaitFollowers,

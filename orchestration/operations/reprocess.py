@@ -15,7 +15,7 @@ from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.plan import Plan
-from orchestration.operations.stages import AppendSwitch, PrepareDelta, Stage, WriteDelta
+from orchestration.operations.stages import AppendSwitch, PrepareDelta, Stage, VerifyStream, WriteDelta
 from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.app import setting_like
@@ -198,8 +198,8 @@ def plan_approved(
     if plan_id in state.operations:
         raise Refused(f"{plan_id} was approved already", fix=f"`switchyard log {plan_id}` says how it went")
     before = Plan.from_journal(proposed)
-    limits = [stage.max_changed for stage in before.stages if isinstance(stage, WriteDelta)]
-    # a plan without a delta keeps no limit: it is held against the one that is given now
+    limits = [stage.max_changed for stage in before.stages if isinstance(stage, WriteDelta | VerifyStream)]
+    # a plan without either keeps no limit: it is held against the one that is given now
     limit = limits[0] if limits else max_changed
     spec = state.releases[proposed.releases[0]].spec
     _refuse_another(plan_id, spec, limit, app=app, version=version, max_changed=max_changed)
@@ -267,7 +267,9 @@ def _shown(state: RegistryState, plan: Plan) -> Comparison | None:
 
 
 def _but_evidence(plan: Plan) -> list[Stage]:
-    return [replace(s, evidence="") if isinstance(s, WriteDelta | AppendSwitch) else s for s in _moves(plan)]
+    return [
+        replace(s, evidence="") if isinstance(s, WriteDelta | VerifyStream | AppendSwitch) else s for s in _moves(plan)
+    ]
 
 
 def _worse(shown: Comparison, found: Comparison, limit: float | None) -> list[str]:

@@ -253,7 +253,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareDelta:
-    """Does of `WriteDelta` what can be done before anyone is asked to meet: consumers then wait for what comes after it."""
+    """Does of `WriteDelta` or `VerifyStream` what can be done before anyone is asked to meet: consumers then wait for what comes after it."""
 
     evidence: str
     old: str
@@ -263,6 +263,16 @@ class PrepareDelta:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDelta:
     """Writes what changed since the evidence cut, so that table consumers get from the old result to the new one."""
+
+    evidence: str
+    old: str
+    new: str
+    max_changed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyStream:
+    """Compares what two streams got since the evidence cut, record by record, before consumers change over."""
 
     evidence: str
     old: str
@@ -329,7 +339,7 @@ GenerationStage = (
 
 Stage = (
     StoreCode | CreateTopic | RecordRelease | BeginGeneration | Want | Launch | AwaitStopped | SetState | Align | FlagBoundary | Meet
-    | Fence | ChooseStart | Compare | PrepareDelta | WriteDelta | AppendSwitch | AbortSwitch | DeleteTopic | DeleteGroup
+    | Fence | ChooseStart | Compare | PrepareDelta | WriteDelta | VerifyStream | AppendSwitch | AbortSwitch | DeleteTopic | DeleteGroup
     | DeleteFiles | FinishBatch | Seize | GiveBack | InheritState | Tombstone | Reach | CompareGenerations | WriteClearing
     | AppendGeneration | AwaitFollowers | DeleteCheckpoint
 )  # fmt: skip
@@ -403,9 +413,11 @@ def describe(stage: Stage) -> str:
         case Compare():
             return f"compare the results of {stage.live} and {stage.new} as of there, and record the evidence"
         case PrepareDelta():
-            return f"write what has changed since evidence {stage.evidence} so far, while consumers read on"
+            return f"read what has changed since evidence {stage.evidence} so far, while consumers read on"
         case WriteDelta():
             return f"write what changed since evidence {stage.evidence} for consumers of tables"
+        case VerifyStream():
+            return f"compare what both streams got since evidence {stage.evidence}"
         case AppendSwitch():
             since = f"from {stage.old} to {stage.new}" if stage.old else f"to {stage.new}"
             return f"append switch {stage.number} to {stage.alias}: {since}"

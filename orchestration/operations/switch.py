@@ -24,6 +24,7 @@ from orchestration.operations.stages import (
     FlagBoundary,
     Meet,
     Stage,
+    VerifyStream,
     WriteDelta,
 )
 from orchestration.operations.upkeep import too_old, upkeep_of
@@ -209,10 +210,11 @@ def plan_promote(
     backlog: Backlog | None = None
     if live is not None:
         stages = _meeting(context, new, live, switch=number, alias=alias)
-        if new.spec.table and evidence is not None:
+        if evidence is not None and are_compared(new, live):
             backlog = backlog_of(context, evidence)
-            delta = WriteDelta(evidence=evidence.id, old=live.name, new=new.name, max_changed=max_changed)
-            stages = (*ahead(backlog, delta), *stages, delta)
+            kind = WriteDelta if new.spec.table else VerifyStream
+            since = kind(evidence=evidence.id, old=live.name, new=new.name, max_changed=max_changed)
+            stages = (*ahead(backlog, since), *stages, since)
     stages += (
         AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
                      evidence=evidence.id if evidence else None),

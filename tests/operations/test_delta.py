@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from orchestration.operations.delta import Delta, read_changes, write_delta
+from orchestration.operations.delta import Delta, write_delta
 from orchestration.operations.evidence import evidence_path
+from orchestration.operations.reading import read_changes
 from orchestration.operations.refresh import read_on
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain, producer
@@ -227,7 +228,7 @@ def test_changes_are_read_up_to_the_end_whatever_comes_at_once(
     start, end = {0: 0, 1: 15, 2: 3}, {0: 41, 1: 60, 2: 3}
     expected = {key: value for p in start for key, value in written[p][start[p] : end[p]] if key}
     monkeypatch.setattr(
-        "orchestration.operations.delta.drain", lambda reader, wait_s: drain(reader, wait_s, at_most=at_most)
+        "orchestration.operations.reading.drain", lambda reader, wait_s: drain(reader, wait_s, at_most=at_most)
     )
     reader = consumer(broker, auto_offset_reset="earliest", enable_partition_eof=True)
     with closing(reader):

@@ -1,0 +1,164 @@
+"""What two streams have written since they were compared: compared again, record by record, where consumers change over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from confluent_kafka import Message
+
+from orchestration.operations.evidence import Comparison
+from orchestration.operations.reading import read_records
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import admin, consumer
+from pipelines.kafka.offsets import end_of
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import EvidenceRecorded
+from pipelines.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """How many records came since the evidence, of the result that has more of them, and how many only one has."""
+
+    records: int
+    differing: int
+
+    @property
+    def ratio(self) -> float:
+        return self.differing / self.records if self.records else 0.0
+
+
+class Tally:
+    """The records of two streams, by key, source record and value: those of the one counted up, of the other down.
+
+    What both have leaves nothing behind, so that it is as large as what one has and the other has not, or not yet.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[bytes, int] = {}
+        self._counts = [0, 0]
+
+    def add(self, identity: bytes, *, new: bool) -> None:
+        """Counts one record of the old or of the new result."""
+        self._counts[new] += 1
+        count = self._left.get(identity, 0) + (1 if new else -1)
+        if count:
+            self._left[identity] = count
+        else:
+            self._left.pop(identity, None)
+
+    @property
+    def since(self) -> Since:
+        more = sum(count for count in self._left.values() if count > 0)
+        less = -sum(count for count in self._left.values() if count < 0)
+        # one that was changed is in both
+        return Since(records=max(self._counts), differing=max(more, less))
+
+
+def identity_of(message: Message) -> bytes:
+    """Of key, source record and value, in 16 bytes: as a diff tells records apart."""
+    headers: dict[str, Any] = dict(message.headers() or ())
+    source = headers.get("source") or b""
+    parts = (message.key() or b"", source, message.value() or b"")
+    return blake2b(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest_size=16).digest()
+
+
+def changed_ratio(evidence: EvidenceRecorded, since: Since) -> float:
+    """Share of all records in which the streams differ now, by the evidence and by what came since."""
+    found = Comparison.from_json(evidence.summary)
+    total = found.total + since.records
+    return (found.total - found.identical + since.differing) / total if total else 0.0
+
+
+class Agreement:
+    """What two streams have written since an evidence, for a switch to release `to`.
+
+    `begin` reads in a thread what there is already, while the releases meet; `advance` before they are asked to.
+    """
+
+    def __init__(self, settings: Settings, evidence: EvidenceRecorded, *, to: str) -> None:
+        since = evidence.live_result, evidence.new_result
+        self._cut = tuple(reversed(since)) if evidence.live == to else since
+        self._settings = settings
+        self._admin = admin(settings)
+        self._consumer = consumer(
+            settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20
+        )
+        self._closed = threading.Event()
+        self._preparing: threading.Thread | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._read = list(self._cut)
+        self._tally = Tally()
+
+    def begin(self) -> None:
+        """Has a thread read what there is."""
+        self._preparing = threading.Thread(target=self._prepare, name="agreement", daemon=True)
+        self._preparing.start()
+
+    def advance(self, go_on: Callable[[], None], few: int) -> None:
+        """Reads until no more than `few` records came meanwhile. `go_on` is called now and then, and may raise."""
+        came = True
+        while came:
+            ends = [self._now(position) for position in self._read]
+            many = sum(end.records_since(at) for end, at in zip(ends, self._read, strict=True)) > few
+            # the ends of transactions count as records, and are never read
+            came = self._read_to(ends, go_on) and many
+
+    def verify(self, old_end: ResultPosition, new_end: ResultPosition) -> Since:
+        """What came between the evidence cut and the switch cut."""
+        if self._preparing is not None:
+            self._preparing.join()
+        ends = [old_end, new_end]
+        if not all(end.dominates(at) for end, at in zip(ends, self._read, strict=True)):
+            # an operation that was left and is resumed: the results have gone on behind the cut
+            self._forget()
+        self._read_to(ends, self._go_on)
+        return self._tally.since
+
+    def close(self) -> None:
+        """Nothing is read after this."""
+        self._closed.set()
+        if self._preparing is not None:
+            self._preparing.join()
+        self._consumer.close()
+
+    def _prepare(self) -> None:
+        try:
+            self._read_to([self._now(position) for position in self._read], self._go_on)
+        except Exception as error:
+            log.warning("what came since the diff could not be read in advance: %s", error)
+            self._forget()
+
+    def _go_on(self) -> None:
+        if self._closed.is_set():
+            raise SwitchyardError("the operation is over")
+
+    def _now(self, position: ResultPosition) -> ResultPosition:
+        ends = {t: end_of(self._settings, t, len(o), client=self._admin) for t, o in position.topics.items()}
+        return ResultPosition(topics=ends)
+
+    def _read_to(self, ends: list[ResultPosition], go_on: Callable[[], None]) -> bool:
+        """Whether anything came."""
+        came = False
+        for side, end in enumerate(ends):
+            reached = {}
+            for topic, offsets in end.topics.items():
+                start = self._read[side].of(topic)
+                reached[topic] = dict(start)
+                for messages in read_records(
+                    self._consumer, topic, start, offsets, self._settings.request_timeout_s, go_on, reached[topic]
+                ):
+                    for message in messages:
+                        self._tally.add(identity_of(message), new=bool(side))
+                        came = True
+            self._read[side] = ResultPosition(topics=reached)
+        return came

@@ -1,0 +1,104 @@
+"""Reading a range of a result: its committed records, and no further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import drain
+
+
+def read_changes(
+    client: Consumer,
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    timeout_s: float,
+    go_on: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, str | None], dict[int, int]]:
+    """Key -> last value (None: deleted) of the committed records of a result topic in [start, end), and the offsets after
+    the last of them, which lie before `end` where that is a transaction's. As `read_records`.
+    """
+    reached = dict(start)
+    found: dict[str, str | None] = {}
+    for messages in read_records(client, topic, start, end, timeout_s, go_on, reached):
+        # as a rule hundreds of thousands, for which consumers wait
+        found.update(zip(map(key_of, messages), map(value_of, messages), strict=True))
+    return found, reached
+
+
+def read_records(
+    client: Consumer,
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    timeout_s: float,
+    go_on: Callable[[], None],
+    reached: dict[int, int],
+) -> Iterator[list[Message]]:
+    """The committed records of a result topic in [start, end), as they come; `reached` is brought up to behind each.
+
+    `client` is assigned to it. `go_on` is called now and then; what it raises ends the reading. Raises SwitchyardError if
+    nothing comes for `timeout_s`.
+    """
+    wanted = {p: o for p, o in end.items() if o > start.get(p, 0)}
+    client.assign([TopicPartition(topic, p, start.get(p, 0)) for p in wanted])
+    while wanted:
+        go_on()
+        messages = drain(client, timeout_s)
+        if not messages:
+            raise SwitchyardError(
+                f"{topic} could not be read up to {dict(end)}", fix="see the broker's log, then try again"
+            )
+        behind = _all_before(messages, topic, wanted)
+        if behind is not None:
+            reached |= behind
+            yield messages
+            continue
+        records = []
+        for message in messages:
+            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+            if message.topic() != topic or partition not in wanted:
+                continue
+            if error is None:
+                if offset < wanted[partition]:
+                    records.append(message)
+                    reached[partition] = offset + 1
+                # the record before the end may be a control record, which is never shown
+                ended = offset + 1 >= wanted[partition]
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended = offset >= wanted[partition]
+            elif error.retriable():
+                ended = False
+            else:
+                raise KafkaException(error)
+            if ended:
+                del wanted[partition]
+                # what comes behind the end is not wanted
+                client.incremental_unassign([TopicPartition(topic, partition)])
+        yield records
+    client.unassign()
+
+
+def _all_before(messages: list[Message], topic: str, ends: Mapping[int, int]) -> dict[int, int] | None:
+    """The offsets after `messages`, where each is a record of `topic` and more is to come of each partition; else None."""
+    # an error can't be compared with None
+    if any(e is not None for e in map(Message.error, messages)) or any(
+        t != topic for t in map(Message.topic, messages)
+    ):
+        return None
+    # of each partition the last one, as they come in its order
+    last = dict(zip(map(Message.partition, messages), map(Message.offset, messages), strict=True))
+    after = {p: o + 1 for p, o in last.items() if p is not None and o is not None}
+    return after if all(o < ends.get(p, 0) for p, o in after.items()) else None
+
+
+def key_of(message: Message) -> str:
+    return (message.key() or b"").decode()
+
+
+def value_of(message: Message) -> str | None:
+    value = message.value()
+    return None if value is None else value.decode()
