@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from demo.ledger.check import check_log
+from orchestration.operations.check import check
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.reprocess import diff
 from pipelines.engine.lease import is_alive
@@ -174,6 +175,21 @@ def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(fina
 def test_an_unchanged_stream_differs_in_nothing_while_input_comes(orders: Cluster) -> None:
     with orders.producing("large-orders", 400, per_second=200):
         assert_nothing_differs(diff(orders.context(), "large-orders.v2"), at_least=200)
+
+
+def test_what_streams_got_since_is_compared_again_when_consumers_change_over(orders: Cluster) -> None:
+    one, other = "large-orders.v1", "large-orders.v2"
+    diff(orders.context(), other)
+    check(orders.context(), other)
+    planned = orders.cli("promote", other, "--max-changed", 0)
+    assert "compare what both streams got since evidence" in planned.out, planned.text
+    at = sum(orders.position(one)["orders"].values())
+    with orders.producing("large-orders", 800, per_second=200):
+        orders.until("v1 has read nothing new", lambda: sum(orders.position(one)["orders"].values()) > at + 200)
+        said = orders.cli("promote", other, "--max-changed", 0, "--execute")
+    assert said.code == 0, said.text
+    [came] = re.findall(r"([\d,]+) records came since the evidence cut; 0\.0% of them differ", said.text)
+    assert int(came.replace(",", "")) > 0
 
 
 def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
