@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dagster import (
     DefaultScheduleStatus,
+    JobDefinition,
     RunRequest,
     ScheduleDefinition,
     ScheduleEvaluationContext,
@@ -17,7 +18,7 @@ from orchestration.defs.jobs import janitor_job, quality_job, refresh_job, repro
 from orchestration.defs.names import APP_TAG, group_of
 from orchestration.defs.resources import Platform
 from orchestration.operations.clean import to_clean
-from orchestration.operations.context import live_release
+from orchestration.operations.context import Context, live_release
 from orchestration.operations.refresh import to_refresh
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
@@ -77,53 +78,56 @@ def _reprocessing(app: str) -> ScheduleDefinition:
     return reprocessing
 
 
-@schedule(
-    name="quality_checks_hourly",
-    job=quality_job,
-    cron_schedule=_QUALITY_CRON,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.RUNNING,
-    description="Checks what every live release has written, each hour.",
+def _when_due(
+    name: str, job: JobDefinition, cron: str, description: str, *, due: Callable[[Context], object], idle: str
+) -> ScheduleDefinition:
+    """A schedule that is on, and skips with `idle` as its reason where nothing is due by the registry."""
+
+    @schedule(
+        name=name,
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=DefaultScheduleStatus.RUNNING,
+        description=description,
+    )
+    def turn(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
+        try:
+            with platform.open(context.log.info) as operations:
+                found = due(operations)
+        except SwitchyardError as error:
+            return SkipReason(str(error))
+        return RunRequest() if found else SkipReason(idle)
+
+    return turn
+
+
+def _overdue(context: Context) -> bool:
+    state = context.registry.state()
+    return bool(expired(state, now_ms()) or to_clean(context, state))
+
+
+quality_checks_hourly = _when_due(
+    "quality_checks_hourly",
+    quality_job,
+    _QUALITY_CRON,
+    "Checks what every live release has written, each hour.",
+    due=lambda context: context.registry.state().chains,
+    idle="nothing is live",
 )
-def quality_checks_hourly(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
-    try:
-        with platform.open(context.log.info) as operations:
-            chains = operations.registry.state().chains
-    except SwitchyardError as error:
-        return SkipReason(str(error))
-    return RunRequest() if chains else SkipReason("nothing is live")
-
-
-@schedule(
-    name="refresh_hourly",
-    job=refresh_job,
-    cron_schedule=_REFRESH_CRON,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.RUNNING,
-    description="Brings the diff of each live release and its standby up to date, each hour: going back takes seconds.",
+refresh_hourly = _when_due(
+    "refresh_hourly",
+    refresh_job,
+    _REFRESH_CRON,
+    "Brings the diff of each live release and its standby up to date, each hour: going back takes seconds.",
+    due=lambda context: to_refresh(context.registry.state()),
+    idle="no app has a standby with a diff",
 )
-def refresh_hourly(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
-    try:
-        with platform.open(context.log.info) as operations:
-            found = to_refresh(operations.registry.state())
-    except SwitchyardError as error:
-        return SkipReason(str(error))
-    return RunRequest() if found else SkipReason("no app has a standby with a diff")
-
-
-@schedule(
-    name="janitor_often",
-    job=janitor_job,
-    cron_schedule=_JANITOR_CRON,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.RUNNING,
-    description="Ends operations past their deadline, where the supervisor is off, and archives of resets whose time is over.",
+janitor_often = _when_due(
+    "janitor_often",
+    janitor_job,
+    _JANITOR_CRON,
+    "Ends operations past their deadline, where the supervisor is off, and archives of resets whose time is over.",
+    due=_overdue,
+    idle="no operation is past its deadline, and no archive",
 )
-def janitor_often(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
-    try:
-        with platform.open(context.log.info) as operations:
-            state = operations.registry.state()
-            overdue = bool(expired(state, now_ms()) or to_clean(operations, state))
-    except SwitchyardError as error:
-        return SkipReason(str(error))
-    return RunRequest() if overdue else SkipReason("no operation is past its deadline, and no archive")

@@ -41,5 +41,5 @@ def test_a_switch_is_measured_each_way_and_round() -> None:
 def test_a_reset_is_measured() -> None:
     found = bench("reset", "--keys", "20000")
     assert found.pop("keys") == 20_000
-    assert set(found) == {"new", "keep", "truncate"}
+    assert set(found) == {"new", "keep", "truncate", "tombstone"}
     assert all(took["plan_s"] > 0 and took["done_s"] > 0 for took in found.values())
