@@ -69,8 +69,10 @@ def _hydrate(context: Context, keys: int) -> None:
     rel.execute(context, rel.plan_start(context, OLD))
     context.until(
         "the release has not read everything",
-        lambda: (p := context.progress(OLD)) is not None
-        and sum(offset for offsets in p.boundary.position.sources.values() for offset in offsets.values()) >= keys,
+        lambda: (
+            (p := context.progress(OLD)) is not None
+            and sum(offset for offsets in p.boundary.position.sources.values() for offset in offsets.values()) >= keys
+        ),
         timeout_s=3600,
     )
     rel.execute(context, rel.plan_stop(context, OLD))

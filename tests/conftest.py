@@ -57,9 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # the files that take longest first: processes that share them out end together
-    items.sort(key=lambda item: [folder not in item.path.parts for folder in ("reset", "e2e")])
+    items.sort(
+        key=lambda item: [folder not in item.path.relative_to(config.rootpath).parts for folder in ("reset", "e2e")]
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures are torn down

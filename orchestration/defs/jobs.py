@@ -329,14 +329,20 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
 def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
     """Brings the diff of each app's live release and its standby up to date."""
     with failures_told(), platform.open(context.log.info) as operations:
-        done = []
+        done, failures = [], []
         for app in to_refresh(operations.registry.state()):
+            # the others are refreshed all the same
             try:
                 done.append(str(refresh(operations, app)))
+                context.log.info(done[-1])
             except Refused as error:
-                # of one app, whose switch has begun meanwhile, say: the others are refreshed all the same
+                # its switch has begun meanwhile, say
                 context.log.warning(f"{app}: {error.what}; {error.fix}")
+            except SwitchyardError as error:
+                failures.append(f"{app}: {error.what}; {error.fix}")
         context.add_output_metadata({"refreshed": MetadataValue.md("\n".join(f"- {line}" for line in done) or "none")})
+        if failures:
+            raise SwitchyardError("; ".join(failures), fix="until then going back takes as long as reading what came")
 
 
 @job(name="reprocess", tags={_MAX_RUNTIME: str(26 * 3600)})

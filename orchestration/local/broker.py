@@ -51,14 +51,15 @@ def refuse_another_s(settings: Settings) -> None:
     """
     if not settings.embedded:
         return
-    own = ProcessRef.read(settings.state_dir / "broker" / "broker.pid")
-    if own is not None and own.alive():
+    here = settings.state_dir.resolve() / "broker"
+    own = ProcessRef.read(here / "broker.pid")
+    if own is not None and own.alive() and server_config.port(here) == settings.broker_port:
         return
     found = listening(settings.broker_port)
     home = server_config.home_of(found[1]) if found is not None else None
-    if home is not None and home.parent != settings.state_dir.resolve():
+    if home is not None and home.resolve() != here:
         raise BadUsage(
-            f"the broker on port {settings.broker_port} is that of {home.parent}, and the state directory here is {settings.state_dir.resolve()}",
+            f"the broker on port {settings.broker_port} is that of {home.parent}, and the state directory here is {here.parent}",
             f"run commands in {home.parent.parent}, or say so: SWITCHYARD_STATE_DIR={home.parent}; or choose another port for a broker of your own: SWITCHYARD_BROKER_PORT=<port>",
         )
 

@@ -450,7 +450,9 @@ class Applier:
         self._step(lambda _: [entry])
 
     def _prepare_delta(self, stage: PrepareDelta) -> None:
-        since = self._delta or self._agreement or self._new_delta(stage)
+        since = self._delta or self._agreement
+        if since is None:
+            since = self._delta = self._new_delta(stage)
         if self._operation(self._context.registry.state()).align is not None:
             # resumed: the drivers meet already, and consumers may wait
             since.begin()
@@ -538,7 +540,7 @@ def _refuse_too_many(ratio: float, limit: float | None, of: str, since: int) -> 
     if limit is not None and ratio > limit:
         came = "were touched" if of == "keys" else "came"
         raise Refused(
-            f"by now {ratio:.2%} of the {of} differ, over --max-changed {limit:.2%}: {since:,} {came} since the evidence cut",
+            f"by now {ratio:.2%} of the {of} differ, as they are written, over --max-changed {limit:.2%}: {since:,} {came} since the evidence cut",
             fix="run `switchyard diff` again and look at it",
         )
 

@@ -1,4 +1,4 @@
-"""What a switch of a table has to read first: all that both results have written since they were compared."""
+"""What a switch has to read first: all that both results have written since they were compared."""
 
 from __future__ import annotations
 

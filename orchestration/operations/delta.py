@@ -22,7 +22,6 @@ from orchestration.operations.reading import read_changes
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import admin, consumer, producer
 from pipelines.kafka.offsets import end_of
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition
@@ -306,15 +305,11 @@ class Delta:
             # an operation that was left and is resumed: the results have gone on behind the cut
             self._forget()
             self._recall()
-        if not self._is_ahead_of(old_end, new_end):
-            # consumers of a dead release go to where the standby was then, which has gone on since
-            if (old := upkeep.too_old(self._recorded, now_ms())) is not None:
+            if not self._is_ahead_of(old_end, new_end):
                 raise SwitchyardError(
-                    f"{old}; what was kept of it was read behind the end of the dead release",
-                    fix=f"delete {upkeep.path_of(self._settings, self._recorded)}, then go back again: both are compared on the way",
+                    f"what was kept since {self._recorded.id} lies behind the cut",
+                    fix=f"delete {upkeep.path_of(self._settings, self._recorded)}, then try again",
                 )
-            self._forget()
-            self._recalled = True
         self._open |= self._read(self._old, old_end) | self._read(self._new, new_end)
         return self._touch_up()
 
@@ -328,6 +323,8 @@ class Delta:
         kept, live, new = upkeep.load(self._settings, self._recorded)
         found = Since(kept.live_result, live), Since(kept.new_result, new)
         self._old, self._new = reversed(found) if self._reverse else found
+        # nobody was told of these, and those that one alone touched were not looked up
+        self._open |= live.keys() | new.keys()
         self._recalled = True
 
     def changed_ratio(self, touched: TouchUp) -> float:

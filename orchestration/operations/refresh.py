@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from orchestration.operations import journal
 from orchestration.operations.context import Context, live_release, refuse_blocked
 from orchestration.operations.delta import Since
+from orchestration.operations.generations import progress_of
 from orchestration.operations.switch import before_live, evidence_for
 from orchestration.operations.upkeep import Upkeep, load, save, too_old
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.client import admin, consumer
+from pipelines.kafka.client import consumer
 from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded, RegistryState
+from pipelines.model.switch import of_generation
 from pipelines.settings import Settings
+
+# of a partition, half a minute's reading: then what came is kept
+_PORTION = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,54 +81,98 @@ def refresh(context: Context, app: str) -> Refreshed:
     """Reads what both results have written since their diff, or since the last refresh, and keeps it beside the diff.
 
     Neither release has a part in it, and nothing is written to Kafka. Raises Refused while an operation is under way on
-    either, and where what tells of deletions may be gone.
+    either, where one isn't running, and where what tells of deletions may be gone.
     """
     evidence = refreshable(journal.standing(context.registry), app)
     _refuse_dead(context, evidence)
     records, keys = read_on(
-        context.settings, evidence, before_saving=lambda: _refuse_if_changed(context, app, evidence)
+        context.settings,
+        evidence,
+        _goal(context, app, evidence),
+        before_saving=lambda: _refuse_if_changed(context, app, evidence),
     )
     return Refreshed(evidence=evidence.id, releases=(evidence.live, evidence.new), records=records, keys=keys)
 
 
+def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
+    """How far an evidence is to be kept up: to the live one's newest boundary, and the standby's last one that is not
+    behind it, where consumers would go if the live one ended now. What is further on would lie behind their switch.
+    """
+    now, state = now_ms(), context.registry.known
+    ends = {evidence.live: evidence.live_result, evidence.new: evidence.new_result}
+    live, standby = live_release(state, app), before_live(state, app)
+    newest = progress_of(context, live) if live is not None else None
+    if live is not None and standby is not None and newest is not None:
+        ends[live.name] = newest.result
+        history = of_generation(progress_history(context.settings, standby.name), standby.generation)
+        level = [n for n, p in enumerate(history) if newest.boundary.position.dominates(p.boundary.position)]
+        if level:
+            ends[standby.name] = history[level[-1]].result
+        # from when on it is not read
+        now = next((p.at_ms for p in history[level[-1] + 1 if level else 0 :]), now)
+    return Upkeep(live_result=ends[evidence.live], new_result=ends[evidence.new], at_ms=now)
+
+
 def read_on(
-    settings: Settings, evidence: EvidenceRecorded, *, before_saving: Callable[[], None] = lambda: None
+    settings: Settings, evidence: EvidenceRecorded, goal: Upkeep, *, before_saving: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Reads both results from where an evidence is kept up to now, and keeps what came. Returns how many offsets were
-    read, and how many keys were touched since the evidence. `before_saving` raises where it must not be kept.
+    """Reads both results from where an evidence is kept up to `goal`, and keeps what came, now and then: whoever is
+    ended in the middle does not begin again. `before_saving` raises where it must not be kept.
+
+    Returns how many offsets were read, and how many keys were touched since the evidence.
     """
     kept, *changes = load(settings, evidence)
     if (old := too_old(evidence, now_ms(), kept_ms=kept.at_ms)) is not None:
         raise Refused(old, fix=f"`switchyard diff {evidence.new}`")
-    # before the first is read: what is deleted later is deleted behind it
-    at_ms = now_ms()
-    sides = [Since(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True)]
-    client, records = admin(settings), 0
+    live, new = (Since(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
+    begun = live.position, new.position
     reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
     try:
-        for side in sides:
-            end = side.now(settings, client)
-            records += end.records_since(side.position)
-            side.read(reader, end, settings.request_timeout_s, lambda: None)
+        for portion in _portions(kept, goal):
+            live.read(reader, portion.live_result, settings.request_timeout_s, lambda: None)
+            new.read(reader, portion.new_result, settings.request_timeout_s, lambda: None)
+            before_saving()
+            reached = replace(portion, live_result=live.position, new_result=new.position)
+            save(settings, evidence, reached, live.changes, new.changes)
     finally:
         reader.close()
-    before_saving()
-    live, new = sides
-    upkeep = Upkeep(live_result=live.position, new_result=new.position, at_ms=at_ms)
-    save(settings, evidence, upkeep, live.changes, new.changes)
+    records = live.position.records_since(begun[0]) + new.position.records_since(begun[1])
     return records, len(live.changes.keys() | new.changes.keys())
+
+
+def _portions(kept: Upkeep, goal: Upkeep) -> Iterator[Upkeep]:
+    """The way from `kept` to `goal`, by `_PORTION` offsets of a partition; as old as `kept` until all is read."""
+    at = kept
+    while True:
+        at = replace(
+            at,
+            live_result=_toward(at.live_result, goal.live_result),
+            new_result=_toward(at.new_result, goal.new_result),
+        )
+        if (at.live_result, at.new_result) == (goal.live_result, goal.new_result):
+            yield goal
+            return
+        yield at
+
+
+def _toward(at: ResultPosition, goal: ResultPosition) -> ResultPosition:
+    # where more was read already, as much: nothing is read
+    return ResultPosition(
+        topics={
+            topic: {p: min(end, at.of(topic).get(p, 0) + _PORTION) for p, end in offsets.items()}
+            for topic, offsets in goal.topics.items()
+        }
+    )
 
 
 def _refuse_if_changed(context: Context, app: str, evidence: EvidenceRecorded) -> None:
     # where a switch has begun meanwhile, its cut may lie before what was read
-    if refreshable(context.registry.state(), app).id != evidence.id:
+    if refreshable(journal.standing(context.registry), app).id != evidence.id:
         raise Refused(f"{evidence.id} is no more the diff by which {app} would go back", fix="refresh again")
-    _refuse_dead(context, evidence)
 
 
 def _refuse_dead(context: Context, evidence: EvidenceRecorded) -> None:
-    """Without the live one, consumers go to where the standby was when it ended, and the standby has gone on since."""
     state, beats = context.registry.known, latest_heartbeats(context.settings)
     for name in (evidence.live, evidence.new):
         if held_by(state.releases[name], beats.get(name), context.settings, at_ms=now_ms()) is None:
-            raise Refused(f"{name} isn't running", fix=f"`switchyard start {name} --execute`, or go back as it is")
+            raise Refused(f"{name} isn't running", fix=f"`switchyard start {name} --execute`")

@@ -175,7 +175,8 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     cost = cost_of(
         context, release, {release.generation, read} if choice.output == "truncate" else {release.generation}
     )
-    _must_fit(context, release, choice, cost)
+    # the replay writes one generation, whatever is deleted
+    _must_fit(context, release, choice, cost_of(context, release, {release.generation}))
     # a generation that nothing was written in is not gone back to
     cleared = choice.output in ("truncate", "tombstone")
     undo = "" if cleared or last is None else _undo(context, plan_id, same=choice.output == "keep")
@@ -511,7 +512,6 @@ def _must_fit(context: Context, release: Release, choice: Choice, cost: Cost) ->
 
 def _affected(context: Context, state: RegistryState, release: Release, choice: Choice, meets: bool) -> dict[str, str]:
     facts = {}
-    followers = list(state.followers.get(release.spec.app, ()))
     if _is_read(state, release):
         own = choice.output in ("new", "truncate")
         if meets:
@@ -524,13 +524,18 @@ def _affected(context: Context, state: RegistryState, release: Release, choice: 
         else:
             what = f"they go on in the same result{_replay(choice)}"
         facts["alias"] = f"{release.spec.app} names this release: {what}"
-    else:
-        followers = followers_in(context, state, release.spec.app, release.result_topic)
-    facts["followers"] = join(followers)
+    facts["followers"] = join(_followers(context, state, release))
     pinned = [r.name for r in readers_of(state, release.result_topic)]
     if pinned:
         facts["read by"] = f"{join(pinned)}: they read the result of this generation{_for_readers(choice)}"
     return facts
+
+
+def _followers(context: Context, state: RegistryState, release: Release) -> list[str]:
+    """Groups that read the release's result: of a live one, all of its app's."""
+    if _is_read(state, release):
+        return list(state.followers.get(release.spec.app, ()))
+    return followers_in(context, state, release.spec.app, release.result_topic)
 
 
 def _replay(choice: Choice) -> str:
@@ -741,8 +746,9 @@ def plan_undo(
             "result": f"{cost.result}: {'kept, and written on' if same else 'archived, as a topic of its own'}",
             "consumers": "go back where both stand at the same input"
             if meets
-            else "stay where they are" + (", and see the replay" if same and again else ""),
-            "followers": join(list(state.followers.get(release.spec.app, ()))),
+            else "stay where they are"
+            + (", and see the replay" if same and again and _is_read(state, release) else ""),
+            "followers": join(_followers(context, state, release)),
         },
         figures={
             "replay_records": replay,

@@ -4,6 +4,7 @@ little to read."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 Changes = Mapping[str, str | None]
 
@@ -41,8 +44,17 @@ class Upkeep:
 
 def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
     """How far an evidence is kept up: to its own cut, where nobody has refreshed it."""
-    found = path_of(settings, evidence)
-    return _head(found) if found.exists() else _none(evidence)
+    path = path_of(settings, evidence)
+    if not path.exists():
+        return _none(evidence)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return _about(pq.read_metadata(path))
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        _warn(path, error)
+        return _none(evidence)
 
 
 def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = None) -> str | None:
@@ -63,7 +75,7 @@ def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = Non
 
 def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[str, str | None], dict[str, str | None]]:
     """How far an evidence is kept up, and what the live and the new result of then have written until then: key -> last
-    value, None: deleted. Raises SwitchyardError for a file that can't be read.
+    value, None: deleted. A file that can't be read counts as none, with a warning.
     """
     path = path_of(settings, evidence)
     if not path.exists():
@@ -80,12 +92,16 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
                 for new, key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     changes[new][key] = value
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-        raise _damaged(path, error) from error
+        _warn(path, error)
+        return _none(evidence), {}, {}
     return about, *changes
 
 
 def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
-    """Replaces what is kept of an evidence: Parquet of `new boolean, key string, value string`, all at once or not at all."""
+    """Replaces what is kept of an evidence: Parquet of `new boolean, key string, value string`, all at once or not at all.
+
+    Raises SwitchyardError where it can't be written.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,6 +122,8 @@ def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: C
                 for rows in _batches(side, changes, schema):
                     file.write_batch(rows)
         unfinished.replace(path)
+    except OSError as error:
+        raise SwitchyardError(f"{path} can't be written: {error}", fix="make room, or see to its folder") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -128,16 +146,6 @@ def _none(evidence: EvidenceRecorded) -> Upkeep:
     return Upkeep(live_result=evidence.live_result, new_result=evidence.new_result, at_ms=evidence.at_ms)
 
 
-def _head(path: Path) -> Upkeep:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return _about(pq.read_metadata(path))
-    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-        raise _damaged(path, error) from error
-
-
 def _about(metadata: pa.parquet.FileMetaData) -> Upkeep:
     known = json.loads(metadata.metadata[_ABOUT])
     return Upkeep(
@@ -148,7 +156,5 @@ def _about(metadata: pa.parquet.FileMetaData) -> Upkeep:
     )
 
 
-def _damaged(path: Path, error: Exception) -> SwitchyardError:
-    return SwitchyardError(
-        f"what was kept since a diff can't be read: {path}: {error}", fix="delete the file, then try again"
-    )
+def _warn(path: Path, error: Exception) -> None:
+    log.warning("what was kept since a diff can't be read, and is left alone: %s: %s", path, error)

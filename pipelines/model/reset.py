@@ -207,9 +207,8 @@ def objections(choice: Choice) -> list[Objection]:
             Objection(
                 reason="keys that the new run doesn't write again would keep their old rows",
                 # the others end where the old result did, which it never reaches
-                way_out="leave out --until"
-                if choice.bounded and choice.live
-                else "--output new, or --output tombstone for the same topic",
+                way_out=("leave out --until, with " if choice.bounded and choice.live else "")
+                + "--output new, or --output tombstone for the same topic",
                 forced=True,
             )
         )

@@ -29,7 +29,7 @@ from orchestration.operations.context import Context, Say
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan
 from orchestration.operations.refresh import Refreshed
-from pipelines.errors import BadUsage, Refused
+from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.names import split_release
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Heartbeat
@@ -319,19 +319,23 @@ def test_where_one_diff_can_not_be_refreshed_the_others_are(monkeypatch: pytest.
             yield SimpleNamespace(registry=SimpleNamespace(state=RegistryState))  # type: ignore[misc]
 
     def refresh(_: Context, app: str) -> Refreshed:
+        if app == "full":
+            raise SwitchyardError("since.parquet can't be written", fix="make room")
         if app == "sums":
             raise Refused("rollback rollback-1 of someone is under way on sums.v1", fix="wait for it")
         return Refreshed(evidence="diff-1", releases=(f"{app}.v1", f"{app}.v2"), records=1200, keys=34)
 
-    monkeypatch.setattr(jobs, "to_refresh", lambda _: ["sums", "words"])
+    monkeypatch.setattr(jobs, "to_refresh", lambda _: ["full", "sums", "words"])
     monkeypatch.setattr(jobs, "refresh", refresh)
     with DagsterInstance.ephemeral() as instance:
-        result = jobs.refresh_job.execute_in_process(resources={"platform": Open()}, instance=instance)
-        [metadata] = [e.step_output_data.metadata for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
+        result = jobs.refresh_job.execute_in_process(
+            resources={"platform": Open()}, instance=instance, raise_on_error=False
+        )
         said = [e.user_message for e in instance.all_logs(result.run_id)]
-    assert metadata["refreshed"].value == (
-        "- diff-1 of words.v1 and words.v2 is up to date: 1,200 result records read, 34 keys touched since the diff"
-    )
+        [failed] = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+    # of one that can't be kept up the run says so, when the others are
+    assert "full: since.parquet can't be written; make room" in failed.step_failure_data.error.to_string()  # type: ignore[union-attr]
+    assert any("1,200 result records read, 34 keys touched since the diff" in line for line in said)
     assert any("sums: rollback rollback-1" in line and "wait for it" in line for line in said)
 
 

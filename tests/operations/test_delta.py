@@ -14,6 +14,7 @@ from orchestration.operations.delta import Delta, write_delta
 from orchestration.operations.evidence import evidence_path
 from orchestration.operations.reading import read_changes
 from orchestration.operations.refresh import read_on
+from orchestration.operations.upkeep import Upkeep, load, upkeep_of
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain, producer
 from pipelines.kafka.offsets import end_of
@@ -71,6 +72,9 @@ class Results:
     def end(self, topic: str) -> ResultPosition:
         """As progress has it: before the end of the transaction."""
         return ResultPosition(topics={topic: {0: end_of(self.settings, topic, 1)[0] - 1}})
+
+    def now(self) -> Upkeep:
+        return Upkeep(live_result=self.end(self.live), new_result=self.end(self.new), at_ms=now_ms())
 
     def delete(self, topic: str) -> None:
         """Deletes what is there of a topic, as retention would."""
@@ -264,25 +268,51 @@ def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -
     assert results.told(delta.write(delta.touched(*cut))) == [{"a": "4"}, {}]
 
 
+def nothing(_: Delta, __: pytest.MonkeyPatch) -> None:
+    """As for a dead release: nobody meets it."""
+
+
+def advanced(delta: Delta, _: pytest.MonkeyPatch) -> None:
+    delta.advance(lambda: None, few=1)
+
+
+def begun(delta: Delta, _: pytest.MonkeyPatch) -> None:
+    delta.begin()
+    delta.prepared()
+
+
+def begun_in_vain(delta: Delta, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestration.operations.delta.read_changes", lambda *_: 1 / 0)
+        begun(delta, monkeypatch)
+
+
+@pytest.mark.parametrize("before", [nothing, advanced, begun, begun_in_vain])
 @pytest.mark.parametrize("to", ["sums.v2", "sums.v1"])
-def test_what_was_kept_since_the_diff_is_not_read_again(compared: Make, to: str) -> None:
+def test_what_was_kept_since_the_diff_is_told_and_not_read_again(
+    compared: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Callable[[Delta, pytest.MonkeyPatch], None],
+    to: str,
+) -> None:
     results = compared({"a": "1", "b": "1", "c": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2", "d": "2"})
     results.write(results.live, {"a": "3", "x": "3"})
     results.write(results.new, {"a": "4", "b": None, "y": "4"})
-    # with the ends of four transactions
-    assert read_on(results.settings, results.evidence) == (5 + 4, 4)
+    # with the end of the transaction before
+    assert read_on(results.settings, results.evidence, results.now()) == (5 + 2, 4)
     # a second time: only what came since
     results.write(results.live, {"x": None})
-    assert read_on(results.settings, results.evidence) == (1 + 3, 4)
+    assert read_on(results.settings, results.evidence, results.now()) == (1 + 1, 4)
     # what was read is gone: it would be missed by whoever reads it again
     results.delete(results.live)
     results.delete(results.new)
     results.write(results.live, {"c": "5"})
     results.write(results.new, {"c": "6", "y": "6"})
     delta = results.delta(to=to)
-    delta.advance(lambda: None, few=1)
+    before(delta, monkeypatch)
     ends = [results.end(topic) for topic in (results.live, results.new)]
     touched = delta.touched(*(ends if to == "sums.v2" else reversed(ends)))
+    assert touched.differing > 0
     told = {key: value for part in reversed(results.told(delta.write(touched))) for key, value in part.items()}
     if to == "sums.v2":
         assert told == {"a": "4", "b": None, "c": "6", "d": "2", "x": None, "y": "6"}
@@ -290,23 +320,42 @@ def test_what_was_kept_since_the_diff_is_not_read_again(compared: Make, to: str)
         assert told == {"a": "3", "b": "1", "c": "5", "d": "1", "x": None, "y": None}
 
 
-def test_what_was_kept_behind_the_end_of_a_dead_release_is_left_alone(
+def test_what_was_kept_is_read_in_portions_and_never_behind_the_goal(
     compared: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("orchestration.operations.refresh._PORTION", 2)
+    results = compared({"a": "1"}, {"a": "2"})
+    results.write(results.live, {"a": "3", "b": "3", "c": "3"})
+    results.write(results.new, {"a": "4"})
+    goal = results.now()
+    results.write(results.live, {"c": "5"})
+    kept: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        # ended in the middle: what was read so far stays, as old as it was
+        read_on(
+            results.settings, results.evidence, goal, before_saving=lambda: kept.append(1) if not kept else _ended()
+        )
+    half, live, _ = load(results.settings, results.evidence)
+    assert half.at_ms == results.evidence.at_ms and live.keys() < {"a", "b", "c"}
+    assert read_on(results.settings, results.evidence, goal)[1] == 3
+    assert load(results.settings, results.evidence)[1:] == ({"a": "3", "b": "3", "c": "3"}, {"a": "4"})
+    assert upkeep_of(results.settings, results.evidence).at_ms == goal.at_ms
+    # another goal that lies before it changes nothing
+    assert read_on(results.settings, results.evidence, half)[0] == 0
+    assert load(results.settings, results.evidence)[1]["c"] == "3"
+
+
+def _ended() -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_was_kept_behind_the_cut_is_refused_with_the_way_out(compared: Make) -> None:
     results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
     results.write(results.live, {"a": "3"})
-    results.write(results.new, {"a": "4"})
     ends = results.end(results.new), results.end(results.live)
-    # the standby goes on where the live one has died
     results.write(results.live, {"b": "5"})
-    read_on(results.settings, results.evidence)
-    delta = results.delta(to="sums.v1")
-    touched = delta.touched(*ends)
-    assert (touched.old, touched.new) == ({"a": "4"}, {"a": "3"})
-    assert results.told(delta.write(touched)) == [{"a": "3"}, {"b": "1"}]
-    # what tells of deletions since the diff may be gone by now
-    monkeypatch.setattr("orchestration.operations.upkeep.COMPACTION_LAG_MS", -1)
-    with pytest.raises(SwitchyardError, match="behind the end of the dead release") as caught:
+    read_on(results.settings, results.evidence, results.now())
+    with pytest.raises(SwitchyardError, match="lies behind the cut") as caught:
         results.delta(to="sums.v1").touched(*ends)
     assert "since.parquet" in caught.value.fix
 

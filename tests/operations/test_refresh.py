@@ -18,8 +18,10 @@ from orchestration.operations.upkeep import Upkeep, load, path_of, save, too_old
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import DAY_MS
-from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded, Opened, StateSet
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import Entry, EvidenceRecorded, Opened, Staged, StateSet
+from pipelines.model.switch import choose_start
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence, staged, switched
 from tests.operations.test_backlog import kinds, results
@@ -35,7 +37,7 @@ def compared(**changes: Any) -> EvidenceRecorded:
     )
 
 
-def settled(*, table: bool = True, **changes: Any) -> Log:
+def settled(**changes: Any) -> Log:
     """v2 went live by switch 2, from v1, after a diff."""
     return Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"), compared(**changes), *switched(2, "a.v1", "a.v2"))
 
@@ -81,12 +83,13 @@ def test_more_than_is_written_at_once_is_kept(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"x" * 10_000])
-def test_a_damaged_file_is_named_with_the_way_out(settings: Settings, content: bytes) -> None:
+def test_a_damaged_file_counts_as_none(settings: Settings, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It saves time and no more: nobody is kept from going back by it."""
     path_of(settings, compared()).write_bytes(content)
-    for read in (load, upkeep_of):
-        with pytest.raises(SwitchyardError, match=r"since\.parquet") as caught:
-            read(settings, compared())
-        assert caught.value.fix == "delete the file, then try again"
+    one = compared()
+    none = Upkeep(live_result=one.live_result, new_result=one.new_result, at_ms=one.at_ms)
+    assert upkeep_of(settings, one) == none and load(settings, one) == (none, {}, {})
+    assert caplog.text.count("since.parquet") == 2
 
 
 def test_a_file_that_can_not_be_written_leaves_what_was_kept(
@@ -94,7 +97,7 @@ def test_a_file_that_can_not_be_written_leaves_what_was_kept(
 ) -> None:
     save(settings, compared(), upkeep_of(settings, compared()), {"a": "1"}, {})
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_batch", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(SwitchyardError, match=r"since\.parquet can't be written: full"):
         save(settings, compared(), upkeep_of(settings, compared()), {"b": "1"}, {})
     assert load(settings, compared())[1:] == ({"a": "1"}, {})
     assert len(list(path_of(settings, compared()).parent.iterdir())) == 1
@@ -147,6 +150,60 @@ def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
     assert refreshable(settled().known, "a").id == "diff-1"
 
 
+def test_a_stream_has_no_diff_to_go_back_by() -> None:
+    log = Log(*streams("a.v1", "a.v2"), *switched(1, None, "a.v1"), compared(), *switched(2, "a.v1", "a.v2"))
+    with pytest.raises(Refused, match="the result of a is a stream: going back needs no diff"):
+        refreshable(log.known, "a")
+    assert to_refresh(log.known) == []
+
+
+def streams(*names: str) -> list[Entry]:
+    return [
+        e.model_copy(update={"spec": e.spec.model_copy(update={"table": False})}) if isinstance(e, Staged) else e
+        for e in staged(*names)
+    ]
+
+
+def progress(release: str, read: int, written: int, *, at_ms: int = 5) -> Progress:
+    return Progress(
+        release=release, generation=1, token=1, at_ms=at_ms, result=at(release.rpartition(".")[2], written),
+        boundary=Boundary(batch_id=read, position=SourcePosition(sources={"trades": {0: read}})),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("standby", "written", "age"),
+    [
+        # it stands level, or somewhat behind: all that it has written
+        ([(8, 180), (10, 200)], 200, None),
+        ([(8, 180)], 180, None),
+        # the live one is stuck: consumers would go to where the standby was then, of what is further on nothing is kept
+        ([(8, 180), (9, 190), (30, 900), (40, 990)], 190, 30),
+        ([(30, 900), (40, 990)], 100, 30),
+    ],
+)
+def test_of_the_standby_nothing_is_kept_that_lies_behind_the_live_one_s_end(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, standby: list[tuple[int, int]], written: int, age: int | None
+) -> None:
+    monkeypatch.setattr(ref, "progress_of", lambda _, release: progress(release.name, 10, 300))
+    monkeypatch.setattr(
+        ref, "progress_history", lambda _, name: [progress(name, read, w, at_ms=read) for read, w in standby]
+    )
+    known = context(settings, settled())
+    found = ref._goal(known, "a", compared())
+    assert (found.live_result, found.new_result) == (at("v1", written), at("v2", 300))
+    assert found.at_ms == age if age is not None else found.at_ms > 1_000_000
+    # wherever consumers would go, all of it is part of the delta
+    for allowed in ("duplicates", "gap", "either"):
+        try:
+            start = choose_start(
+                [progress("a.v1", *each) for each in standby], progress("a.v2", 10, 300).boundary.position, allowed
+            )
+        except Refused:
+            continue
+        assert start.result.dominates(found.live_result)
+
+
 def test_nothing_is_kept_where_one_of_them_is_dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ref, "latest_heartbeats", lambda _: {})
     monkeypatch.setattr(ref, "held_by", lambda release, *_, **__: None if release.name == "a.v2" else "someone")
@@ -159,6 +216,7 @@ def test_nothing_is_kept_where_a_switch_has_begun_meanwhile(
 ) -> None:
     monkeypatch.setattr(ref, "latest_heartbeats", lambda _: {})
     monkeypatch.setattr(ref, "held_by", lambda *_, **__: "someone")
+    monkeypatch.setattr(ref, "_goal", lambda *_: None)
     log = settled()
 
     def read_on(*_: Any, before_saving: Any) -> None:

@@ -355,21 +355,26 @@ def test_a_record_that_was_skipped_is_in_no_span() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("output", ["new", "truncate", "tombstone", "keep"])
-@pytest.mark.parametrize("table", [True, False])
-def test_the_way_out_of_a_bounded_replay_with_consumers_is_one(output: Any, table: bool) -> None:
-    """Whoever does as he is told is not refused again."""
-
-    def against(output: Any, bounded: bool = True) -> list[Objection]:
-        return objections(
-            Choice(state="clear", output=output, move="back", table=table, stateful=True, bounded=bounded, live=True)
+@pytest.mark.parametrize(
+    ("output", "table", "way_out"),
+    [
+        *((output, True, "leave out --until, or --output keep --force") for output in ("new", "truncate", "tombstone")),
+        *((output, False, "leave out --until, or --output keep") for output in ("new", "truncate")),
+        ("keep", True, "leave out --until, with --output new, or --output tombstone for the same topic"),
+    ],
+)
+def test_whoever_goes_the_way_out_of_a_bounded_replay_is_not_refused_again(
+    output: Any, table: bool, way_out: str
+) -> None:
+    def against(output: Any, *, bounded: bool, force: bool = False) -> list[Objection]:
+        choice = Choice(
+            state="clear", output=output, move="back", table=table, stateful=True, bounded=bounded, live=True
         )
+        return [o for o in objections(choice) if not (force and o.forced)]
 
-    found = against(output)
-    for objection in found:
-        if "--output keep" in objection.way_out:
-            assert all(o.forced for o in against("keep")) and bool(against("keep")) == ("--force" in objection.way_out)
-        if "--until" in objection.way_out and output == "keep":
-            assert objection.way_out == "leave out --until"
-    if not table and output == "keep":
-        assert not found
+    assert [o.way_out for o in against(output, bounded=True)] == [way_out]
+    if output == "keep":
+        assert not against("new", bounded=False) and not against("tombstone", bounded=False)
+    else:
+        assert not against(output, bounded=False)
+        assert not against("keep", bounded=True, force="--force" in way_out)
