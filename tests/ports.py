@@ -17,6 +17,7 @@ _FIRST = {
     "demo": 19225,
     "runbook": 19231,
     "benchmark": 19235,
+    "supervised": 19239,
     "dagster": int(os.environ.get("SWITCHYARD_TEST_DAGSTER_PORT", "13900")),
 }
 _APART = 200

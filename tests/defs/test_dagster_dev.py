@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations.context import Context, open_context
 from orchestration.operations.release import execute, plan_stop
 from orchestration.sources.base import Options
@@ -17,11 +18,11 @@ from orchestration.sources.catalog import source_for
 from orchestration.sources.run import produce
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
-from pipelines.kafka.topics import delete_topics, topic_names
 from pipelines.model.progress import Heartbeat, Progress
 from pipelines.model.registry import LeaseTaken
 from pipelines.settings import Settings
 from tests.defs.dev import ROOT, DagsterDev, RunFailed, failure_of, metadata_of
+from tests.ports import port_of
 
 # shares two cores with two drivers, a broker, and the JVM of the checks
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.timeout(1200)]
@@ -34,30 +35,31 @@ STEP_TIMEOUT_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def settings(broker: Settings, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """The session's broker, a state directory of its own, small drivers."""
-    return broker.model_copy(
-        update={
-            "bootstrap_servers": broker.bootstrap,
-            "state_dir": tmp_path_factory.mktemp("switchyard"),
-            "driver_heap_mb": 640,
-            "driver_cores": 1,
-            # a driver here lives for minutes: what the second compiler saves later, it never earns back
-            "spark": {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
-        }
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A broker of its own, since the supervisor starts whatever is wanted running by its registry; small drivers."""
+    found = Settings(
+        state_dir=tmp_path_factory.mktemp("switchyard"),
+        broker_port=port_of("supervised"),
+        broker_heap_mb=512,
+        driver_heap_mb=640,
+        driver_cores=1,
+        # a driver here lives for minutes: what the second compiler saves later, it never earns back
+        spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
     )
+    broker = EmbeddedBroker(found)
+    broker.start(180)
+    yield found
+    broker.stop()
 
 
 @pytest.fixture(scope="module")
 def operations(settings: Settings) -> Iterator[Context]:
-    """The terminal's side. Ends every driver afterwards, and all topics of this test."""
-    before = topic_names(settings)
+    """The terminal's side. Ends every driver afterwards."""
     context = open_context(settings, actor="tests")
     yield context
     for release in context.registry.state().of_app(APP):
         execute(context, plan_stop(context, release.name))
     context.registry.close()
-    delete_topics(settings, topic_names(settings) - before)
 
 
 @pytest.fixture(scope="module")
