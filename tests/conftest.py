@@ -33,8 +33,6 @@ KEPT = (
     "SWITCHYARD_JARS_DIR",
     "SWITCHYARD_KILLS_SEED",
     "SWITCHYARD_RUNBOOK",
-    "SWITCHYARD_TEST_BROKER_PORT",
-    "SWITCHYARD_TEST_DAGSTER_PORT",
 )
 # one of several processes of one run (`pytest -n`)
 WORKER = "PYTEST_XDIST_WORKER" in os.environ

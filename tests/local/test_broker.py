@@ -25,7 +25,7 @@ from tests.conftest import FreshTopic
 from tests.ports import port_of
 
 # beside the session's own broker and its controller
-PORT = port_of("broker") + 2
+PORT = port_of("local")
 
 
 @pytest.fixture

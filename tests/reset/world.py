@@ -166,6 +166,7 @@ class World:
     sent: list[tuple[str, int]] = field(default_factory=list)
     # where its input is another's result: whose
     upstream: World | None = None
+    _producer: Any = None
 
     @property
     def name(self) -> str:
@@ -181,7 +182,10 @@ class World:
             self.upstream.produce(count)
             self.upstream.settle()
             return
-        client = producer(self.settings)
+        if self._producer is None:
+            # a new one waits half a second for its first record
+            self._producer = producer(self.settings, linger_ms=0)
+        client = self._producer
         for _ in range(count):
             number = len(self.sent)
             key = f"k{number % 7}"
