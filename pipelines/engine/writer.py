@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import TRANSACTION_TIMEOUT_MS, admin, consumer, producer
+from pipelines.kafka.client import TRANSACTION_TIMEOUT_MS, admin, await_connection, consumer, producer
 from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of
 from pipelines.model.names import progress_topic
@@ -65,6 +65,7 @@ class Writer:
             # the broker's answer decides, not a clock of the client's
             message_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
+        await_connection(self._producer, progress_topic(self._release))
         self._guard(self._producer.init_transactions, self._settings.request_timeout_s * 3)
         values = read_tail(self._settings, progress_topic(self._release))
         return Progress.model_validate_json(values[-1]) if values else None

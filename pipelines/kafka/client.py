@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,6 +88,16 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
 def producer(settings: Settings, **conf: Any) -> Producer:
     """A producer; `conf` by librdkafka's names with underscores for dots. Raises BadUsage for settings that it can't take."""
     return _made(settings, lambda: Producer(producer_config(settings, **conf), logger=_UNHEARD))
+
+
+def await_connection(client: Producer, topic: str) -> None:
+    """Waits until a new transactional producer has a connection, for a second at most.
+
+    librdkafka looks for the coordinator of its transactions at once, and without a connection again after 500 ms only.
+    What is wrong with the connection, the next call says.
+    """
+    with suppress(KafkaException):
+        client.list_topics(topic, timeout=1.0)
 
 
 def consumer(settings: Settings, **conf: Any) -> Consumer:

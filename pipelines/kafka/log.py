@@ -10,7 +10,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import consumer, drain, failure, forbidden, once_led, own, producer, unavailable
+from pipelines.kafka.client import (
+    await_connection,
+    consumer,
+    drain,
+    failure,
+    forbidden,
+    once_led,
+    own,
+    producer,
+    unavailable,
+)
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
@@ -222,6 +232,7 @@ class FencedWriter:
             linger_ms=0,
             compression_type="none",
         )
+        await_connection(client, self._topic)
         client.init_transactions(self._settings.request_timeout_s)
         return client
 
