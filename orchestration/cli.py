@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -33,18 +34,26 @@ def main() -> None:
     """The console script."""
     # whoever is ended in the middle of an operation closes it, as at Ctrl-C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command in this process. Returns its exit code; errors are told on standard error."""
     try:
-        build()()
+        build()(list(arguments), prog_name="switchyard")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SwitchyardError as error:
         print(error.told, file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except Exception as error:
         # by name: the terminal's help doesn't load a Kafka client
         if type(error).__name__ != "KafkaException":
             raise
         print(f"error: Kafka fails: {error.args[0].str() if error.args else error}", file=sys.stderr)
         print("  see `switchyard status`; the same command, later, does what is left", file=sys.stderr)
-        sys.exit(1)
+        return 1
+    return 0
 
 
 def _version(asked: bool) -> None:

@@ -43,7 +43,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "build", lambda: lambda: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(cli, "build", lambda: lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(KeyboardInterrupt):

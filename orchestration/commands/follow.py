@@ -68,7 +68,7 @@ def follow(
                 if record.number != number:
                     number = record.number
                     say(f"switch {number}: {record.release}")
-                print(_json(record) if as_json else _line(record), flush=True)
+                print(json_line(record) if as_json else _line(record), flush=True)
                 printed, last_s, done = printed + 1, now_s, record.position
         except KeyboardInterrupt:
             pass
@@ -87,7 +87,8 @@ def _line(record: LiveRecord) -> str:
     return f"{record.number}{mark} {_text(record.key)}\t{'(gone)' if value is None else value}{replay}"
 
 
-def _json(record: LiveRecord) -> str:
+def json_line(record: LiveRecord) -> str:
+    """A record as `follow --json` prints it: where it comes from, key, value, headers, when it was delivered."""
     import json
     import time
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from pipelines.model.app import App, AppendStream, Table, setting_like
 from pipelines.settings import get_settings
 
 
-def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def probe(
+    path: Path, digest: str, name: str, settings: Mapping[str, Any], session: Callable[[], SparkSession]
+) -> dict[str, Any]:
     """What a release of app `name` would be: module, inputs, result's key, schema, partitions, suite ...
 
-    The function runs on empty frames and its plan is started as a stream on an empty folder, so that what Spark can't
+    `session`: called once the code is imported and its settings are known to fit. The function runs on empty frames and its plan is started as a stream on an empty folder, so that what Spark can't
     run endlessly is refused here. Raises BadUsage for what the author must mend, Refused for a nondeterministic plan.
     """
     app, module = load(path, digest, name)
@@ -41,27 +43,24 @@ def probe(path: Path, digest: str, name: str, settings: Mapping[str, Any]) -> di
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
-    spark = build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True)
+    spark = session()
     # what a function hands to Python workers is imported there by name
     send_code(spark, path)
-    try:
-        result = run_on_nothing(spark, app, values)
-        return {
-            "app": name,
-            "module": module,
-            "settings": {**app.settings, **values},
-            "inputs": {source: spec.topic for source, spec in app.inputs.items()},
-            "table": isinstance(app.result, Table),
-            "key": list(app.result.key),
-            "partitions": app.result.partitions,
-            "schema_ddl": ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields),
-            "suite": app.suite,
-            "watermark": app.watermark,
-            "comparable": app.comparable,
-            "reset_allowed": app.reset_allowed,
-        }
-    finally:
-        spark.stop()
+    result = run_on_nothing(spark, app, values)
+    return {
+        "app": name,
+        "module": module,
+        "settings": {**app.settings, **values},
+        "inputs": {source: spec.topic for source, spec in app.inputs.items()},
+        "table": isinstance(app.result, Table),
+        "key": list(app.result.key),
+        "partitions": app.result.partitions,
+        "schema_ddl": ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields),
+        "suite": app.suite,
+        "watermark": app.watermark,
+        "comparable": app.comparable,
+        "reset_allowed": app.reset_allowed,
+    }
 
 
 def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
@@ -130,13 +129,19 @@ def _cause(error: BaseException) -> str:
 
 def main(arguments: list[str]) -> None:
     path, digest, name, settings = arguments
+
+    def session() -> SparkSession:
+        return build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True)
+
     answer: dict[str, Any]
     # an app that prints at import must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"spec": probe(Path(path), digest, name, json.loads(settings))}
+            answer = {"spec": probe(Path(path), digest, name, json.loads(settings), session)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
+        if (spark := SparkSession.getActiveSession()) is not None:
+            spark.stop()
     print(json.dumps(answer), flush=True)
     os._exit(0)
 
