@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,15 +13,16 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaException
 from hypothesis import settings as hypothesis_settings
 
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
-from pipelines.engine.jars import spark_jars
 from pipelines.settings import Settings, get_settings
 from tests.ports import port_of
 
@@ -65,6 +67,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)  # after the fixtures are torn down
 def pytest_sessionfinish(session: pytest.Session) -> None:
     _end_spark()
+    if "tests.shared.operators" in sys.modules:
+        from tests.shared.operators import end_server
+
+        end_server()
     if WORKER:  # what the others have started, still runs
         return
     left = [(process, command) for process, command in _started_by_tests() if process.alive()]
@@ -85,15 +91,23 @@ def _settings_of_this_test() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The settings of a broker that runs for the whole session."""
     settings = Settings(
         state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
     )
     embedded = EmbeddedBroker(settings)
-    embedded.start()
+    # as long as the other processes of a run on the same cores may make it take
+    embedded.start(180)
     yield settings
     embedded.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(running_broker: Settings) -> Iterator[Settings]:
+    """The settings of the session's broker. Each module finds it empty: topics, groups and files go when the module is over."""
+    yield running_broker
+    sweep(running_broker)
 
 
 @pytest.fixture
@@ -122,6 +136,22 @@ def fresh_topic(broker: Settings, request: pytest.FixtureRequest) -> Iterator[Fr
             future.result(timeout=10)
 
 
+def sweep(settings: Settings) -> None:
+    """Deletes every topic and group of a broker, and what releases have left on the disk."""
+    from pipelines.kafka.client import admin
+
+    client = admin(settings)
+    topics = [name for name in client.list_topics(timeout=30).topics if not name.startswith("__")]
+    for future in (client.delete_topics(topics) if topics else {}).values():
+        future.result(timeout=30)
+    groups = [group.group_id for group in client.list_consumer_groups().result(timeout=30).valid]
+    for future in (client.delete_consumer_groups(groups) if groups else {}).values():
+        with suppress(KafkaException):  # a member that was not closed is there until its session is over
+            future.result(timeout=30)
+    for name in ("checkpoints", "code", "evidence", "data-docs", "run"):
+        shutil.rmtree(settings.state_dir / name, ignore_errors=True)
+
+
 @pytest.fixture
 def silent() -> Iterator[str]:
     """An address where nobody listens, nor can: its port is taken."""
@@ -132,29 +162,11 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session with the Kafka and Avro jars, in UTC."""
-    from pyspark.sql import SparkSession
+    """One session as a driver has it, which drivers, diffs, checks and trials of this process share."""
+    from pipelines.engine.session import build_session
 
-    folder = tmp_path_factory.mktemp("spark")
-    # as a driver has it: workers must run the interpreter that the tests run
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("tests")
-        .config("spark.jars", ",".join(map(str, spark_jars())))
-        .config("spark.driver.memory", "1g")
-        # most of what it runs, it runs once: what the second compiler saves later, it never earns back
-        .config("spark.driver.defaultJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder / "local"))
-        .getOrCreate()
-    )
+    # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back
+    session = build_session(Settings(state_dir=tmp_path_factory.mktemp("spark")), "tests", heap_mb=1024, brief=True)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

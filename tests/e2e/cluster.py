@@ -1,4 +1,4 @@
-"""A cluster of the tests' own: broker, drivers as real processes, input that keeps coming, followers, the terminal."""
+"""A cluster with releases that live for the length of a module: input that keeps coming, followers, the terminal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from demo.ledger.reader import read
-from orchestration.launchers.local import LocalLauncher
+from orchestration.commands.follow import json_line
+from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
 from orchestration.operations import release as rel
@@ -25,6 +26,7 @@ from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.plan import Plan
 from orchestration.sources import Faults, Options, produce, source_for
+from pipelines.follow import LiveConsumer
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
@@ -33,63 +35,40 @@ from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 from tests.e2e.harness import at_rest
 from tests.ports import port_of
+from tests.shared.operators import Operators
+from tests.shared.terminal import Said, Terminal
+from tests.shared.threads import Threads, trials_in
 
 ROOT = Path(__file__).resolve().parents[2]
 # a batch of the live one is a second or so of input; the candidate reads all there is
 SMALL, LARGE = 2_000, 400_000
 DISORDER = Faults(out_of_order=0.2, late=0.02, duplicate=0.002, malformed=0.001, tombstone=0.0005)
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command said, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out + self.err
+# a driver here lives for a minute: what the second compiler saves later, it never earns back
+SHORT_LIVED = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"}
+BRISK: dict[str, Any] = {"trigger_s": 0.2, "standby_trigger_s": 0.5, "heartbeat_s": 0.2, "switch_timeout_s": 45}
 
 
 class Cluster:
-    """One broker with its registry, releases and followers. Everything that it starts ends with it."""
+    """Releases, followers and commands on the session's broker, all in this process. Everything that it starts ends with it.
 
-    def __init__(self, folder: Path, port: str = "cluster") -> None:
-        self.settings = Settings(
-            state_dir=folder / "state",
-            broker_port=port_of(port),
-            broker_heap_mb=512,
-            driver_heap_mb=512,
-            trigger_s=0.2,
-            heartbeat_s=0.5,
-            switch_timeout_s=45,
-            # a driver here lives for a minute: what the second compiler saves later, it never earns back
-            spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"},
+    `spark`: the session of drivers, comparisons and trials; None: nothing but questions, plans and refusals.
+    """
+
+    def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None) -> None:
+        self.settings = broker.model_copy(
+            update={**BRISK, "driver_heap_mb": 512, "boot_timeout_s": 300, "spark": SHORT_LIVED}
         )
         self.folder = folder
-        self.broker = EmbeddedBroker(self.settings)
-        # as long as other tests on the same cores may make it take
-        self.broker.start(180)
-        try:
-            self.registry = Registry(self.settings, actor="tester")
-        except BaseException:
-            self.broker.stop()
-            raise
-        self.spark: Callable[[], Any] | None = None
-        self._processes: list[subprocess.Popen[str]] = []
+        self.spark = spark
+        self.drivers = Threads(self.settings)
+        self.registry = Registry(self.settings, actor="tester")
+        self._operators: Operators | None = None
 
     def close(self) -> None:
-        for process in self._processes:
-            end(process)
-        drivers = [ref for r in self.state.releases.values() if (ref := _driver(r)) is not None]
-        for driver in drivers:
-            os.kill(driver.pid, signal.SIGTERM)
-        for driver in drivers:
-            driver.terminate(20)
+        if self._operators is not None:
+            self._operators.end()
+        self.drivers.end()
         self.registry.close()
-        self.broker.stop()
 
     # -- operations, in this process
 
@@ -101,16 +80,28 @@ class Cluster:
         """A context whose drivers are launched, and whose plans are made, with `changes` of the settings."""
         settings = self.settings.model_copy(update=changes)
         return Context(
-            settings=settings, registry=self.registry, launcher=LocalLauncher(settings), spark=self.spark, say=say
+            settings=settings, registry=self.registry, launcher=self.launcher(settings), spark=self.spark, say=say
         )
+
+    def launcher(self, settings: Settings) -> Launcher:
+        """What a driver with `settings` is started with."""
+        return self.drivers.with_settings(settings)
 
     def run(self, plan: Plan, **changes: Any) -> Plan:
         rel.execute(self.context(**changes), plan)
         return plan
 
     def stage(self, app: str, version: int, **options: Any) -> Release:
-        self.run(rel.plan_stage(self.context(), app, version=version, **options))
+        with self.trials():
+            self.run(rel.plan_stage(self.context(), app, version=version, **options))
         return self.state.releases[f"{app}.v{version}"]
+
+    @contextmanager
+    def trials(self) -> Iterator[None]:
+        """Apps are tried in the session of the tests while the block runs."""
+        assert self.spark is not None
+        with trials_in(self.spark()):
+            yield
 
     def start(self, name: str, *, batch: int) -> None:
         context = self.context(max_records_per_batch=batch)
@@ -180,23 +171,17 @@ class Cluster:
 
     # -- the terminal
 
-    def cli(self, *arguments: object, timeout_s: float = 240, **environment: str) -> Said:
-        """Runs `switchyard`; a traceback is never for the user."""
-        process = self.spawn(*arguments, **environment)
-        return finish(process, timeout_s)
+    def cli(self, *arguments: object, **environment: str) -> Said:
+        """Runs `switchyard` in this process."""
+        return Terminal(self.settings, self.folder, self.drivers, self.spark).run(*arguments, **environment)
 
-    def spawn(self, *arguments: object, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "orchestration.cli", *map(str, arguments)],
-            env={**self.settings.child_environment(), "COLUMNS": "200", **environment},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._processes.append(process)
-        return process
+    @property
+    def operators(self) -> Operators:
+        """Starts commands in processes of their own: for those that die, and for two at once."""
+        if self._operators is None:
+            assert self.spark is not None
+            self._operators = Operators(self.settings, self.folder, self.drivers, self.spark)
+        return self._operators
 
     def world(self) -> tuple[frozenset[str], int]:
         """What a dry run must not change: the topics, and how long the registry is."""
@@ -211,14 +196,66 @@ class Cluster:
         return {r.partition: r.offset for r in read(self.settings.bootstrap, topic)}
 
 
+class ProcessCluster(Cluster):
+    """A cluster as a user has it: a broker of its own, drivers and commands as processes."""
+
+    def __init__(self, folder: Path, port: str) -> None:
+        settings = Settings(state_dir=folder / "state", broker_port=port_of(port), broker_heap_mb=512)
+        self.broker = EmbeddedBroker(settings)
+        self.broker.start(180)
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            super().__init__(settings, folder)
+        except BaseException:
+            self.broker.stop()
+            raise
+
+    def close(self) -> None:
+        for process in self._processes:
+            end(process)
+        drivers = [ref for r in self.state.releases.values() if (ref := _driver(r)) is not None]
+        for driver in drivers:
+            os.kill(driver.pid, signal.SIGTERM)
+        for driver in drivers:
+            driver.terminate(20)
+        super().close()
+        self.broker.stop()
+
+    def launcher(self, settings: Settings) -> Launcher:
+        return LocalLauncher(settings)
+
+    @contextmanager
+    def trials(self) -> Iterator[None]:
+        yield
+
+    def cli(self, *arguments: object, **environment: str) -> Said:
+        """Runs `switchyard`; a traceback is never for the user."""
+        return finish(self.spawn(*arguments, **environment), 240)
+
+    def spawn(self, *arguments: object, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestration.cli", *map(str, arguments)],
+            env={**self.settings.child_environment(), "COLUMNS": "200", **environment},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        return process
+
+
 class Follower:
-    """`switchyard follow --json` for a group of its own, its lines appended to a log across restarts."""
+    """A consumer of an alias, with a group of its own; what `follow --json` would print goes to a log across restarts."""
 
     def __init__(self, cluster: Cluster, alias: str, group: str) -> None:
         self.cluster, self.alias, self.group = cluster, alias, group
         self.log = cluster.folder / f"{group}.jsonl"
         self.log.touch()
-        self._process: subprocess.Popen[str] | None = None
+        self._over = Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
 
     def __enter__(self) -> Follower:
         self.start()
@@ -228,15 +265,36 @@ class Follower:
         self.stop()
 
     def start(self) -> None:
-        with self.log.open("ab") as out:
-            self._process = self.cluster.spawn("follow", self.alias, "--group", self.group, "--json", stdout=out)
+        self._over.clear()
+        self._thread = threading.Thread(target=self._follow, name=f"follower {self.group}")
+        self._thread.start()
 
     def stop(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            said = finish(self._process, 30)
-            assert said.code == 0, said.text
-            self._process = None
+        """Ends it, what it has delivered committed."""
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join(60)
+            assert not self._thread.is_alive() and self._error is None, self._error
+            self._thread = None
+
+    def _follow(self) -> None:
+        try:
+            with (
+                self.log.open("a", buffering=1) as lines,
+                LiveConsumer(self.alias, group=self.group, settings=self.cluster.settings) as consumer,
+            ):
+                committed = None
+                while not self._over.is_set():
+                    record = consumer.poll(0.1)
+                    if record is not None:
+                        lines.write(json_line(record) + "\n")
+                    elif consumer.position != committed:
+                        consumer.commit()
+                        committed = consumer.position
+                consumer.commit()
+        except BaseException as error:
+            self._error = error
+            raise
 
     def lines(self) -> Iterator[dict[str, Any]]:
         with self.log.open("rb") as lines:

@@ -1,4 +1,4 @@
-"""One cluster for the tests of comparison, switch and bad input."""
+"""A cluster for each module that compares, switches and resets."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines.settings import Settings
 from tests.e2e.cluster import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
-def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster without a Spark session: for what only asks, plans and is refused."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+@pytest.fixture(scope="module")
+def cluster(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with a session for drivers, diffs and checks."""
+    cluster = Cluster(broker, tmp_path_factory.mktemp("cluster"), lambda: spark)
     yield cluster
     cluster.close()
-
-
-@pytest.fixture(scope="session")
-def cluster(bare_cluster: Cluster, spark: SparkSession) -> Cluster:
-    """The cluster, with a session for diffs and checks."""
-    bare_cluster.spark = lambda: spark
-    return bare_cluster

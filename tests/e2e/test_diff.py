@@ -23,7 +23,7 @@ from pipelines.model.registry import EvidenceRecorded
 from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, folded
 from tests.e2e.harness import committed
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 FINALS = '''
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
     before = cluster.position(name)
     cluster.until(f"{name} reads nothing", lambda: cluster.position(name) != before)
     lease = cluster.state.releases[name].lease
-    assert lease is not None
+    assert lease is not None and lease.holder.pid != os.getpid()
     os.kill(lease.holder.pid, signal.SIGKILL)
     cluster.until(f"the death of {name} goes unnoticed", lambda: is_alive(lease.holder, cluster.settings) is False)
     end = committed(cluster.settings, name).boundary.position
@@ -207,6 +207,10 @@ def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
 def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(orders: Cluster) -> None:
     one, other = "large-orders.v1", "large-orders.v2"
     orders.make_live("large-orders", 2, instead=one)
+    # a process, to be killed
+    orders.stop(other)
+    orders.drivers.processes.add(other)
+    orders.start(other, batch=LARGE)
     with Follower(orders, "large-orders", "orders") as follower, orders.producing("large-orders", 400, per_second=200):
         for _ in range(5):
             _kill_beyond(orders, other, one)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from demo.ledger.reader import read
 from pipelines.kafka.offsets import end_offsets
-from tests.e2e.cluster import LARGE, Cluster, Follower, finish, folded
+from tests.e2e.cluster import LARGE, Cluster, Follower, folded
+from tests.shared.operators import SEED, Death
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 APP, NAME = "word-count", "word-count.v1"
 
@@ -99,10 +103,12 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(
 
 
 def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: Follower) -> None:
-    process = live.spawn("reset", NAME, "--to-earliest", "--stop", "--reason", "wrong since noon", "--execute")
-    live.until("no generation was begun", lambda: live.state.releases[NAME].generation == 2, poll_s=0.02)
-    process.kill()
-    process.communicate()
+    begun = Death(entry="GenerationStarted")
+    dead = live.operators.start(
+        "reset", NAME, "--to-earliest", "--stop", "--reason", "wrong since noon", "--execute", death=begun
+    ).end()
+    assert dead.code == -signal.SIGKILL, dead.text
+    assert live.state.releases[NAME].generation == 2
     operation = next(o for o in live.state.operations.values() if o.opened.name == "reset" and o.closed is None)
     shown = live.cli("operations").out
     assert operation.id in shown and f"nobody is at it: `switchyard resume {operation.id}`" in shown
@@ -118,30 +124,25 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
     assert "wrong since noon" in log.out and operation.id in log.out
 
 
-@pytest.mark.long
-def test_an_operator_may_be_killed_at_any_stage(live: Cluster, follower: Follower) -> None:
-    expected, stages = words(live), 0
-    while True:
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.long)])
+def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, kills: int) -> None:
+    """One reset after the other, each begun by an operator who is killed at some line of it, and resumed by the next."""
+    expected, random, killed = words(live), Random(SEED), 0
+    while killed < kills:
         generation = live.state.releases[NAME].generation
-        process = live.spawn("reset", NAME, "--to-earliest", "--stop", "--execute")
-        assert process.stderr is not None
-        # each stage is said when it begins
-        killed = next((line for said, line in enumerate(process.stderr) if said == stages), None)
-        process.kill()
-        process.communicate()
+        line = random.randint(1, 500)
+        dead = live.operators.start("reset", NAME, "--to-earliest", "--stop", "--execute", death=Death(line=line)).end()
         operation = next(o for o in reversed([*live.state.operations.values()]) if o.opened.name == "reset")
-        if killed is not None and operation.closed is None:
+        if operation.closed is None:
+            assert dead.code == -signal.SIGKILL, dead.text
+            killed += 1
             resumed = live.cli("resume", operation.id)
-            assert resumed.code == 0, f"killed at {killed}: {resumed.text}"
+            assert resumed.code == 0, f"killed at line {line}: {resumed.text}"
         live.settle(NAME, "lines")
         # applied once, whatever was done twice of it
-        assert live.state.releases[NAME].generation == generation + 1, killed
-        assert of_result(live) == expected, killed
+        assert live.state.releases[NAME].generation == generation + 1, line
+        assert of_result(live) == expected, line
         comes_to(follower, expected)
-        if killed is None:
-            break
-        stages += 1
-    assert stages > 8
 
 
 def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
@@ -161,13 +162,18 @@ def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
 
 def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: Follower) -> None:
     before = len(live.state.releases[NAME].generations)
-    operators = [live.spawn("reset", NAME, "--to-earliest", "--stop", "--execute") for _ in range(2)]
-    said = [finish(each, 240) for each in operators]
-    assert sorted(each.code for each in said) in ([0, 3], [0, 0]), [each.text for each in said]
-    refused = [each for each in said if each.code == 3]
-    # one after the other is allowed: then the second has begun when the first was over
-    assert len(live.state.releases[NAME].generations) - before == 2 - len(refused)
-    assert all("is being carried out by process" in r.err or "is under way on" in r.err for r in refused)
+    # the first has begun and waits: its release is not to stop before the second is refused
+    first = live.operators.start("reset", NAME, "--to-earliest", "--stop", "--execute")
+    live.until("the first has not begun", lambda: live.state.blocking(NAME), poll_s=0.01)
+    os.kill(first.process.pid, signal.SIGSTOP)
+    try:
+        refused = live.operators.start("reset", NAME, "--to-earliest", "--stop", "--execute").end()
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
+    assert refused.code == 3 and "is being carried out by process" in refused.err, refused.text
+    done = first.end()
+    assert done.code == 0, done.text
+    assert len(live.state.releases[NAME].generations) - before == 1
     live.settle(NAME, "lines")
     expected = words(live)
     assert of_result(live) == expected
@@ -179,7 +185,6 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
     cluster.load("large-orders", 2_000, per_second=200)
     cluster.hydrate("large-orders", 1, batch=LARGE)
     cluster.make_live("large-orders", 1)
-    # of other tests' stories it may be live already, and ready since long ago
     cluster.settle("large-orders.v1", "orders")
     with Follower(cluster, "large-orders", "mails") as follower:
 

@@ -40,7 +40,7 @@ from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.reset import Target
 from tests.e2e import runbook
-from tests.e2e.cluster import LARGE, Cluster, Follower, folded
+from tests.e2e.cluster import LARGE, Follower, ProcessCluster, folded
 from tests.e2e.harness import code_without_suite
 from tests.e2e.runbook import Shown
 
@@ -61,7 +61,7 @@ POISON = "kaboom"
 class Night:
     """A cluster with `word-count` in two versions, of which the second can be killed by a word; and who is on call."""
 
-    cluster: Cluster
+    cluster: ProcessCluster
     follower: Follower
     lines: Iterator[str]
     sent: int = 0
@@ -207,7 +207,7 @@ class Night:
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Night]:
-    cluster = Cluster(tmp_path_factory.mktemp("night"), "runbook")
+    cluster = ProcessCluster(tmp_path_factory.mktemp("night"), "runbook")
     cluster.spark = lambda: spark
     try:
         yield from _night(cluster)
@@ -215,7 +215,7 @@ def night(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         cluster.close()
 
 
-def _night(cluster: Cluster) -> Iterator[Night]:
+def _night(cluster: ProcessCluster) -> Iterator[Night]:
     from pydoc_data.topics import topics
 
     lines = (line for name in sorted(topics) for line in topics[name].splitlines() if line.strip() and line.isascii())

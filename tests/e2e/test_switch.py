@@ -17,7 +17,6 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 
 from demo.ledger.check import check_log
-from orchestration.local.process import ProcessRef
 from orchestration.operations import journal
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
@@ -32,9 +31,11 @@ from pipelines.kafka.client import admin, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import Operation, SwitchAborted
-from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, Said, finish
+from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower
+from tests.shared.operators import Death
+from tests.shared.terminal import Said
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 APP, GOOD, OTHER, BAD = "stock-stats", "stock-stats.v1", "stock-stats.v3", "stock-stats.v30"
 # the story may take longer than evidence is good for by default
@@ -63,7 +64,7 @@ class Story:
         return len(self.cluster.state.chains[APP])
 
     def cli(self, *arguments: object, **environment: str) -> Said:
-        return self.cluster.cli(*arguments, timeout_s=600, **environment)
+        return self.cluster.cli(*arguments, **environment)
 
     def switch(self, *command: str) -> None:
         """A switch at the terminal; over once the follower at the tail has a record of the other result."""
@@ -74,26 +75,15 @@ class Story:
         self.tail.await_switch(number)
 
     def killed_at_the_mark(self, *command: str, **environment: str) -> Operation:
-        """An operation whose operator is killed when the mark was ordered and the live driver had not flagged it yet."""
-        release = self.cluster.state.releases[self.live]
-        assert release.lease is not None
-        driver = release.lease.holder.pid
-        process = self.cluster.spawn(*command, "--execute", **environment)
-        self.cluster.until("it has not begun", lambda: self._under_way() is not None, timeout_s=120, poll_s=0.01)
-        os.kill(driver, signal.SIGSTOP)
-        try:
-            self.cluster.until("no mark was ordered", lambda: (o := self._under_way()) and o.mark, timeout_s=60)
-            process.kill()
-            process.communicate()
-        finally:
-            os.kill(driver, signal.SIGCONT)
-        found = self._under_way()
-        assert found is not None
-        return found
-
-    def _under_way(self) -> Operation | None:
+        """An operation whose operator is killed as soon as the mark is ordered."""
+        said = self.cluster.operators.start(
+            *command, "--execute", death=Death(entry="MarkOrdered"), **environment
+        ).end()
+        assert said.code == -signal.SIGKILL, said.text
         operations = self.cluster.state.operations.values()
-        return next((o for o in operations if o.opened.alias == APP and not o.resolved), None)
+        [found] = [o for o in operations if o.opened.alias == APP and not o.resolved]
+        assert found.mark
+        return found
 
     def flagged(self, operation: Operation) -> dict[int, int]:
         """Waits for the live driver's barrier of `operation`: partition -> offset where consumers must wait."""
@@ -218,8 +208,8 @@ def test_a_plan_made_before_another_switch_is_refused_and_stops_nobody(story: St
 
 def test_of_two_operators_who_promote_at_once_one_is_told_of_the_other(story: Story) -> None:
     number = story.switches + 1
-    both = [story.cluster.spawn(*PROMOTE, "--execute") for _ in range(2)]
-    won, lost = sorted((finish(each, 600) for each in both), key=lambda said: said.code)
+    both = [story.cluster.operators.start(*PROMOTE, "--execute") for _ in range(2)]
+    won, lost = sorted((each.end() for each in both), key=lambda said: said.code)
     assert (won.code, lost.code) == (0, 3), won.text + lost.text
     told = ("is under way on stock-stats.v", "stock-stats.v3 is live already", "has changed since the plan was made")
     assert any(each in lost.err for each in told), lost.err
@@ -290,16 +280,15 @@ def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story)
 
 def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_same(story: Story) -> None:
     cluster = story.cluster
-    lease = cluster.state.releases[OTHER].lease
-    assert lease is not None
-    driver = ProcessRef.of(lease.holder.pid)
-    assert driver is not None
+    assert cluster.drivers.alive(OTHER)
     planned = story.cli("rollback", APP, "--fence")
     assert planned.code == 0 and "is dead or stuck and is fenced" in " ".join(planned.out.split()), planned.text
     story.switch("rollback", APP, "--fence")
     assert story.live == GOOD
     # it has seen that it is not wanted, and that its lease is another's
-    cluster.until("the fenced driver runs on", lambda: not driver.alive())
+    cluster.until("the fenced driver runs on", lambda: not cluster.drivers.alive(OTHER))
+    # the next test kills it
+    cluster.drivers.processes.add(OTHER)
     cluster.start(OTHER, batch=LARGE)
 
 
@@ -318,8 +307,9 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     kept = story.cli("refresh", APP)
     assert kept.code == 0, kept.text
     lease = cluster.state.releases[OTHER].lease
-    assert lease is not None
+    assert lease is not None and lease.holder.pid != os.getpid()
     os.kill(lease.holder.pid, signal.SIGKILL)
+    cluster.drivers.processes.discard(OTHER)
     before = cluster.world()
     cluster.until("its death goes unnoticed", lambda: "dead or stuck" in story.cli("rollback", APP).out)
     said = story.cli("rollback", APP)

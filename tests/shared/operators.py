@@ -1,0 +1,235 @@
+"""Operators that die: commands in processes of their own, forked from one that has imported everything, killed by SIGKILL.
+
+What they start runs on as a thread of the test; what they compare, they compare in the test's Spark.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import Refused
+from pipelines.settings import Settings
+from tests.shared.terminal import Said
+from tests.shared.threads import Threads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# of the moments at which operators die
+SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
+_ROOT = Path(__file__).resolve().parents[2]
+# where an operator can be killed: in any line of these
+_PRODUCT = tuple(str(_ROOT / package) for package in ("orchestration", "pipelines"))
+_PRELOAD = (
+    "orchestration.cli", "orchestration.operations.release", "orchestration.operations.reset", "pyspark.sql", __name__,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Death:
+    """When an operator is killed: once its operation is open, at the first visit of the `line`-th line of the product that
+    it comes to; or as soon as an entry of the kind `entry` is committed. The operator kills itself, so no moment is missed.
+    """
+
+    line: int | None = None
+    entry: str | None = None
+
+
+@dataclass
+class Operator:
+    """`switchyard` in a process of its own."""
+
+    process: Any
+    out: Path
+    err: Path
+    _launches: threading.Thread = field(repr=False)
+
+    def end(self, timeout_s: float = 240) -> Said:
+        """Waits for its end. Its code is -9 where it was killed. A traceback is never for the user."""
+        self.process.join(timeout_s)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            raise AssertionError(f"an operator has not ended within {timeout_s:g} s:\n{self.err.read_text()}")
+        self._launches.join()
+        said = Said(self.process.exitcode, self.out.read_text(), self.err.read_text())
+        assert "Traceback" not in said.text, said.text
+        return said
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self._launches.join()
+
+
+class Operators:
+    """Starts operators on one cluster. `launch`: what drivers are started with."""
+
+    def __init__(self, settings: Settings, folder: Path, launcher: Threads, spark: Callable[[], SparkSession]) -> None:
+        self._settings, self._folder, self._launcher, self._spark = settings, folder, launcher, spark
+        self._all: list[Operator] = []
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(list(_PRELOAD))
+
+    def start(self, *arguments: object, death: Death | None = None, **environment: str) -> Operator:
+        number = len(self._all)
+        out, err = (self._folder / f"operator-{number}.{name}" for name in ("out", "err"))
+        ours, theirs = self._context.Pipe()
+        java = self._spark().sparkContext._gateway.java_parameters  # type: ignore[union-attr]
+        given = {
+            **os.environ, **self._settings.environment(), "COLUMNS": "200", **environment,
+            "PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token,
+        }  # fmt: skip
+        process = self._context.Process(
+            target=_operate, args=(list(map(str, arguments)), given, self._folder, out, err, theirs, death)
+        )
+        process.start()
+        theirs.close()
+        launches = threading.Thread(target=self._serve, args=(ours,), name=f"launches of operator {number}")
+        launches.start()
+        self._all.append(found := Operator(process, out, err, launches))
+        return found
+
+    def end(self) -> None:
+        """Kills those who still run."""
+        for operator in self._all:
+            operator.kill()
+            operator.process.close()
+
+    def _serve(self, connection: Connection) -> None:
+        with connection, suppress(EOFError, OSError):
+            while True:
+                values, release, options = connection.recv()
+                try:
+                    answer: Any = self._launcher.with_settings(Settings(**values)).launch(release, **options)
+                except Refused as refusal:
+                    # a process would start, see it, and end
+                    answer = refusal.what
+                connection.send(answer)
+
+
+def end_server() -> None:
+    """Ends the process that operators are forked from, which would outlive the tests for a moment."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+
+
+# -- in the operator's process
+
+
+class _Asking:
+    """Has the test start a driver."""
+
+    def __init__(self, settings: Settings, connection: Connection) -> None:
+        self._settings, self._connection = settings, connection
+
+    def launch(self, release: str, **options: Any) -> str:
+        self._connection.send((self._settings.model_dump(), release, options))
+        return str(self._connection.recv())
+
+    def log_path(self, release: str) -> Path | None:
+        return None
+
+
+def _operate(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, out: Path, err: Path,
+    connection: Connection, death: Death | None,
+) -> None:  # fmt: skip
+    from orchestration import cli
+    from orchestration.operations import context
+    from pipelines.settings import get_settings
+
+    for number, path in ((1, out), (2, err)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    get_settings.cache_clear()
+    context.LocalLauncher = lambda settings: _Asking(settings, connection)  # type: ignore[assignment, misc]
+    context.Context.session = lambda _, records=None: _session()  # type: ignore[method-assign, assignment]
+    if death is not None:
+        _die_at(death)
+    code = cli.run(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _session() -> Any:
+    """The test's own Spark session, by another connection to its JVM."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+            gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+        )
+        SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jvm=gateway.jvm, _jconf=java.getConf()))
+    return SparkSession.builder.getOrCreate()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_at(death: Death) -> None:
+    from orchestration.operations import journal
+    from pipelines.kafka.registry import Registry
+
+    if death.entry is not None:
+        step = Registry.step
+
+        def stepped(self: Registry, *given: Any, **more: Any) -> Any:
+            known = len(self.entries)
+            state = step(self, *given, **more)
+            # of its own operation: others may write, too
+            if any(type(e).__name__ == death.entry and e.actor == self.actor for e in self.entries[known:]):
+                _die()
+            return state
+
+        Registry.step = stepped  # type: ignore[method-assign]
+    if death.line is not None:
+        begin, left, seen = journal.begin, death.line, set[tuple[str, int]]()
+
+        def traced(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal left
+            # called by librdkafka's client with an error pending, which any call made here would raise
+            if frame.f_code.co_name == "delivered":
+                return None
+            if not frame.f_code.co_filename.startswith(_PRODUCT):
+                return None
+            if event == "line" and (at := (frame.f_code.co_filename, frame.f_lineno)) not in seen:
+                seen.add(at)
+                left -= 1
+                if left <= 0:
+                    _die()
+            return traced
+
+        def begun(*given: Any, **more: Any) -> Any:
+            state = begin(*given, **more)
+            threading.settrace(traced)
+            sys.settrace(traced)
+            frame = sys._getframe(1)
+            while frame is not None:
+                frame.f_trace = traced
+                frame = frame.f_back  # type: ignore[assignment]
+            return state
+
+        journal.begin = begun

@@ -1,0 +1,70 @@
+"""The terminal without a process: a command runs here, its output is kept, its drivers are threads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestration import cli
+from orchestration.operations import context
+from pipelines.settings import Settings, get_settings
+from tests.shared.threads import Threads, trials_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """`switchyard` in a folder. `launcher`: what it starts drivers with; None: nothing may be started.
+
+    `spark`: where it compares, checks and tries apps; None: none of that may happen.
+    """
+
+    settings: Settings
+    folder: Path
+    launcher: Threads | None = None
+    spark: Callable[[], SparkSession] | None = None
+
+    def run(self, *arguments: object, **environment: str) -> Said:
+        """Runs a command as `main` does. What nobody foresaw is raised, as it would be a traceback for the user."""
+        out, err = io.StringIO(), io.StringIO()
+        with ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.chdir(self.folder)
+            for name, value in {**self.settings.environment(), "COLUMNS": "200", **environment}.items():
+                patch.setenv(name, value)
+            # a question to the user finds nobody there
+            patch.setattr("sys.stdin", io.StringIO())
+            patch.setattr(context, "LocalLauncher", self._launch_with)
+            if self.spark is not None:
+                stack.enter_context(trials_in(self.spark()))
+            get_settings.cache_clear()
+            stack.callback(get_settings.cache_clear)
+            stack.enter_context(redirect_stdout(out))
+            stack.enter_context(redirect_stderr(err))
+            code = cli.run(list(map(str, arguments)))
+        return Said(code, out.getvalue(), err.getvalue())
+
+    def _launch_with(self, settings: Settings) -> Threads:
+        assert self.launcher is not None, "a command that should not start a driver"
+        return self.launcher.with_settings(settings)

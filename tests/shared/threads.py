@@ -1,0 +1,103 @@
+"""Drivers as threads of the test's process, in its one Spark session: each starts in a second.
+
+All else is real: the broker, the registry, the drivers' code, their checkpoints. What needs a driver that can be killed or
+frozen, or one with an interpreter of its own, starts a process instead: `Threads.processes` names those releases.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestration.launchers.local import LocalLauncher
+from orchestration.operations import release as operations
+from orchestration.operations.context import Context
+from pipelines.engine.code import FrozenCode
+from pipelines.engine.driver import Driver
+from pipelines.engine.probe import probe
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Threads:
+    """A launcher whose drivers are threads, or processes for the releases in `processes`. Everything ends with `end`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._threads: list[tuple[str, threading.Thread, threading.Event]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.processes: set[str] = set()
+
+    def with_settings(self, settings: Settings) -> Threads:
+        """The same launcher, whose next drivers have other settings."""
+        found = Threads(settings)
+        found._threads, found._started, found.processes = self._threads, self._started, self.processes
+        return found
+
+    def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
+        if release in self.processes:
+            process = LocalLauncher(self._settings).spawn(release, force=force, settle=settle)
+            self._started.append(process)
+            return f"process {process.pid}"
+        stop = threading.Event()
+        driver = Driver(self._settings, release, force=force, settle=settle, signalled=stop)
+        thread = threading.Thread(target=_run, args=(driver,), name=f"driver {release}")
+        thread.start()
+        self._threads[:] = [*(each for each in self._threads if each[1].is_alive()), (release, thread, stop)]
+        return "a thread"
+
+    def log_path(self, release: str) -> Path | None:
+        return LocalLauncher(self._settings).log_path(release) if release in self.processes else None
+
+    def alive(self, release: str) -> bool:
+        """Whether a thread drives `release`."""
+        return any(name == release and thread.is_alive() for name, thread, _ in self._threads)
+
+    def end(self) -> None:
+        """Stops every driver at a boundary; kills a process that hasn't ended then."""
+        for _, _, stop in self._threads:
+            stop.set()
+        for process in self._started:
+            process.terminate()
+        for _, thread, _ in self._threads:
+            thread.join(60)
+        for process in self._started:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+
+def _run(driver: Driver) -> None:
+    """Runs a driver, and ends what the end of its process would end: one that is superseded leaves that to it."""
+    driver.run()
+    if driver._query is not None:
+        if driver._query.active:
+            driver._query._query.stop()
+        driver._member.close()
+
+
+@contextmanager
+def trials_in(spark: SparkSession) -> Iterator[None]:
+    """While the block runs, `stage` tries an app's function in `spark`, not in a JVM that is started for it."""
+    # Spark fetches a file for its workers when the next task runs, so the code must outlive the trial
+    folder = Path(mkdtemp(prefix="switchyard-trials-"))
+
+    def trial(_: Context, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        path = folder / f"{code.digest}.zip"
+        path.write_bytes(code.data)
+        return probe(path, code.digest, app, settings, lambda: spark)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "_probe", trial)
+        yield
