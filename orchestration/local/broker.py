@@ -22,6 +22,7 @@ from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.settings import Settings
 
 FORMAT_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 2.0
 # under this Kafka's own segments and index files would soon fail in the middle of a write
 START_FREE_GIB = 0.5
 # the first errors tell more than the stack traces that follow
@@ -33,7 +34,7 @@ class BrokerStatus:
     """What is known of the embedded broker; what can't be told is None."""
 
     running: bool
-    # running, and answering requests
+    # running, and it is this one that answers requests
     answering: bool
     bootstrap: str
     pid: int | None = None
@@ -83,7 +84,7 @@ class EmbeddedBroker:
     def start(self, timeout_s: float = 60.0) -> BrokerStatus:
         """Starts it unless it runs, and waits until it answers. Its data, and the topics in it, are as they were.
         Raises if there is no Java, the port is busy, the disk is full, or it dies; a broker that doesn't answer
-        in `timeout_s` is ended again.
+        in `timeout_s` is ended again. Another broker that answers on the port is never taken for this one.
         """
         with self._locked():
             running = self._process()
@@ -103,10 +104,7 @@ class EmbeddedBroker:
             process.write(self._pid_file)
             try:
                 if not self._answers_within(timeout_s, process):
-                    raise SwitchyardError(
-                        f"the broker died while starting; it said last:\n{self._last_words(log_begins)}",
-                        f"the whole log is {self._log}",
-                    )
+                    raise self._died(log_begins)
             except BaseException:
                 process.terminate(timeout_s=5.0)
                 self._pid_file.unlink(missing_ok=True)
@@ -227,24 +225,44 @@ class EmbeddedBroker:
             if not process.alive():
                 return False
             if time.monotonic() > deadline:
+                another = ": another one answers there" if self._cluster_there() is not None else ""
                 raise Unavailable(
-                    f"the broker (process {process.pid}) does not answer after {timeout_s:.0f} s",
+                    f"the broker (process {process.pid}) does not answer on port {self._settings.broker_port} "
+                    f"after {timeout_s:.0f} s{another}",
                     f"its log is {self._log}; `switchyard down` ends it",
                 )
             time.sleep(POLL_S)
         return True
 
     def _answers(self) -> bool:
+        """Whether the broker that answers is the one of this data: another may have taken the port."""
+        own = server_config.cluster_id(self._data)
+        return own is not None and own == self._cluster_there()
+
+    def _cluster_there(self) -> str | None:
+        """The id of the cluster that answers on the port; None: none does."""
         # asked by its port first: a Kafka client takes a while to give up
         if check_port(self._settings.broker_port) is None:
-            return False
+            return None
+        from confluent_kafka import KafkaException
+
         from pipelines.kafka.client import require_broker
 
         try:
-            require_broker(self._settings, timeout_s=2.0)
-        except Unavailable:
-            return False
-        return True
+            client = require_broker(self._settings, timeout_s=ANSWER_TIMEOUT_S)
+            found: str | None = client.describe_cluster(request_timeout=ANSWER_TIMEOUT_S).result().cluster_id
+        except (Unavailable, KafkaException):
+            return None
+        return found
+
+    def _died(self, log_begins: int) -> SwitchyardError:
+        """Why it ended while it was to start: first of all, that its port was taken since the look at it."""
+        busy = next(filter(None, map(check_port, server_config.ports(self._settings.broker_port))), None)
+        return SwitchyardError(
+            f"the broker died while starting{f': {busy.what}' if busy else ''}; "
+            f"it said last:\n{self._last_words(log_begins)}",
+            f"{f'{busy.fix}; ' if busy else ''}the whole log is {self._log}",
+        )
 
     def _last_words(self, log_begins: int) -> str:
         """The end of what it printed itself (Java's own errors), and of the warnings and errors in its log."""

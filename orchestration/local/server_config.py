@@ -110,6 +110,14 @@ def port(home: Path) -> int | None:
     return None
 
 
+def cluster_id(data: Path) -> str | None:
+    """The id that a broker with this data answers by: each data directory is made with its own. None without one."""
+    with contextlib.suppress(FileNotFoundError):
+        found = re.search(r"^cluster\.id=(\S+)$", (data / "meta.properties").read_text(), re.MULTILINE)
+        return found[1] if found else None
+    return None
+
+
 def jvm_options(home: Path, logs: Path, heap_mb: int) -> list[str]:
     """The options of a JVM whose memory is bounded by `heap_mb` of heap and a quarter of it outside."""
     return [

@@ -18,7 +18,7 @@ from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
 from orchestration.local.process import ProcessRef
 from orchestration.operations.context import open_context
-from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, consumer, producer, require_broker
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
@@ -157,6 +157,46 @@ def test_one_that_dies_while_starting_tells_its_last_words(own: EmbeddedBroker, 
         own.start()
     assert "77" in caught.value.what
     assert "broker.log" in caught.value.fix
+    assert not own.status().running
+
+
+@pytest.mark.broker
+def test_another_broker_that_answers_is_not_taken_for_ones_own(broker: Settings, settings: Settings) -> None:
+    settings = settings.model_copy(update={"broker_port": broker.broker_port})
+    home = settings.state_dir / "broker"
+    (home / "data").mkdir(parents=True)
+    (home / "data" / "meta.properties").write_text("node.id=1\nversion=1\ncluster.id=Own-_fMtRzKcY5ZkDPmvYg\n")
+    server_config.write(home, data=home / "data", log=home / "broker.log", port=broker.broker_port)
+    # runs, and listens nowhere
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as silent:
+        try:
+            process = ProcessRef.of(silent.pid)
+            assert process is not None
+            process.write(home / "broker.pid")
+            own = EmbeddedBroker(settings)
+            found = own.status()
+            assert found.running and not found.answering
+            with pytest.raises(Unavailable) as caught:
+                own.start(timeout_s=0.1)
+            assert f"does not answer on port {broker.broker_port}" in caught.value.what
+            assert "another one answers there" in caught.value.what
+        finally:
+            silent.kill()
+
+
+@pytest.mark.broker
+def test_one_whose_port_is_taken_while_it_starts_says_so(
+    broker: Settings, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as if the other one had come after the look at the port
+    monkeypatch.setattr("orchestration.local.broker.refuse_another_s", lambda _: None)
+    monkeypatch.setattr(EmbeddedBroker, "_check_machine", lambda _: None)
+    own = EmbeddedBroker(settings.model_copy(update={"broker_port": broker.broker_port}))
+    with pytest.raises(SwitchyardError, match="died while starting") as caught:
+        own.start()
+    assert f"port {broker.broker_port} is busy: process {EmbeddedBroker(broker).status().pid} " in caught.value.what
+    assert "Address already in use" in caught.value.what
+    assert "SWITCHYARD_BROKER_PORT" in caught.value.fix and "broker.log" in caught.value.fix
     assert not own.status().running
 
 
