@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -10,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -149,10 +151,44 @@ def _ivy_jar() -> Path:
     return sorted(pyspark_jars().glob("ivy-*.jar"))[-1]
 
 
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Lets other set-ups that write to `folder` wait meanwhile: checkouts may share it, and be set up at once.
+    Raises SwitchyardError where it can't be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # no child inherits it: the end of this process, however it comes, lets the next one go on
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise SwitchyardError(
+            f"the folder of the jars can't be written, {folder}: {error.strerror}",
+            "choose another: SWITCHYARD_JARS_DIR=<folder>",
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another set-up that writes to {folder}", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def up_to_date(made: Path, *sources: Path) -> bool:
+    """Whether `made` is there, and no source is newer: as make sees it."""
+    if not made.is_file():
+        return False
+    time_ns = made.stat().st_mtime_ns
+    return all(source.stat().st_mtime_ns <= time_ns for source in sources if source.exists())
+
+
 def main() -> None:
     """Fetches what is missing; says in one line what it did."""
     try:
-        fetched = ensure()
+        with one_at_a_time(jars_dir()):
+            fetched = ensure()
     except SwitchyardError as error:
         print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)

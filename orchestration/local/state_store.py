@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from orchestration.local.jars import pyspark_jars, run_java
-from pipelines.engine.jars import STATE_STORE_SOURCE, state_store_jar
+from orchestration.local.jars import one_at_a_time, pyspark_jars, run_java, up_to_date
+from pipelines.engine.jars import STATE_STORE_SOURCE, jars_dir, state_store_jar
 from pipelines.errors import SwitchyardError
 
 COMPILE_TIMEOUT_S = 300
@@ -30,12 +30,13 @@ def compile_to(jar: Path, source: Path = STATE_STORE_SOURCE) -> None:
 
 
 def main() -> None:
-    """Compiles what isn't compiled; says in one line what it did."""
+    """Compiles what isn't compiled, or is older than the jars; says in one line what it did."""
     jar = state_store_jar()
-    there = jar.is_file()
     try:
-        if not there:
-            compile_to(jar)
+        with one_at_a_time(jars_dir()):
+            there = up_to_date(jar, jars_dir() / "spark")
+            if not there:
+                compile_to(jar)
     except SwitchyardError as error:
         print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)

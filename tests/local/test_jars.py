@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -73,6 +76,44 @@ def test_a_failing_fetch_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SwitchyardError, match="no route") as caught:
         jars.ensure(tmp_path / "jars", [jar("a", b"aa")])
     assert "check the network" in caught.value.fix
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from orchestration.local.jars import one_at_a_time
+with one_at_a_time(Path(sys.argv[1])):
+    print("has it", flush=True)
+    sys.stdin.read()
+"""
+WAITS = HOLDS.replace("    sys.stdin.read()", "")
+
+
+def test_set_ups_that_share_a_folder_take_turns(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "has it\n"
+        with subprocess.Popen([sys.executable, "-c", WAITS, str(folder)], stdout=subprocess.PIPE, text=True) as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == f"waiting for another set-up that writes to {folder}\n"
+            # however the first one ends
+            first.kill()
+            assert second.stdout.readline() == "has it\n"
+            assert second.wait() == 0
+
+
+def test_what_is_older_than_what_it_is_made_of_is_out_of_date(tmp_path: Path) -> None:
+    made, one, other = (tmp_path / name for name in ("made", "one", "other"))
+    assert not jars.up_to_date(made, one)
+    for path, time_s in ((made, 200), (one, 100), (other, 200)):
+        path.touch()
+        os.utime(path, (time_s, time_s))
+    assert jars.up_to_date(made, one, other, tmp_path / "not there")
+    os.utime(other, (201, 201))
+    assert not jars.up_to_date(made, one, other)
 
 
 def test_the_ivy_file_asks_for_each_jar_alone() -> None:
