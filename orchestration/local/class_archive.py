@@ -2,34 +2,40 @@
 
 Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes it loaded. Made by a real driver on a
 broker of its own, so that what is in it is what drivers need. A driver without it works as well, and starts slower.
+
+All of that happens in the folder `class-archive` beside the archive. A failed attempt leaves its logs there, until the
+next attempt.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import time
-from contextlib import ExitStack
+import traceback
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from orchestration.launchers.local import LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.local.preflight import check_port
-from orchestration.local.server_config import ports
+from orchestration.local.jars import one_at_a_time, pyspark_jars, up_to_date
+from orchestration.local.ports import claim
+from orchestration.local.running import end_all
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
 from orchestration.sources import Options, produce, source_for
-from pipelines.engine.jars import class_archive
+from pipelines.engine.jars import class_archive, jars_dir, state_store_jar
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
 APP, RELEASE, RECORDS = "stock-stats", "stock-stats.v1", 2_000
-# beside the broker of `switchyard up`, which may be running; so many ports above it, as another set-up may run, too
-_PORTS_ABOVE = range(40, 60, 2)
+# what is kept of a failed attempt: what broker and driver said, and where the driver's JVM would leave its dying words
+_KEPT = ("logs", "run")
 _BOOT_TIMEOUT_S = 180.0
 _DUMP_TIMEOUT_S = 120.0
 # each class is loaded once: what the optimising compiler makes of it is not in the archive
@@ -76,34 +82,65 @@ class _Dumping(LocalLauncher):
         return True
 
 
+def work_folder(path: Path) -> Path:
+    """Where the archive that goes to `path` is made, and what a failed attempt leaves."""
+    return path.parent / "class-archive"
+
+
 def build(path: Path) -> None:
-    """Writes the archive to `path`, whole or not at all. Raises SwitchyardError where it could not be made."""
-    with tempfile.TemporaryDirectory(prefix=".archive-", dir=path.parent) as work:
-        dumped = Path(work) / path.name
+    """Writes the archive to `path`, whole or not at all. Raises SwitchyardError where it could not be made, and whatever
+    else fails; the logs of that stay in `work_folder(path)`.
+    """
+    work = work_folder(path)
+    # kept while the broker lives: another set-up on this machine takes other ports
+    with claim() as own:
         settings = Settings(
             bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
-            state_dir=Path(work) / "state", broker_port=_free_port(), broker_heap_mb=512, driver_heap_mb=512,
+            state_dir=work, broker_port=own.port, broker_heap_mb=512, driver_heap_mb=512,
             # the JVM writes the archive at its end
             jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip
-        broker, launcher = EmbeddedBroker(settings), _Dumping(settings, dumped)
-        # the last first; a driver that can't be ended keeps nobody from stopping the broker
-        with ExitStack() as ends:
-            ends.callback(broker.stop)
-            ends.callback(launcher.kill)
-            broker.start(_BOOT_TIMEOUT_S)
-            _work(settings, launcher)
-            launcher.await_end()
-        if not dumped.is_file():
-            raise SwitchyardError("Java wrote no class archive")
-        os.replace(dumped, path)
+        broker = EmbeddedBroker(settings)
+        _clear(broker, work)
+        try:
+            _dump(settings, broker, work / path.name)
+            os.replace(work / path.name, path)
+        except BaseException:
+            _keep_logs(work)
+            raise
+    shutil.rmtree(work, ignore_errors=True)
 
 
-def _free_port() -> int:
-    """One that a broker can have, and its controller the next; the setting's own where there is none."""
-    own = Settings().broker_port
-    above = (own + more for more in _PORTS_ABOVE)
-    return next((port for port in above if port < 65535 and not any(map(check_port, ports(port)))), own)
+def _clear(broker: EmbeddedBroker, work: Path) -> None:
+    """Makes the folder anew. What a set-up that was killed has left running there ends first."""
+    end_all([work])
+    broker.stop()
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "logs").mkdir(parents=True)
+
+
+def _keep_logs(work: Path) -> None:
+    """Leaves what the attempt said, and where it failed. What can't be written or deleted hides no error."""
+    with suppress(OSError):
+        (work / "logs" / "set-up.log").write_text(traceback.format_exc())
+    for path in work.iterdir():
+        if path.is_dir() and path.name not in _KEPT:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
+    launcher = _Dumping(settings, dumped)
+    # the last first; a driver that can't be ended keeps nobody from stopping the broker
+    with ExitStack() as ends:
+        ends.callback(broker.stop)
+        ends.callback(launcher.kill)
+        broker.start(_BOOT_TIMEOUT_S)
+        _work(settings, launcher)
+        launcher.await_end()
+    if not dumped.is_file():
+        raise SwitchyardError("Java wrote no class archive")
 
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:
@@ -122,19 +159,25 @@ def _work(settings: Settings, launcher: LocalLauncher) -> None:
 
 
 def main() -> None:
-    """Makes the archive. That it could not be made is said, and stops nothing."""
+    """Makes the archive unless it is there, of these jars. Exit code 1, with the reason, where it could not be made."""
+    path = class_archive()
     try:
-        path = class_archive()
-        path.unlink(missing_ok=True)
-        build(path)
+        with one_at_a_time(jars_dir()):
+            there = up_to_date(path, state_store_jar(), pyspark_jars())
+            if not there:
+                path.unlink(missing_ok=True)
+                build(path)
         size_mib = path.stat().st_size >> 20
     # whatever it was: all that is lost is time at each start of a driver
     except Exception as error:
         reason = str(error) if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
-        print(f"no class archive, drivers will start slower: {reason}")
-        print("  to try again: python -m orchestration.local.class_archive")
-    else:
-        print(f"class archive written, {size_mib} MiB: {path}")
+        print(f"no class archive, drivers will start slower: {reason}", file=sys.stderr)
+        logs = work_folder(path) / "logs"
+        if logs.is_dir():
+            print(f"  its logs: {logs}", file=sys.stderr)
+        print("  the next `make setup` tries again; with ARCHIVE=0 it goes on without", file=sys.stderr)
+        sys.exit(1)
+    print(f"class archive {'already written' if there else 'written'}, {size_mib} MiB: {path}")
 
 
 if __name__ == "__main__":

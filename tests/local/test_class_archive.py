@@ -1,9 +1,9 @@
-"""The archive of Spark's classes saves time, and nothing depends on it: its failure is said, and stops no set-up."""
+"""The archive of Spark's classes saves time, and nothing depends on it: its failure is said, and leaves its logs."""
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 import pipelines.engine.jars
 from orchestration.local import class_archive
-from orchestration.local.preflight import Problem
+from orchestration.local.ports import claim
+from orchestration.local.server_config import ports
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
 
@@ -26,36 +27,25 @@ FAILURES = [
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the archive goes; an old one is there."""
+    """Where the archive goes; one of an earlier pyspark is there."""
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
     path = pipelines.engine.jars.class_archive()
     path.write_bytes(b"old")
+    os.utime(path, (0, 0))
     return path
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-def test_whatever_fails_is_said_and_stops_nothing(
-    archive: Path, failure: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def build(_: Path) -> None:
-        raise failure
-
-    monkeypatch.setattr(class_archive, "build", build)
-    class_archive.main()
-    said = capsys.readouterr().out
-    assert "no class archive, drivers will start slower: " in said
-    assert str(failure.args[0]) in said or type(failure).__name__ in said
-    assert not archive.exists(), "one that is out of date must not stay"
-
-
 class Fakes:
-    """A broker and a driver that are none; `did`: what was asked of them, `fails`: by what their end is spoilt."""
+    """A broker and a driver that are none; `did`: what was asked of them, `fails`: by what the driver's work is spoilt,
+    `unending`: by what its end is.
+    """
 
     def __init__(self) -> None:
         self.did: list[str] = []
         self.settings: Settings | None = None
         self.dumped: Path | None = None
         self.fails: Exception | None = None
+        self.unending: Exception | None = None
 
     def broker(self, settings: Settings) -> Fakes:
         self.settings = settings
@@ -66,10 +56,24 @@ class Fakes:
         return self
 
     def start(self, timeout_s: float) -> None:
+        assert self.settings is not None
         self.did.append("started")
+        for name in ("logs/broker.log", "broker/data/meta.properties"):
+            path = self.settings.state_dir / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("said by the broker")
+        port = self.settings.broker_port
+        with pytest.raises(SwitchyardError, match="no 2 ports in a row are free"):
+            claim(2, range(port, ports(port)[-1] + 1))
 
     def stop(self) -> None:
         self.did.append("stopped")
+
+    def work(self, settings: Settings, launcher: object) -> None:
+        assert self.dumped is not None
+        self.dumped.write_bytes(b"half")
+        if self.fails is not None:
+            raise self.fails
 
     def await_end(self) -> None:
         assert self.dumped is not None
@@ -77,8 +81,8 @@ class Fakes:
 
     def kill(self) -> None:
         self.did.append("killed")
-        if self.fails is not None:
-            raise self.fails
+        if self.unending is not None:
+            raise self.unending
 
 
 @pytest.fixture
@@ -86,8 +90,32 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     made = Fakes()
     monkeypatch.setattr(class_archive, "EmbeddedBroker", made.broker)
     monkeypatch.setattr(class_archive, "_Dumping", made.dumping)
-    monkeypatch.setattr(class_archive, "_work", lambda *_: None)
+    monkeypatch.setattr(class_archive, "_work", made.work)
     return made
+
+
+def fail() -> None:
+    with pytest.raises(SystemExit) as caught:
+        class_archive.main()
+    assert caught.value.code == 1
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_whatever_fails_is_said_and_leaves_its_logs(
+    archive: Path, fakes: Fakes, failure: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fakes.fails = failure
+    fail()
+    said = capsys.readouterr().err
+    logs = archive.parent / "class-archive" / "logs"
+    assert "no class archive, drivers will start slower: " in said
+    assert str(failure.args[0]) in said or type(failure).__name__ in said
+    assert f"its logs: {logs}\n" in said
+    assert (logs / "broker.log").read_text() == "said by the broker"
+    assert "raise self.fails" in (logs / "set-up.log").read_text()
+    assert not archive.exists(), "one that is out of date must not stay"
+    assert [path.name for path in logs.parent.iterdir()] == ["logs"], "nothing else of it is worth its room"
+    assert fakes.did == ["stopped", "started", "killed", "stopped"]
 
 
 def test_a_new_archive_takes_the_place_of_the_old_one(
@@ -95,36 +123,45 @@ def test_a_new_archive_takes_the_place_of_the_old_one(
 ) -> None:
     class_archive.main()
     assert archive.read_bytes() == b"new"
-    assert fakes.did == ["started", "killed", "stopped"]
+    assert fakes.did == ["stopped", "started", "killed", "stopped"]
     assert "class archive written" in capsys.readouterr().out
-    assert [path.name for path in archive.parent.iterdir()] == [archive.name]
+    assert {path.name for path in archive.parent.iterdir()} == {archive.name, ".lock"}
+
+
+def test_the_logs_of_a_failure_stay_until_the_next_attempt(archive: Path, fakes: Fakes) -> None:
+    fakes.fails = FAILURES[0]
+    fail()
+    logs = archive.parent / "class-archive" / "logs"
+    (logs / "of-the-first").touch()
+    fail()
+    assert sorted(path.name for path in logs.iterdir()) == ["broker.log", "set-up.log"]
+    fakes.fails = None
+    class_archive.main()
+    assert archive.exists() and not logs.parent.exists()
+
+
+def test_one_that_another_set_up_has_written_meanwhile_is_taken(
+    archive: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.utime(archive)
+    class_archive.main()
+    assert (archive.read_bytes(), fakes.did) == (b"old", [])
+    assert "class archive already written" in capsys.readouterr().out
 
 
 def test_the_broker_is_stopped_though_the_driver_can_not_be_ended(archive: Path, fakes: Fakes) -> None:
-    fakes.fails = subprocess.TimeoutExpired("driver", 10)
-    class_archive.main()
-    assert fakes.did == ["started", "killed", "stopped"]
+    fakes.unending = subprocess.TimeoutExpired("driver", 10)
+    fail()
+    assert fakes.did == ["stopped", "started", "killed", "stopped"]
 
 
-@pytest.mark.parametrize(
-    ("port", "busy", "expected"),
-    [
-        (None, [], 19132),
-        ("20000", [], 20040),
-        # another set-up's broker, and its controller; somebody else's where a controller would be
-        ("20000", [20040, 20041, 20043], 20044),
-        ("20000", range(20040, 20060), 20000),
-        ("65500", [], 65500),
-    ],
-)
-def test_its_broker_has_a_port_that_is_free_beside_the_settings(
-    archive: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch, port: str | None, busy: Sequence[int], expected: int
+def test_a_folder_that_can_not_be_written_is_said(
+    archive: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if port is not None:
-        monkeypatch.setenv("SWITCHYARD_BROKER_PORT", port)
-    monkeypatch.setattr(class_archive, "check_port", lambda port: Problem("busy", "") if port in busy else None)
-    class_archive.main()
-    assert fakes.settings is not None and fakes.settings.broker_port == expected
+    monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(archive))
+    fail()
+    assert f"the folder of the jars can't be written, {archive}" in capsys.readouterr().err
+    assert fakes.did == []
 
 
 def test_the_installation_has_its_archive() -> None:
