@@ -18,8 +18,15 @@ JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin
 STAMPS := .venv/.stamps
 CHECK := orchestration/local/preflight.py
-# by what is compiled, and against what: several checkouts may share the jars
-KEY := $(firstword $(shell cat pipelines/engine/ReusingRocksDBStateStoreProvider.scala requirements.lock | cksum))
+# what is made of them has a name by the source and pyspark's version, as pipelines/engine/jars.py gives it: several
+# checkouts may share the jars, and a lock file that changes otherwise makes nothing anew
+KEY := $(shell { cat pipelines/engine/ReusingRocksDBStateStoreProvider.scala; \
+  sed -n 's/^pyspark==\([^ ;]*\).*/\1/p' requirements.lock | tr -d '\n'; } | sha256sum | cut -c 1-12)
+STATE_STORE := $(JARS)/compiled/state-store-$(KEY).jar
+CLASSES := $(JARS)/spark-classes-$(KEY).jsa
+PYSPARK := .venv/lib/python3.11/site-packages/pyspark/jars
+# without the archive of Spark's classes, which takes a minute to make, drivers start slower: `make setup ARCHIVE=0`
+ARCHIVE ?= 1
 
 export GX_ANALYTICS_ENABLED := false
 export DAGSTER_DISABLE_TELEMETRY := yes
@@ -51,7 +58,7 @@ ui: setup ## Dagster's UI on port UI_PORT (3000)
 
 ##@ Set-up, each step only when its input changed
 .PHONY: preflight
-setup: $(STAMPS)/project $(JARS)/.verified $(JARS)/.archived-$(KEY) ## the virtual environment, the packages and the jars
+setup: $(STAMPS)/project $(JARS)/.verified $(STATE_STORE) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES)) ## the virtual environment, the packages and the jars
 
 # on every run: without these two nothing works, and the error would be someone else's
 preflight:
@@ -84,15 +91,21 @@ $(JARS)/.verified: orchestration/local/jars.toml | $(STAMPS)/project
 	@$(BIN)/python -m orchestration.local.jars
 	@touch $@
 
-$(JARS)/.compiled-$(KEY): $(JARS)/.verified $(STAMPS)/packages
-	@$(BIN)/python -m orchestration.local.state_store
-	@touch $@
+# both folders are made anew when what is in them changes: their own times tell, not those of the stamps, which every
+# change of a list moves. The recipe does nothing, and has make look at the time again
+$(JARS)/spark: $(JARS)/.verified
+	@:
+$(PYSPARK): $(STAMPS)/packages
+	@:
 
-# what is in it depends on the jars, Spark's own among them, and on where they are
-$(JARS)/.archived-$(KEY): $(JARS)/.compiled-$(KEY)
+$(STATE_STORE): $(JARS)/spark | $(STAMPS)/project
+	@$(BIN)/python -m orchestration.local.state_store
+
+# Java takes it only with the very jars that it was made with. Nothing needs it: a set-up that can't make it ends well,
+# and the next one tries again, as it isn't there
+$(CLASSES): $(STATE_STORE) $(PYSPARK)
 	@echo "letting a driver run once, so that all later ones start in two thirds of its time (about a minute)"
-	@$(BIN)/python -m orchestration.local.class_archive
-	@touch $@
+	@$(BIN)/python -m orchestration.local.class_archive || true
 
 ##@ To work on it
 .PHONY: lint typecheck test-fast test-ui test-long runbook bench lock clean distclean

@@ -52,5 +52,5 @@ def spark_jars() -> list[Path]:
 
 
 def _digest() -> str:
-    """What goes by it may lie beside that of another checkout, and of another pyspark."""
+    """What goes by it may lie beside that of another checkout, and of another pyspark. The Makefile has it, too (KEY)."""
     return hashlib.sha256(STATE_STORE_SOURCE.read_bytes() + version("pyspark").encode()).hexdigest()[:12]

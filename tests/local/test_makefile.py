@@ -1,0 +1,143 @@
+"""`make setup` does each step when its input has changed, and only then. What the steps do is not done here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipelines.engine.jars import class_archive, state_store_jar
+
+ROOT = Path(__file__).resolve().parents[2]
+READ = ("Makefile", "requirements.lock", "requirements-uv.lock", "pyproject.toml", "orchestration/local/jars.toml",
+        "pipelines/engine/ReusingRocksDBStateStoreProvider.scala")  # fmt: skip
+# stands for every program of the virtual environment, and for the Python that makes it: notes what was asked for, and
+# leaves what the step would leave
+PROGRAM = """#!/bin/sh
+case "$*" in
+  "-m orchestration.local.jars")
+    echo jars >> did
+    cmp -s orchestration/local/jars.toml fetched || { rm -rf $JARS/spark; mkdir -p $JARS/spark; cp orchestration/local/jars.toml fetched; } ;;
+  "-m orchestration.local.state_store") echo "state store" >> did; mkdir -p $JARS/compiled; touch $STATE_STORE ;;
+  "-m orchestration.local.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
+  "pip sync"*)
+    echo packages >> did
+    grep -A 1 ^pyspark== requirements.lock | cmp -s - installed \\
+      || { rm -rf $PYSPARK; mkdir -p $PYSPARK; grep -A 1 ^pyspark== requirements.lock > installed; } ;;
+  "-m venv .venv") mkdir -p .venv/bin; cp program .venv/bin/python; cp program .venv/bin/uv ;;
+esac
+"""
+
+
+class Checkout:
+    """What make reads of the project, with programs that do nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in READ:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+        (folder / "program").write_text(PROGRAM)
+        (folder / "program").chmod(0o755)
+
+    def setup(self, *more: str) -> list[str]:
+        """The steps that `make setup` takes. What changes after it, is newer by some time."""
+        did = self.folder / "did"
+        did.unlink(missing_ok=True)
+        self.make("setup", "PYTHON=./program", "--eval", "export JARS STATE_STORE CLASSES PYSPARK", *more)
+        for path in (self.folder, *self.folder.rglob("*")):
+            found = path.stat()
+            os.utime(path, (found.st_atime - 10, found.st_mtime - 10))
+        return did.read_text().splitlines() if did.exists() else []
+
+    def make(self, *arguments: str) -> str:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SWITCHYARD_", "MAKE"))
+        }
+        done = subprocess.run(
+            ["make", *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def change(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = re.sub(old, new, path.read_text(), count=1, flags=re.MULTILINE)
+        assert text != path.read_text()
+        path.write_text(text)
+
+    def made(self) -> list[str]:
+        return self.make("--eval", "made: ; @echo $(STATE_STORE) $(CLASSES)", "made").split()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    """A checkout that is set up."""
+    made = Checkout(tmp_path)
+    assert made.setup() == ["packages", "jars", "state store", "archive"]
+    return made
+
+
+def test_a_second_set_up_does_nothing(checkout: Checkout) -> None:
+    assert checkout.setup() == []
+
+
+def test_make_and_python_call_what_is_made_by_the_same_names(checkout: Checkout) -> None:
+    jars = checkout.folder / ".switchyard" / "jars"
+    names = [str(path.relative_to(jars)) for path in (checkout.folder / name for name in checkout.made())]
+    assert names == [f"compiled/{state_store_jar().name}", class_archive().name]
+
+
+def test_a_lock_file_that_changes_beside_pyspark_makes_neither_anew(checkout: Checkout) -> None:
+    checkout.change("requirements.lock", r"^typer==\S+", "typer==99.0")
+    assert checkout.setup() == ["packages"]
+    assert checkout.setup() == []
+
+
+def test_another_pyspark_makes_both_anew(checkout: Checkout) -> None:
+    before = checkout.made()
+    checkout.change("requirements.lock", r"^pyspark==\S+", "pyspark==4.0.99")
+    assert checkout.setup() == ["packages", "state store", "archive"]
+    assert not set(before) & set(checkout.made())
+    assert checkout.setup() == []
+
+
+def test_the_same_pyspark_installed_anew_makes_the_archive_anew(checkout: Checkout) -> None:
+    shutil.rmtree(checkout.folder / ".venv")
+    (checkout.folder / "installed").unlink()
+    assert checkout.setup() == ["packages", "archive"]
+    assert checkout.setup() == []
+
+
+def test_other_jars_make_both_anew(checkout: Checkout) -> None:
+    checkout.change("orchestration/local/jars.toml", "spark-avro_2.13:4.0.2", "spark-avro_2.13:4.0.3")
+    assert checkout.setup() == ["jars", "state store", "archive"]
+    assert checkout.setup() == []
+
+
+def test_a_list_of_jars_that_is_only_newer_has_them_verified(checkout: Checkout) -> None:
+    (checkout.folder / "orchestration/local/jars.toml").touch()
+    assert checkout.setup() == ["jars"]
+    assert checkout.setup() == []
+
+
+def test_another_source_makes_both_anew(checkout: Checkout) -> None:
+    checkout.change("pipelines/engine/ReusingRocksDBStateStoreProvider.scala", r"\Z", "// changed\n")
+    assert checkout.setup() == ["state store", "archive"]
+    assert checkout.setup() == []
+
+
+def test_a_set_up_without_the_archive_ends_well_and_the_next_one_tries_again(checkout: Checkout) -> None:
+    spoilt = checkout.folder / "spoilt"
+    spoilt.touch()
+    (checkout.folder / checkout.made()[1]).unlink()
+    assert checkout.setup() == ["archive"]
+    assert checkout.setup() == ["archive"]
+    assert checkout.setup("ARCHIVE=0") == []
+    spoilt.unlink()
+    assert checkout.setup() == ["archive"]
+    assert checkout.setup() == []
