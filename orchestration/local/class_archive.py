@@ -34,8 +34,9 @@ from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
 APP, RELEASE, RECORDS = "stock-stats", "stock-stats.v1", 2_000
-# what is kept of a failed attempt: what broker and driver said, and where the driver's JVM would leave its dying words
-_KEPT = ("logs", "run")
+# what is kept of a failed attempt: what broker and driver said, how the broker was configured, and where the driver's JVM
+# would leave its dying words
+_KEPT = ("broker", "logs", "run")
 _BOOT_TIMEOUT_S = 180.0
 _DUMP_TIMEOUT_S = 120.0
 # each class is loaded once: what the optimising compiler makes of it is not in the archive
@@ -123,11 +124,11 @@ def _keep_logs(work: Path) -> None:
     """Leaves what the attempt said, and where it failed. What can't be written or deleted hides no error."""
     with suppress(OSError):
         (work / "logs" / "set-up.log").write_text(traceback.format_exc())
-    for path in work.iterdir():
-        if path.is_dir() and path.name not in _KEPT:
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.is_file():
+    for path in (*work.iterdir(), *work.glob("broker/data*")):
+        if path.is_file():
             path.unlink(missing_ok=True)
+        elif path.name not in _KEPT:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:

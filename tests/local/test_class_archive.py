@@ -58,7 +58,7 @@ class Fakes:
     def start(self, timeout_s: float) -> None:
         assert self.settings is not None
         self.did.append("started")
-        for name in ("logs/broker.log", "broker/data/meta.properties"):
+        for name in ("logs/broker.log", "broker/server.properties", "broker/data/meta.properties", "spark/jar"):
             path = self.settings.state_dir / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("said by the broker")
@@ -114,7 +114,8 @@ def test_whatever_fails_is_said_and_leaves_its_logs(
     assert (logs / "broker.log").read_text() == "said by the broker"
     assert "raise self.fails" in (logs / "set-up.log").read_text()
     assert not archive.exists(), "one that is out of date must not stay"
-    assert [path.name for path in logs.parent.iterdir()] == ["logs"], "nothing else of it is worth its room"
+    left = {str(path.relative_to(logs.parent)) for path in logs.parent.rglob("*") if path.is_file()}
+    assert left == {"logs/broker.log", "logs/set-up.log", "broker/server.properties"}, "the rest is not worth its room"
     assert fakes.did == ["stopped", "started", "killed", "stopped"]
 
 
