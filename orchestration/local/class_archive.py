@@ -172,7 +172,8 @@ def main() -> None:
     # whatever it was: all that is lost is time at each start of a driver
     except Exception as error:
         reason = str(error) if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
-        print(f"no class archive, drivers will start slower: {reason}", file=sys.stderr)
+        told = reason.replace("\n", "\n  ")
+        print(f"no class archive, drivers will start slower: {told}", file=sys.stderr)
         logs = work_folder(path) / "logs"
         if logs.is_dir():
             print(f"  its logs: {logs}", file=sys.stderr)
