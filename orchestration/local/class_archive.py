@@ -124,11 +124,12 @@ def _keep_logs(work: Path) -> None:
     """Leaves what the attempt said, and where it failed. What can't be written or deleted hides no error."""
     with suppress(OSError):
         (work / "logs" / "set-up.log").write_text(traceback.format_exc())
-    for path in (*work.iterdir(), *work.glob("broker/data*")):
-        if path.is_file():
-            path.unlink(missing_ok=True)
-        elif path.name not in _KEPT:
-            shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        for path in (*work.iterdir(), *work.glob("broker/data*")):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+            elif path.name not in _KEPT:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
