@@ -44,16 +44,18 @@ configs = {
     }
     for job in repository.get_all_jobs() if not job.name.startswith("__")
 }
-configs["live"] = {
-    name: field.default_value if field.default_provided else None
-    for name, field in repository.assets_defs_by_key[next(k for k in graph.get_all_asset_keys() if k.path[0] == "live")]
-    .op.config_schema.config_type.fields.items()
+configs |= {
+    "/".join(key.path): {
+        name: field.default_value if field.default_provided else None
+        for name, field in getattr(asset.op.config_schema.config_type, "fields", {}).items()
+    }
+    for key, asset in repository.assets_defs_by_key.items() if asset.is_executable
 }
 print(json.dumps({
     "assets": assets,
     "checks": {f"{'/'.join(k.asset_key.path)}:{k.name}": getattr(graph.get(k).partitions_def, "name", None)
                for k in graph.asset_check_keys},
-    "jobs": configs,
+    "configs": configs,
     "schedules": {s.name: s.default_status.value for s in repository.schedule_defs},
     "sensors": {s.name: s.default_status.value for s in repository.sensor_defs},
     "modules": [name for name in ("great_expectations", "pandas.core") if name in sys.modules],
@@ -106,24 +108,36 @@ def test_each_suite_is_a_check_partitioned_by_release(loaded: Any) -> None:
     }
 
 
-def test_jobs(loaded: Any) -> None:
-    assert set(loaded["jobs"]) == {
-        "reprocess", "promote", "rollback", "start", "stop", "retire", "reset", "undo", "bisect", "watch",
-        "quality_checks", "refresh", "janitor", "live",
-    }  # fmt: skip
+# what acts as soon as it is launched, and why that is safe
+ACTS_AT_ONCE = {
+    "bisect": "reads, and tries batches on a copy of the state",
+    "quality_checks": "only checks, and records the verdicts",
+    "refresh": "only brings diffs up to date",
+    "janitor": "ends only what is past its time",
+    "watch": "goes back only if a release that has just gone live fails",
+    **{f"results/{app}": "stages and starts beside the live release, which consumers keep" for app in APPS},
+}
+SHOWS_THE_PLAN = {
+    "reprocess", "promote", "rollback", "start", "stop", "retire", "reset", "undo", *(f"live/{app}" for app in APPS),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("job", ["reprocess", "promote", "rollback", "start", "stop", "retire", "live"])
-def test_nothing_is_changed_by_default(loaded: Any, job: str) -> None:
-    assert loaded["jobs"][job]["execute"] is False
+def test_every_job_and_asset_is_known(loaded: Any) -> None:
+    assert set(loaded["configs"]) == SHOWS_THE_PLAN | set(ACTS_AT_ONCE)
+
+
+def test_nothing_is_changed_by_default(loaded: Any) -> None:
+    """Whatever has the option `execute`; what lacks it is listed above, with the reason."""
+    defaults = {name: config["execute"] for name, config in loaded["configs"].items() if "execute" in config}
+    assert defaults == dict.fromkeys(SHOWS_THE_PLAN, False)
 
 
 def test_other_defaults_are_the_safe_ones(loaded: Any) -> None:
-    jobs = loaded["jobs"]
+    jobs = loaded["configs"]
     assert jobs["reprocess"]["auto_promote"] is False
     assert jobs["start"]["force"] is False
     assert jobs["retire"]["after_s"] == 24 * 3600
-    assert jobs["promote"]["max_evidence_age_s"] == jobs["live"]["max_evidence_age_s"] == 600
+    assert {jobs[name]["max_evidence_age_s"] for name in ("promote", *(f"live/{app}" for app in APPS))} == {600}
 
 
 def test_schedules(loaded: Any) -> None:
