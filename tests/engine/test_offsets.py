@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,26 +9,57 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import Unavailable
+from pipelines.kafka import offsets
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
 SETTINGS = Settings(request_timeout_s=2.0)
 
 
-class Admin:
-    """Answers from the second question on, as one that was asked before it was connected."""
+class Clock:
+    """In place of the module `time`: only what is waited for passes."""
 
-    def __init__(self, silent: int) -> None:
-        self.silent = silent
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, for_s: float) -> None:
+        self.now_s += for_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(offsets, "time", made)
+    return made
+
+
+class Answer:
+    """The future of an answer, which never comes from an admin client that is silent."""
+
+    def __init__(self, clock: Clock, silent: bool) -> None:
+        self._clock, self._silent = clock, silent
+
+    def result(self, timeout_s: float | None) -> SimpleNamespace:
+        if not self._silent:
+            return SimpleNamespace(offset=7)
+        assert timeout_s is not None, "waits for ever"
+        self._clock.sleep(timeout_s)
+        raise TimeoutError
+
+
+class Admin:
+    """Leaves the first `silent` questions without an answer, as one that was asked before it was connected."""
+
+    def __init__(self, clock: Clock, silent: int) -> None:
+        self.clock, self.silent = clock, silent
         self.asked: list[str] = []
 
-    def list_offsets(self, wanted: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
+    def list_offsets(self, wanted: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Answer]:
         self.asked.append("offsets")
-        futures: dict[TopicPartition, Future[Any]] = {p: Future() for p in wanted}
-        if self.asked.count("offsets") > self.silent:
-            for future in futures.values():
-                future.set_result(SimpleNamespace(offset=7))
-        return futures
+        return {p: Answer(self.clock, self.asked.count("offsets") <= self.silent) for p in wanted}
 
     def list_topics(self, topic: str, timeout: float) -> None:
         self.asked.append("leaders")
@@ -38,14 +67,14 @@ class Admin:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def test_a_client_that_waits_for_the_leaders_is_asked_again() -> None:
-    admin = Admin(silent=1)
-    began = time.monotonic()
+def test_a_client_that_waits_for_the_leaders_is_asked_again(clock: Clock) -> None:
+    admin = Admin(clock, silent=1)
     assert end_of(SETTINGS, "words", 2, client=admin) == {0: 7, 1: 7}  # type: ignore[arg-type]
-    assert time.monotonic() - began < 1.0
     assert admin.asked == ["offsets", "leaders", "offsets"]
+    # the client by itself would ask again after 3 s
+    assert clock.now_s < 0.5
 
 
-def test_a_broker_that_is_gone_is_told_of() -> None:
+def test_a_broker_that_is_gone_is_told_of(clock: Clock) -> None:
     with pytest.raises(Unavailable):
-        end_of(SETTINGS, "words", 1, client=Admin(silent=99))  # type: ignore[arg-type]
+        end_of(SETTINGS, "words", 1, client=Admin(clock, silent=99))  # type: ignore[arg-type]
