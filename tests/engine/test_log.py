@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import producer
 from pipelines.kafka.log import FencedWriter, LogReader, read_tail
 from pipelines.settings import Settings
+from tests.transactions import transactional
 
 pytestmark = pytest.mark.broker
 
@@ -30,8 +30,7 @@ def append(settings: Settings, topic: str, *values: bytes) -> int:
 
 def left_open(settings: Settings, topic: str, writer_id: str, *values: bytes) -> Callable[[bool], None]:
     """A transaction of another writer with `values` in it; what is returned ends it: committed, or aborted."""
-    client = producer(settings, transactional_id=writer_id, linger_ms=0)
-    client.init_transactions(10)
+    client = transactional(settings, writer_id, topic)
     client.begin_transaction()
     for value in values:
         client.produce(topic, value, partition=0)

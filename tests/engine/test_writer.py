@@ -20,6 +20,7 @@ from pipelines.model.names import dead_letter_topic, progress_topic, result_topi
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.settings import Settings
+from tests.transactions import transactional
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 2
@@ -142,8 +143,7 @@ def test_aborted_records_do_not_count_as_progress(world: World) -> None:
     world.commit(writer, 0)
     # everything but the commit itself
     world.write(writer, 1, "lost")
-    client = producer(world.settings, transactional_id=f"{world.release}-other", linger_ms=0)
-    client.init_transactions(10)
+    client = transactional(world.settings, f"{world.release}-other", progress_topic(world.release))
     client.begin_transaction()
     client.produce(progress_topic(world.release), world.progress(1).model_dump_json(), "1", partition=0)
     client.flush(10)

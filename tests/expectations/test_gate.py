@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from expectations.gate import run_gate
 from pipelines.errors import BadUsage
-from pipelines.kafka.client import producer
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.expectations.tables import LARGE_ORDERS_DDL, STOCK_STATS, WORD_COUNT_DDL, Row, request
+from tests.transactions import transactional
 
 
 class Written:
@@ -23,8 +22,7 @@ class Written:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._topic = topic
-        self._producer: Producer = producer(settings, transactional_id=f"{topic}-writer")
-        self._producer.init_transactions(10)
+        self._producer = transactional(settings, f"{topic}-writer", topic)
         self.ends: dict[int, int] = {}
 
     def transaction(

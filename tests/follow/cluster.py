@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.kafka.client import producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import APPEND_ONLY, PROGRESS, RESULT_STREAM, delete_topics, ensure_topic
@@ -27,6 +26,7 @@ from pipelines.model.registry import (
 )
 from pipelines.model.switch import promotion
 from pipelines.settings import Settings
+from tests.transactions import transactional
 
 Row = tuple[int, str, str | None]
 # a deadline that is a date: others who share this registry list its operations
@@ -41,8 +41,7 @@ class Release:
         self.topic = result_topic(name, 1)
         ensure_topic(settings, self.topic, partitions, RESULT_STREAM)
         ensure_topic(settings, progress_topic(name), 1, PROGRESS)
-        self._producer = producer(settings, transactional_id=name, linger_ms=0)
-        self._producer.init_transactions(60)
+        self._producer = transactional(settings, name, self.topic)
         self._batches = itertools.count()
         self.barrier: Mark | None = None
         self.result = ResultPosition(topics={self.topic: dict.fromkeys(range(partitions), 0)})
@@ -160,8 +159,7 @@ class Cluster:
         if topic not in self.topics:
             ensure_topic(self.settings, topic, 1, APPEND_ONLY)
             self.topics.append(topic)
-        client = producer(self.settings, transactional_id=topic, linger_ms=0)
-        client.init_transactions(60)
+        client = transactional(self.settings, topic, topic)
         start = end_of(self.settings, topic, 1, committed=False)[0]
         client.begin_transaction()
         for key, value in rows:

@@ -15,6 +15,7 @@ from demo.ledger import check_log, check_result
 from demo.ledger.reader import read
 from pipelines.kafka.client import producer
 from pipelines.settings import Settings
+from tests.transactions import transactional
 
 pytestmark = pytest.mark.broker
 
@@ -35,8 +36,7 @@ def topics(broker: Settings, fresh_topic: Callable[..., str]) -> tuple[str, str]
     for price in (10.0, 12.0):
         plain.produce(trades, trade(price), b"IBM", timestamp=NOON_MS)
     plain.flush(10)
-    writer = producer(broker, transactional_id=f"{result}-writer")
-    writer.init_transactions(10)
+    writer = transactional(broker, f"{result}-writer", result)
     for value, commits in (((10.0, 1, 10.0), True), ((1.0, 9, 1.0), False), ((10.0, 2, 11.0), True)):
         writer.begin_transaction()
         fields = dict(zip(("lowest_ask", "trades", "average_ask"), value, strict=True))

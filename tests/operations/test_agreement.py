@@ -16,12 +16,12 @@ from orchestration.operations.apply import Applier
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import VerifyStream
 from pipelines.errors import Refused
-from pipelines.kafka.client import producer
 from pipelines.kafka.offsets import end_of
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence
+from tests.transactions import transactional
 
 # value and source record, or no source
 Record = tuple[str, str | None]
@@ -71,14 +71,14 @@ class Streams:
 
     def __init__(self, settings: Settings, topics: tuple[str, str]) -> None:
         self.settings, self.topics = settings, topics
+        self._writers = [transactional(settings, topic, topic) for topic in topics]
         self._made: list[Agreement] = []
         self.evidence = EvidenceRecorded(
             **{**evidence("sums.v1", "sums.v2").model_dump(), "live_result": self.end(0), "new_result": self.end(1)}
         )
 
     def write(self, side: int, records: Mapping[int, Sequence[Record]], *, commit: bool = True) -> None:
-        client = producer(self.settings, transactional_id=self.topics[side])
-        client.init_transactions(10)
+        client = self._writers[side]
         client.begin_transaction()
         for partition, found in records.items():
             for value, source in found:

@@ -16,7 +16,7 @@ from orchestration.operations.reading import read_changes
 from orchestration.operations.refresh import read_on
 from orchestration.operations.upkeep import Upkeep, load, upkeep_of
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.client import admin, consumer, drain, producer
+from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import delete_topics
@@ -26,6 +26,7 @@ from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.operations.test_touch_up import written
+from tests.transactions import transactional
 
 pytestmark = pytest.mark.broker
 
@@ -37,6 +38,7 @@ class Results:
 
     def __init__(self, settings: Settings, topics: tuple[str, str], live: Mapping[str, str], new: Mapping[str, str]):
         self.settings, (self.live, self.new) = settings, topics
+        self._writers = {topic: transactional(settings, topic, topic) for topic in topics}
         self._delta: Delta | None = None
         self.write(self.live, live)
         self.write(self.new, new)
@@ -62,8 +64,7 @@ class Results:
 
     def write(self, topic: str, records: Changes) -> None:
         """One transaction, as a driver's: its end takes an offset, too."""
-        client = producer(self.settings, transactional_id=topic)
-        client.init_transactions(10)
+        client = self._writers[topic]
         client.begin_transaction()
         for key, value in records.items():
             client.produce(topic, value, key, partition=0)
@@ -215,8 +216,7 @@ def test_changes_are_read_up_to_the_end_whatever_comes_at_once(
     broker: Settings, fresh_topic: FreshTopic, monkeypatch: pytest.MonkeyPatch, at_most: int
 ) -> None:
     topic = fresh_topic(3)
-    client = producer(broker, transactional_id=topic)
-    client.init_transactions(10)
+    client = transactional(broker, topic, topic)
     written: dict[int, list[tuple[str, str | None]]] = {0: [], 1: [], 2: []}
     for round_ in range(6):
         client.begin_transaction()

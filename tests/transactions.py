@@ -1,0 +1,17 @@
+"""Transactional producers of the tests' own."""
+
+from __future__ import annotations
+
+from confluent_kafka import Producer
+
+from pipelines.kafka.client import await_connection, producer
+from pipelines.settings import Settings
+
+
+def transactional(settings: Settings, name: str, topic: str) -> Producer:
+    """A producer, by the transactional id `name`, that can begin a transaction at once; `topic` is one that exists."""
+    client = producer(settings, transactional_id=name, linger_ms=0)
+    # else half a second goes by: librdkafka asks for its coordinator before it is connected, and then again
+    await_connection(client, topic)
+    client.init_transactions(60)
+    return client
