@@ -4,16 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain, islice
+from typing import Any
 
 import pytest
 
 from demo.ledger.reader import read
 from orchestration.sources import Faults, Options, last_timestamp_ms, produce, source_for
+from orchestration.sources.run import SLICE_S
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.topics import INPUT, topic_names
 from pipelines.settings import Settings, override
 
 pytestmark = pytest.mark.broker
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, for_s: float) -> None:
+        self.now_s += for_s
+
+
+@pytest.fixture
+def time() -> dict[str, Any]:
+    """The clock and the sleep of `produce`."""
+    clock = Clock()
+    return {"clock": clock, "sleep": clock.sleep}
 
 
 def test_what_arrives_is_what_was_made(broker: Settings, fresh_topic: Callable[..., str]) -> None:
@@ -30,31 +52,36 @@ def test_what_arrives_is_what_was_made(broker: Settings, fresh_topic: Callable[.
     assert {r.partition for r in got if r.key == b"IBM"} == {3}
 
 
-def test_live_input_continues_the_clock(broker: Settings, fresh_topic: Callable[..., str]) -> None:
+def test_live_input_continues_the_clock(
+    broker: Settings, fresh_topic: Callable[..., str], time: dict[str, Any]
+) -> None:
     topic = fresh_topic(4, **{name.replace(".", "_"): value for name, value in INPUT.items()})
     source = source_for("stock-stats", Options(faults=Faults.none(), per_second=100))
     history = produce(broker, source, topic=topic, history=1_000)
     assert last_timestamp_ms(broker, topic, 4) == history.last_ms
-    live = produce(broker, source, topic=topic, rate=1_000, records=300)
+    live = produce(broker, source, topic=topic, rate=1_000, records=300, **time)
     assert history.last_ms is not None and live.first_ms is not None
     assert 0 < live.first_ms - history.last_ms <= 10
     assert live.records == 300
-    assert 0.28 < live.duration_s < 5
+    # as many as the rate allows, and no later than the next slice
+    assert 0.3 <= live.duration_s <= 0.3 + 2 * SLICE_S
 
 
-def test_duration_ends_it(broker: Settings, fresh_topic: Callable[..., str]) -> None:
+def test_duration_ends_it(broker: Settings, fresh_topic: Callable[..., str], time: dict[str, Any]) -> None:
     topic = fresh_topic(4, retention_ms="-1")
-    live = produce(broker, source_for("word-count", Options()), topic=topic, rate=200, duration_s=0.5)
+    live = produce(broker, source_for("word-count", Options()), topic=topic, rate=200, duration_s=0.5, **time)
     assert live.records == 100
 
 
-def test_it_ends_when_told_to(broker: Settings, fresh_topic: Callable[..., str]) -> None:
+def test_it_ends_when_told_to(broker: Settings, fresh_topic: Callable[..., str], time: dict[str, Any]) -> None:
     topic = fresh_topic(4, retention_ms="-1")
     answers = iter([False] * 20 + [True] * 1_000)
     live = produce(
-        broker, source_for("large-orders", Options()), topic=topic, rate=1_000, stopped=lambda: next(answers)
+        broker, source_for("large-orders", Options()), topic=topic, rate=1_000, stopped=lambda: next(answers), **time
     )
-    assert len(list(read(broker.bootstrap, topic))) == live.records < 5_000
+    assert len(list(read(broker.bootstrap, topic))) == live.records
+    # of 20 slices at most
+    assert 0 < live.records <= 20 * SLICE_S * 1_000
 
 
 def test_a_topic_with_other_partitions_is_refused(broker: Settings, fresh_topic: Callable[..., str]) -> None:
@@ -80,6 +107,6 @@ def test_the_topic_is_made_with_its_history_kept(broker: Settings, fresh_topic: 
 
 
 def test_no_broker_is_a_clear_error() -> None:
-    settings = override(broker_port=1)
+    settings = override(broker_port=1, request_timeout_s=1.0)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         produce(settings, source_for("stock-stats", Options()), history=10)
