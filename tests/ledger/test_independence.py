@@ -17,6 +17,7 @@ def test_it_imports_kafka_and_the_standard_library_only() -> None:
                 imported |= {name.name for name in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module or "")
+    assert {"confluent_kafka", "demo.ledger.reader"} <= imported
     allowed = {"confluent_kafka", *sys.stdlib_module_names}
     assert {
         name for name in imported if not name.startswith("demo.ledger") and name.split(".")[0] not in allowed
