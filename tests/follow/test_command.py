@@ -105,6 +105,13 @@ def test_killed_again_and_again_it_keeps_every_record_once(cluster: Cluster, tmp
         lines = out.read_text().splitlines(keepends=True) if out.exists() else []
         return [json.loads(line)["key"] for line in lines if line.endswith("\n")]
 
+    def keeps(count: int) -> None:
+        """Waits until so many are kept: who never got so far would be killed with nothing under way."""
+        deadline = time.monotonic() + 60
+        while len(kept()) < count:
+            assert time.monotonic() < deadline, f"{len(kept())} of {count} kept"
+            time.sleep(0.01)
+
     def run() -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         return subprocess.Popen([sys.executable, str(script), cluster.alias, str(out)], env=environment)
@@ -123,15 +130,11 @@ def test_killed_again_and_again_it_keeps_every_record_once(cluster: Cluster, tmp
                 live.batch(rows)
                 new.batch(rows)
             if number % 2:
-                deadline = time.monotonic() + 20
-                while len(kept()) < expected - luck.randint(1, 600) and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                keeps(expected - luck.randint(1, 600))
                 process.kill()
                 process.wait()
                 process = run()
-        deadline = time.monotonic() + 30
-        while len(kept()) < expected and time.monotonic() < deadline:
-            time.sleep(0.1)
+        keeps(expected)
     finally:
         process.kill()
         process.wait()
