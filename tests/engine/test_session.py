@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,52 +16,78 @@ from pipelines.settings import Settings
 pytestmark = [pytest.mark.spark]
 
 OWN = Path("/proc/self/autogroup")
-# there, and empty, where Linux can group processes by session and is told not to
-GROUPED = OWN.exists() and bool(OWN.read_text())
+# empty where Linux does not group processes by session
+GROUP = OWN.read_text() if OWN.exists() else ""
+NICE = 7
 STARTS = """
+import json, os
+from pathlib import Path
 from pyspark import SparkContext
 from pipelines.engine.session import build_session
 from pipelines.settings import get_settings
 spark = build_session(get_settings(), "yielding", heap_mb=512, cores=1, brief=True)
-print(spark.range(3).count())
-for pid in ("self", SparkContext._gateway.proc.pid):
-    print(open(f"/proc/{pid}/autogroup").read())
+again = build_session(get_settings(), "yielding", heap_mb=512, cores=1)
+
+def of(pid):
+    group = Path(f"/proc/{pid}/autogroup")
+    return [pid, os.getsid(pid), os.getpriority(os.PRIO_PROCESS, pid), group.read_text() if group.exists() else ""]
+
+told = {"count": spark.range(3).count(), "same": again is spark, "own": of(os.getpid())}
+print(json.dumps({**told, "jvm": of(SparkContext._gateway.proc.pid)}))
 """
 
 
-TWICE = """
-from pipelines.engine.session import build_session
-from pipelines.settings import get_settings
-brief = build_session(get_settings(), "one", heap_mb=512, cores=1, brief=True)
-assert build_session(get_settings(), "one", heap_mb=512, cores=1) is brief
-"""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    pid: int
+    session: int
+    nice: int
+    group: str
+
+    @property
+    def group_nice(self) -> int:
+        """As in `/autogroup-12 nice 7`."""
+        return int(self.group.split()[2])
 
 
-def test_a_session_is_built_once_and_nothing_is_said_of_it(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", TWICE], env=Settings(state_dir=tmp_path).child_environment(), capture_output=True,
-        text=True, check=False, timeout=120,
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """What a process says that has built a session of Spark twice. `leads`: whether its own session was made for it."""
+
+    leads: bool
+    count: int
+    same: bool
+    said: str
+    own: Process
+    jvm: Process
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["its own session", "another's session"])
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Started:
+    settings = Settings(state_dir=tmp_path_factory.mktemp("session"), driver_nice=NICE)
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=request.param,
+        capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert told.returncode == 0 and "existing Spark session" not in told.stderr, told.stderr
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    own, jvm = (Process(**dict(zip(Process.__slots__, told[who], strict=True))) for who in ("own", "jvm"))
+    return Started(leads=request.param, count=told["count"], same=told["same"], said=done.stderr, own=own, jvm=jvm)
 
 
-def _group(told: str) -> tuple[str, int]:
-    """As in `/autogroup-12 nice 7`."""
-    name, _, nice = told.split()
-    return name, int(nice)
+def test_a_session_is_built_once_and_nothing_is_said_of_it(started: Started) -> None:
+    assert started.same and "existing Spark session" not in started.said, started.said
 
 
-@pytest.mark.skipif(not GROUPED, reason="this Linux does not group processes by session")
-@pytest.mark.parametrize("leads", [True, False], ids=["its own session", "another's session"])
-def test_spark_yields_the_cores_and_the_session_of_others_does_not(leads: bool, tmp_path: Path) -> None:
-    here = _group(OWN.read_text())
-    settings = Settings(state_dir=tmp_path, driver_nice=7)
-    told = subprocess.run(
-        [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=leads, capture_output=True,
-        text=True, check=True, timeout=120,
-    )  # fmt: skip
-    counted, own, jvm = told.stdout.split("\n")[0], *map(_group, filter(None, told.stdout.split("\n")[1:]))
-    assert counted == "3"
-    assert jvm[1] == 7
-    assert (own == jvm) if leads else (own == here)
-    assert _group(OWN.read_text()) == here
+def test_spark_yields_the_cores_and_the_session_of_others_does_not(started: Started) -> None:
+    assert started.count == 3
+    own, jvm = started.own, started.jvm
+    assert (own.nice, jvm.nice) == (os.getpriority(os.PRIO_PROCESS, 0), NICE)
+    # in the session of others, which is theirs, the JVM gets one of its own
+    assert jvm.session == (own.pid if started.leads else jvm.pid)
+    if GROUP:
+        assert jvm.group_nice == NICE
+        assert own.group == (jvm.group if started.leads else GROUP)
+        assert OWN.read_text() == GROUP
+    else:
+        assert own.group == jvm.group == ""
