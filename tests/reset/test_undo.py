@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from orchestration.operations import costs, generations, journal
+from orchestration.operations import costs, journal
 from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
@@ -24,7 +23,7 @@ from orchestration.operations.clean import archives_of, plan_clean, to_clean
 from orchestration.operations.overview import statuses
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
-from orchestration.operations.stages import DeleteTopic, GiveBack
+from orchestration.operations.stages import DeleteTopic
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.driver import Driver
 from pipelines.engine.lease import take_lease
@@ -32,10 +31,11 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
-from pipelines.model.registry import Holder, Opened, Staged
+from pipelines.model.registry import Opened, Staged
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import PARTITIONS, START_MS, Following, World, ends, following, killed_at, live_world
+from tests.reset.world import PARTITIONS, START_MS, Following, World, ends, following, live_world
+from tests.shared.operators import SEED, Death
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -367,12 +367,8 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
     follower.comes_to(world.expected({}))
 
 
-def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(
-    world: World, follower: Following, dead_holder: None
-) -> None:
-    plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
-    after = next(n for n, stage in enumerate(plan.stages) if isinstance(stage, GiveBack))
-    killed_at(world, plan, after)
+def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(world: World, follower: Following) -> None:
+    plan = killed_before(world, "GiveBack", "reset", world.name, "--to-earliest", "--stop")
     rel.abandon(world.context, plan.id)
     shutil.rmtree(release_folder(world.settings, world.name))
     with pytest.raises(Refused, match="gone is its state"):
@@ -475,17 +471,27 @@ def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
 # -- cut short
 
 
-@pytest.fixture
-def dead_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operators' leases are of a process that has ended, as after a kill."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    real = generations.this_process
+def killed_before(world: World, stage: int | str, *command: str) -> Plan:
+    """A command whose operator is killed before a stage of its plan."""
+    plan = world.killed(*command, death=Death(stage=stage))
+    assert plan is not None, "it was over before"
+    return plan
 
-    def gone(settings: Settings) -> Holder:
-        return real(settings).model_copy(update={"pid": child.pid, "started": 1})
 
-    monkeypatch.setattr(generations, "this_process", gone)
+def finished_by_the_same_command(world: World, *command: str, kills: int) -> None:
+    """A command whose operator is killed anywhere, the next one, too, and so on; the last one is not."""
+    begun = None
+    for line in Random(SEED).choices(range(1, 250), k=kills):
+        plan = world.killed(*command, death=Death(line=line))
+        if plan is None:
+            break
+        assert begun in (None, plan.id), "the same command is the same operation"
+        begun = plan.id
+        nobody_else_may(world)
+    else:
+        said = world.cli(*command, "--execute")
+        assert said.code == 0, said.text
+    assert begun is not None, "nobody was killed"
 
 
 def nobody_else_may(world: World) -> None:
@@ -496,27 +502,23 @@ def nobody_else_may(world: World) -> None:
         rel.plan_stop(world.context, world.name)
 
 
+KILLS = pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.long)])
+
+
+@KILLS
 @pytest.mark.parametrize("output", ["new", "truncate", "tombstone", "keep"])
-def test_killed_after_each_of_its_stages_the_same_command_ends_the_same(
-    world: World, follower: Following, dead_holder: None, output: Any
+def test_killed_anywhere_the_same_command_ends_the_same(
+    world: World, follower: Following, output: str, kills: int
 ) -> None:
-    """One reset whose operator is killed after the first stage, the next after the second, and so on to the last."""
     keeps, left_out = output == "keep", range(0)
-    request = rs.Request(
-        target=LATEST if keeps else EARLIEST, state="keep" if keeps else "clear", output=output, stop=True
-    )
+    position = ("--to-latest", "--state", "keep") if keeps else ("--to-earliest",)
     if keeps:
         world.stop()
         left_out = range(len(world.sent), len(world.sent) + 4)
         world.produce(4)
-    plan = rs.plan_reset(world.context, world.name, request)
-    for stage in range(len(plan.stages) + 1):
-        again = rs.plan_reset(world.context, world.name, request)
-        assert again.id == plan.id or stage == 0
-        plan = again
-        killed_at(world, plan, stage)
-        nobody_else_may(world)
-    world.run(rs.plan_reset(world.context, world.name, request))
+    finished_by_the_same_command(
+        world, "reset", world.name, *position, "--output", output, "--stop", "--yes", kills=kills
+    )
     world.start()
     world.produce(4)
     world.settle()
@@ -527,18 +529,10 @@ def test_killed_after_each_of_its_stages_the_same_command_ends_the_same(
     assert len(world.context.registry.state().chains[world.app]) == 1 + (output in ("new", "truncate"))
 
 
-def test_killed_after_each_of_its_stages_an_undo_is_gone_on_with(
-    world: World, follower: Following, dead_holder: None
-) -> None:
+@KILLS
+def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following, kills: int) -> None:
     done = world.reset(MIDDLE, stop=True)
-    plan = rs.plan_undo(world.context, done.id, stop=True)
-    for stage in range(len(plan.stages) + 1):
-        again = rs.plan_undo(world.context, done.id, stop=True)
-        assert again.id == plan.id or stage == 0
-        plan = again
-        killed_at(world, plan, stage)
-        nobody_else_may(world)
-    world.run(rs.plan_undo(world.context, done.id, stop=True))
+    finished_by_the_same_command(world, "undo", done.id, "--stop", kills=kills)
     world.produce(4)
     world.settle()
     assert world.release.generation == 1
@@ -547,12 +541,11 @@ def test_killed_after_each_of_its_stages_an_undo_is_gone_on_with(
     assert len(world.context.registry.state().chains[world.app]) == 3
 
 
-def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: Following, dead_holder: None) -> None:
-    request = rs.Request(target=EARLIEST, stop=True)
-    plan = rs.plan_reset(world.context, world.name, request)
-    begins = next(n for n, s in enumerate(plan.stages) if type(s).__name__ == "BeginGeneration")
+def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: Following) -> None:
+    command = ("reset", world.name, "--to-earliest", "--stop")
     # before its generation was begun nothing has changed but that it stands still
-    killed_at(world, plan, begins)
+    plan = killed_before(world, "BeginGeneration", *command)
+    begins = next(n for n, s in enumerate(plan.stages) if type(s).__name__ == "BeginGeneration")
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 1
     with pytest.raises(Refused, match="has begun nothing"):
@@ -562,8 +555,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     world.settle()
     follower.comes_to(world.expected({}))
     # after that, its undo goes back
-    plan = rs.plan_reset(world.context, world.name, request)
-    killed_at(world, plan, begins + 1)
+    plan = killed_before(world, begins + 1, *command)
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.produce(4)
@@ -581,14 +573,12 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     assert len(world.context.registry.state().chains[world.app]) == 1
 
 
-def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(
-    world: World, follower: Following, dead_holder: None
-) -> None:
+def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: World, follower: Following) -> None:
     world.stop()
     left_out = range(len(world.sent), len(world.sent) + 4)
     world.produce(4)
-    plan = rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep"))
-    killed_at(world, plan, len(plan.stages) - 1)
+    last = len(rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep")).stages) - 1
+    plan = killed_before(world, last, "reset", world.name, "--to-latest", "--state", "keep")
     rel.abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.start()
@@ -606,14 +596,14 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(
 
 @pytest.mark.parametrize("before", ["WriteClearing", "Launch", "DeleteTopic"])
 def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
-    world: World, follower: Following, dead_holder: None, before: str
+    world: World, follower: Following, before: str
 ) -> None:
     request = rs.Request(target=EARLIEST, output="truncate", stop=True)
     plan = rs.plan_reset(world.context, world.name, request)
     kinds = [type(stage).__name__ for stage in plan.stages]
     # the replay waits for no consumer
     assert kinds.index("Launch") < kinds.index("WriteClearing")
-    killed_at(world, plan, kinds.index(before))
+    plan = killed_before(world, before, "reset", world.name, "--to-earliest", "--output", "truncate", "--stop", "--yes")
     rel.abandon(world.context, plan.id)
     assert world.release.generation == 2
     # the old result is there until its consumers have gone on

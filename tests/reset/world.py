@@ -1,30 +1,26 @@
-"""Releases that run on threads of the test's process, in its one Spark session: a reset then takes seconds.
-
-Everything else is real: broker, registry, driver, checkpoints, followers.
-"""
+"""One app of a kind on a topic of its own, live, with its consumer: what resets are tried on."""
 
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo.ledger.reader import Record, read
-from orchestration.operations import generations, journal
 from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
 from orchestration.operations.context import Context
 from orchestration.operations.plan import Plan
-from pipelines.engine.driver import Driver
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
 from pipelines.kafka.offsets import end_offsets
@@ -34,6 +30,9 @@ from pipelines.model.registry import Release
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.e2e.harness import at_rest
+from tests.shared.operators import Death, Operators
+from tests.shared.terminal import Said, Terminal
+from tests.shared.threads import Threads
 
 PARTITIONS = 2
 START_MS = 1_600_000_000_000
@@ -128,30 +127,6 @@ FACTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Threads:
-    """A launcher whose drivers are threads."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self.running: dict[str, tuple[threading.Thread, threading.Event]] = {}
-
-    def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
-        stop = threading.Event()
-        driver = Driver(self._settings, release, force=force, settle=settle, signalled=stop)
-        thread = threading.Thread(target=driver.run, name=f"driver {release}")
-        thread.start()
-        self.running[release] = thread, stop
-        return "a thread"
-
-    def log_path(self, release: str) -> Path | None:
-        return None
-
-    def end(self) -> None:
-        for thread, stop in self.running.values():
-            stop.set()
-            thread.join(60)
-
-
 @dataclass
 class World:
     """One app of a kind on a topic of its own, with what was produced to it."""
@@ -166,6 +141,8 @@ class World:
     sent: list[tuple[str, int]] = field(default_factory=list)
     # where its input is another's result: whose
     upstream: World | None = None
+    # starts commands in processes of their own
+    operators: Operators | None = None
     _producer: Any = None
 
     @property
@@ -216,6 +193,21 @@ class World:
 
     def reset(self, target: Target, **options: Any) -> Plan:
         return self.run(rs.plan_reset(self.context, self.name, rs.Request(target=target, **options)))
+
+    def cli(self, *arguments: object) -> Said:
+        """Runs `switchyard` in this process."""
+        return Terminal(self.settings, self.settings.state_dir, self.drivers, self.context.spark).run(*arguments)
+
+    def killed(self, *arguments: object, death: Death) -> Plan | None:
+        """What the operator of this command was about when it was killed; None: it was over first."""
+        assert self.operators is not None
+        said = self.operators.start(*arguments, "--execute", death=death).end()
+        if said.code != -signal.SIGKILL:
+            assert said.code == 0, said.text
+            return None
+        operation = self.context.registry.state().blocking(self.name)
+        assert operation is not None, said.text
+        return Plan.from_journal(operation.opened)
 
     # -- what is right
 
@@ -372,6 +364,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
         "comparable": "exact", "reset_allowed": True, **FACTS[kind],
     }  # fmt: skip
     drivers = Threads(settings)
+    operators = Operators(settings, folder, drivers, lambda: spark)
     with Registry(settings, actor="tester") as registry, pytest.MonkeyPatch.context() as patch:
         # the trial on empty frames is a JVM of its own, and none of a reset
         patch.setattr(rel, "_probe", lambda *_: facts)
@@ -382,13 +375,16 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
             spark=lambda: spark,
             say=lambda line: print(" ", line),
         )
-        world = World(settings=settings, context=context, drivers=drivers, kind=kind, app=app, topic=topic)
+        world = World(
+            settings=settings, context=context, drivers=drivers, kind=kind, app=app, topic=topic, operators=operators
+        )
         if own:
             world.produce(200)
         rel.execute(context, rel.plan_stage(context, app, version=1, code_dir=code))
         try:
             yield world
         finally:
+            operators.end()
             drivers.end()
 
 
@@ -399,29 +395,6 @@ def live_world(broker: Settings, spark: Any, kind: str, folder: Path, **changes:
     with world_of(settings, spark, kind, folder) as world:
         world.make_live()
         yield world
-
-
-class Killed(BaseException):
-    """An operator's process is gone: nothing of it runs any more."""
-
-
-def killed_at(world: World, plan: Plan, stage: int) -> None:
-    """Applies, or goes on with, a plan's first `stage` stages and no further; nothing is closed or given back."""
-    steps = plan.steps()
-
-    def say(line: str) -> None:
-        if stage < len(steps) and line == steps[stage]:
-            raise Killed
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(journal, "fail", lambda *_: None)
-        patch.setattr(journal, "finish", killed)
-        patch.setattr(rel, "_run_again", lambda *_: None)
-        patch.setattr(generations.Generations, "close", lambda _: None)
-        rel.execute(replace(world.context, say=say), plan)
 
 
 def ends(settings: Settings, topic: str) -> dict[int, int]:

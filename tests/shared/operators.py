@@ -40,10 +40,12 @@ _PRELOAD = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
     """When an operator is killed: once its operation is open, at the first visit of the `line`-th line of the product that
-    it comes to; or as soon as an entry of the kind `entry` is committed. The operator kills itself, so no moment is missed.
+    it comes to; before the plan's stage of that number, or of that name; or as soon as an entry of the kind `entry` is
+    committed. The operator kills itself, so no moment is missed.
     """
 
     line: int | None = None
+    stage: int | str | None = None
     entry: str | None = None
 
 
@@ -191,7 +193,18 @@ def _die() -> None:
 
 def _die_at(death: Death) -> None:
     from orchestration.operations import journal
+    from orchestration.operations.apply import Applier
     from pipelines.kafka.registry import Registry
+
+    if death.stage is not None:
+        apply = Applier.apply
+
+        def applied(self: Applier, stage: Any) -> None:
+            if death.stage in (type(stage).__name__, self._plan.stages.index(stage)):
+                _die()
+            apply(self, stage)
+
+        Applier.apply = applied  # type: ignore[method-assign]
 
     if death.entry is not None:
         step = Registry.step
