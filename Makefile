@@ -9,7 +9,7 @@ PYTHON ?= python3.11
 UI ?= 1
 UI_PORT ?= 3000
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
-WORKERS ?= 2
+WORKERS ?= 4
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
 TESTS := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -46,8 +46,7 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## end what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests but those with a browser and the long ones: the fast ones first
-	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui)" $(PYTEST)
+test: test-fast ## all tests but those with a browser and the long ones: the fast ones first
 	@$(BIN)/pytest $(TESTS) -m "(broker or spark or e2e) and not (ui or long)" $(PYTEST)
 
 ui: setup ## Dagster's UI on port UI_PORT (3000)
@@ -127,7 +126,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## what docs/runbook.md tells to type; 20 killed drivers, not 4; more resets of each kind of app
+test-long: setup ## the demo, docs/runbook.md as it stands there, and more kills and resets of each kind
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 runbook: setup ## write into docs/runbook.md what its commands print now

@@ -24,6 +24,7 @@ from hypothesis import settings as hypothesis_settings
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
 from pipelines.settings import Settings, get_settings
+from tests.brokers import start
 from tests.ports import port_of
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting
         state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
     )
     embedded = EmbeddedBroker(settings)
-    # as long as the other processes of a run on the same cores may make it take
-    embedded.start(180)
+    start(embedded)
     yield settings
     embedded.stop()
 

@@ -89,7 +89,9 @@ class DagsterDev:
         return self._home / "dev.log"
 
     def start(self) -> None:
-        """Starts it, and waits until its code location is loaded."""
+        """Starts it, unless it runs, and waits until its code location is loaded."""
+        if self._process is not None:
+            return
         command = [str(Path(sys.executable).with_name("dagster")), "dev", "-h", "127.0.0.1", "-p", str(self._port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

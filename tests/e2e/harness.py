@@ -20,7 +20,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 import pipelines.apps
-from orchestration.launchers.local import LocalLauncher
+from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
@@ -32,6 +32,7 @@ from pipelines.kafka.registry import Registry
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
+from tests.brokers import start as start_broker
 from tests.ports import port_of
 
 # a boot takes 8 s on two idle cores, and minutes on two that many share
@@ -70,7 +71,7 @@ def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
         }
     )
     broker = EmbeddedBroker(settings)
-    broker.start()
+    start_broker(broker)
     try:
         yield settings
     finally:
@@ -110,7 +111,7 @@ class Drivers(LocalLauncher):
 
 
 @contextmanager
-def operator(settings: Settings, drivers: Drivers, **more: Any) -> Iterator[Context]:
+def operator(settings: Settings, drivers: Launcher, **more: Any) -> Iterator[Context]:
     """A context of its own: Kafka's clients are not shared by threads."""
     with Registry(settings, actor="test") as registry:
         yield Context(settings=settings, registry=registry, launcher=drivers, **more)

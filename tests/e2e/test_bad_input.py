@@ -21,6 +21,7 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
+from tests.brokers import start as start_broker
 from tests.e2e.cluster import Cluster
 from tests.ports import port_of
 from tests.shared.terminal import Said
@@ -218,7 +219,7 @@ def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         update={"state_dir": folder, "broker_port": port_of("login"), "kafka": login("right", folder)}
     )
     broker = BrokerWithLogin(settings)
-    broker.start(180)
+    start_broker(broker)
     yield settings
     broker.stop()
 

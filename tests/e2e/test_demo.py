@@ -31,6 +31,7 @@ def run_demo(home: Path, **environment: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_a_clean_ledger_and_leaves_its_report_alone(tmp_path: Path) -> None:
     done = run_demo(tmp_path, UI="0")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -13,7 +13,6 @@ import pytest
 
 from orchestration.operations import journal
 from orchestration.operations import release as rel
-from orchestration.operations import switch as sw
 from orchestration.operations.reprocess import diff
 from pipelines.engine.checkpoint import newest_folder
 from pipelines.engine.gate import Gate
@@ -21,7 +20,8 @@ from pipelines.engine.lease import take_lease
 from pipelines.engine.query import Query
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
-from tests.reset.world import World, killed_at, live_world
+from tests.reset.world import World, live_world
+from tests.shared.operators import Death
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,16 +120,18 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
     name = staged_beside(world)
     with input_comes(world):
         rel.wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
+        operation = ""
         # one that wasn't in a batch when it was asked is stopped for it
         for _ in range(TRIES):
-            plan = sw.plan_diff(context, name)
-            killed_at(world, plan, 1)
-            world.until("it doesn't pause", lambda op=plan.id: paused_for(world, name) == op)
+            plan = world.killed("diff", name, death=Death(stage=1))
+            assert plan is not None
+            operation = plan.id
+            world.until("it doesn't pause", lambda op=operation: paused_for(world, name) == op)
             if queries[-1].sink.at_rest:
                 break
-            journal.abandon(context, plan.id)
+            journal.abandon(context, operation)
             goes_on(world, name)
-        yield Resting(name, queries[-1], plan.id)
+        yield Resting(name, queries[-1], operation)
 
 
 def paused_for(world: World, name: str) -> str | None:
@@ -139,7 +141,7 @@ def paused_for(world: World, name: str) -> str | None:
 
 def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resting: Resting) -> None:
     assert resting.query.sink.at_rest
-    thread, stop = world.drivers.running[resting.name]
+    thread, stop = world.drivers.running(resting.name)
     stop.set()
     thread.join(30)
     assert not thread.is_alive()
@@ -159,14 +161,11 @@ def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resti
 
 def test_who_rests_and_is_superseded_writes_nothing_more(world: World, resting: Resting) -> None:
     assert resting.query.sink.at_rest
-    context, (thread, _) = world.context, world.drivers.running[resting.name]
+    context, (thread, _) = world.context, world.drivers.running(resting.name)
     before = context.progress(resting.name)
     take_lease(context.registry, resting.name, force=True)
     thread.join(30)
     assert not thread.is_alive() and context.progress(resting.name) == before
-    # its process would have ended
-    resting.query.pause()
-    assert context.progress(resting.name) == before
     journal.abandon(context, resting.diff)
     world.run(rel.plan_start(context, resting.name, force=True))
     found = diff(context, resting.name)

@@ -473,7 +473,7 @@ def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
 
 def killed_before(world: World, stage: int | str, *command: str) -> Plan:
     """A command whose operator is killed before a stage of its plan."""
-    plan = world.killed(*command, death=Death(stage=stage))
+    plan = world.killed(*command, "--execute", death=Death(stage=stage))
     assert plan is not None, "it was over before"
     return plan
 
@@ -482,7 +482,7 @@ def finished_by_the_same_command(world: World, *command: str, kills: int) -> Non
     """A command whose operator is killed anywhere, the next one, too, and so on; the last one is not."""
     begun = None
     for line in Random(SEED).choices(range(1, 250), k=kills):
-        plan = world.killed(*command, death=Death(line=line))
+        plan = world.killed(*command, "--execute", death=Death(line=line))
         if plan is None:
             break
         assert begun in (None, plan.id), "the same command is the same operation"

@@ -201,7 +201,7 @@ class World:
     def killed(self, *arguments: object, death: Death) -> Plan | None:
         """What the operator of this command was about when it was killed; None: it was over first."""
         assert self.operators is not None
-        said = self.operators.start(*arguments, "--execute", death=death).end()
+        said = self.operators.start(*arguments, death=death).end()
         if said.code != -signal.SIGKILL:
             assert said.code == 0, said.text
             return None

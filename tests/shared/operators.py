@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -162,7 +163,8 @@ def _operate(
     os.environ.update(environment)
     os.chdir(folder)
     get_settings.cache_clear()
-    context.LocalLauncher = lambda settings: _Asking(settings, connection)  # type: ignore[assignment, misc]
+    launcher: Any = partial(_Asking, connection=connection)
+    context.LocalLauncher = launcher  # type: ignore[misc]
     context.Context.session = lambda _, records=None: _session()  # type: ignore[method-assign, assignment]
     if death is not None:
         _die_at(death)

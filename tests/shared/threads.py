@@ -58,6 +58,10 @@ class Threads:
     def log_path(self, release: str) -> Path | None:
         return LocalLauncher(self._settings).log_path(release) if release in self.processes else None
 
+    def running(self, release: str) -> tuple[threading.Thread, threading.Event]:
+        """The thread that drives `release`, or was the last to, and what tells it to stop."""
+        return next((thread, stop) for name, thread, stop in reversed(self._threads) if name == release)
+
     def alive(self, release: str) -> bool:
         """Whether a thread drives `release`."""
         return any(name == release and thread.is_alive() for name, thread, _ in self._threads)
@@ -82,8 +86,7 @@ def _run(driver: Driver) -> None:
     """Runs a driver, and ends what the end of its process would end: one that is superseded leaves that to it."""
     driver.run()
     if driver._query is not None:
-        if driver._query.active:
-            driver._query._query.stop()
+        driver._query.pause()
         driver._member.close()
 
 
