@@ -20,7 +20,7 @@ from orchestration.operations import upkeep
 from orchestration.operations.evidence import Comparison, evidence_path
 from orchestration.operations.reading import read_changes
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import admin, consumer, producer
+from pipelines.kafka.client import admin, await_connection, consumer, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
 from pipelines.model.names import delta_topic
@@ -48,6 +48,7 @@ class DeltaTopic:
         """The producer; an earlier one of this topic, of an operator that is gone, is fenced."""
         if self._producer is None:
             client = producer(self._settings, transactional_id=self._topic, transaction_timeout_ms=300_000)
+            await_connection(client, self._topic)
             client.init_transactions(self._settings.request_timeout_s)
             self._producer = client
         return self._producer

@@ -52,7 +52,10 @@ def ensure_topic(
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise failure(settings, error.args[0], topic=name) from error
-    found = partition_count(settings, name, client=client)
+    deadline = time.monotonic() + settings.request_timeout_s
+    # the controller knows of a topic that another has just made before the brokers do
+    while (found := partition_count(settings, name, client=client)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     if found != partitions:
         raise Refused(
             f"topic {name} has {found} partitions, not {partitions}",
