@@ -9,7 +9,7 @@ PYTHON ?= python3.11
 UI ?= 1
 UI_PORT ?= 3000
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
-WORKERS ?= 4
+WORKERS ?= 3
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
 TESTS := -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -165,8 +165,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session as a driver has it, which drivers, diffs, checks and trials of this process share."""
     from pipelines.engine.session import build_session
 
-    # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back
-    session = build_session(Settings(state_dir=tmp_path_factory.mktemp("spark")), "tests", heap_mb=1024, brief=True)
+    # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back; but in an hour it
+    # runs more code than the other compiler keeps by default
+    java = {
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+    }
+    settings = Settings(state_dir=tmp_path_factory.mktemp("spark"), spark=java)
+    session = build_session(settings, "tests", heap_mb=1024)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -49,6 +49,7 @@ from tests.e2e.harness import (
     topics_of,
     until,
 )
+from tests.shared.threads import trials_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,6 +272,7 @@ class Story:
                 keeper.await_steady()
                 rel.wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
 
+            stack.enter_context(trials_in(spark))
             stage(context, self.app, 1, self.first)
             start(context, old)
             keeper_1 = stack.enter_context(Keeper(settings, drivers, old))
@@ -422,7 +424,7 @@ def test_a_table_survives_kills_in_open_transactions(
         first=code_without_suite(tmp_path / "v1", "stock_stats", ROOT / "demo" / "v1"),
         second=code_without_suite(tmp_path / "v2", "stock_stats"),
         correction=None,
-        history=80_000,
+        history=40_000,
         rate=400,
         kills=kills,
         first_ledger={"bids_are_asks": True},

@@ -124,7 +124,7 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
     assert "wrong since noon" in log.out and operation.id in log.out
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, kills: int) -> None:
     """One reset after the other, each begun by an operator who is killed at some line of it, and resumed by the next."""
     expected, random, killed = words(live), Random(SEED), 0

@@ -68,6 +68,7 @@ def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Wor
 
 @pytest.mark.spark
 @pytest.mark.broker
+@pytest.mark.long
 def test_a_candidate_that_a_record_kills_at_once_becomes_ready_without_it(world: World) -> None:
     """Read again from the first offset, in one batch, which is its generation's first."""
     partition, offset = POISON % PARTITIONS, POISON // PARTITIONS

@@ -54,6 +54,13 @@ def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession,
         yield made
 
 
+@pytest.fixture(scope="module")
+def standing(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A live release that counts, for tests that plan, are refused, and change nothing."""
+    with live_world(broker, spark, "count", tmp_path_factory.mktemp("standing"), max_records_per_batch=120) as made:
+        yield made
+
+
 @pytest.fixture
 def follower(world: World) -> Iterator[Following]:
     with following(world) as found:
@@ -118,7 +125,7 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
 
 @pytest.mark.parametrize(
     "world",
-    ["windowed", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("stateless", "stateful"))],
+    [pytest.param(kind, marks=pytest.mark.long) for kind in ("windowed", "stateless", "stateful")],
     indirect=True,
 )
 def test_windows_and_streams_are_taken_back_too(world: World, follower: Following) -> None:
@@ -152,6 +159,7 @@ def test_what_retention_has_left_since_can_not_be_read_again(world: World, follo
     assert world.release.generation == 2
 
 
+@pytest.mark.long
 def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Following) -> None:
     world.stop()
     world.produce(20)
@@ -169,6 +177,7 @@ def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Foll
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 def test_a_live_release_that_stood_still_stands_still_again(world: World, follower: Following) -> None:
     world.stop()
     world.produce(20)
@@ -191,21 +200,21 @@ def test_a_live_release_that_stood_still_stands_still_again(world: World, follow
     follower.comes_to(world.expected({}))
 
 
-def test_a_plan_says_what_will_be_missing_and_how_long_a_throttle_makes_it_take(world: World) -> None:
+def test_a_plan_says_what_will_be_missing_and_how_long_a_throttle_makes_it_take(standing: World) -> None:
     def plan(target: Target, **options: Any) -> Plan:
-        return rs.plan_reset(world.context, world.name, rs.Request(target=target, stop=True, **options))
+        return rs.plan_reset(standing.context, standing.name, rs.Request(target=target, stop=True, **options))
 
     missing = "of the input before its new position nothing will be in the result: --to-earliest reads that again, too"
     middle = plan(Target(kind="offset", text="--to-offset 20", number=20))
     assert missing in middle.warnings
     assert "B: archived" in middle.facts["result"]
-    elsewhere = world.settings.model_copy(update={"bootstrap_servers": world.settings.bootstrap})
+    elsewhere = standing.settings.model_copy(update={"bootstrap_servers": standing.settings.bootstrap})
     asked = rs.Request(target=EARLIEST, stop=True)
-    far = rs.plan_reset(replace(world.context, settings=elsewhere), world.name, asked)
+    far = rs.plan_reset(replace(standing.context, settings=elsewhere), standing.name, asked)
     assert "its bytes only its broker knows: archived" in far.facts["result"]
     slow = plan(EARLIEST, max_records_per_batch=2, timeout_s=1.0)
     assert not any("nothing will be in the result" in w for w in slow.warnings)
-    assert slow.figures["replay_s"] >= slow.figures["replay_records"] / 2 * world.settings.trigger_s - 0.1
+    assert slow.figures["replay_s"] >= slow.figures["replay_records"] / 2 * standing.settings.trigger_s - 0.1
     assert "give a longer --timeout" in slow.warnings[-1]
     assert not any("--timeout" in w for w in plan(EARLIEST).warnings)
 
@@ -238,9 +247,9 @@ def test_what_was_cleared_is_not_brought_back(world: World, follower: Following)
     assert f"{world.name}.g1" not in topic_names(world.settings)
 
 
-def test_nothing_but_a_reset_is_undone(world: World) -> None:
+def test_nothing_but_a_reset_is_undone(standing: World) -> None:
     with pytest.raises(BadUsage, match="there is no reset reset-0"):
-        rs.plan_undo(world.context, "reset-0")
+        rs.plan_undo(standing.context, "reset-0")
 
 
 def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> None:
@@ -265,6 +274,7 @@ def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> 
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 def test_a_topic_is_the_archive_of_the_last_that_wrote_it(world: World, follower: Following) -> None:
     """The archive of a reset under the state shares its result with the generation that went on in it."""
     world.stop()
@@ -344,6 +354,7 @@ def test_from_one_that_was_reset_and_died_consumers_go_back_exactly(world: World
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("target", "output"), [(LATEST, "new"), (EARLIEST, "truncate")], ids=["ahead", "its old result deleted"]
 )
@@ -388,6 +399,7 @@ def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(worl
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 def test_one_after_the_other_is_taken_back(world: World, follower: Following) -> None:
     first = world.reset(EARLIEST, stop=True)
     world.settle()
@@ -402,6 +414,7 @@ def test_one_after_the_other_is_taken_back(world: World, follower: Following) ->
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 def test_what_was_never_started_is_taken_back_too(world: World, follower: Following) -> None:
     world.stop()
     world.produce(20)
@@ -414,17 +427,17 @@ def test_what_was_never_started_is_taken_back_too(world: World, follower: Follow
     assert world.result() == world.expected({})
 
 
-def test_where_it_goes_must_not_depend_on_what_it_still_reads(world: World) -> None:
+def test_where_it_goes_must_not_depend_on_what_it_still_reads(standing: World) -> None:
     for request in (
         rs.Request(target=Target(kind="offset", text="--to-offset 99", number=99), state="keep", force=True, stop=True),
         rs.Request(target=Target(kind="shift", text="--shift-by -5", number=-5), stop=True),
         rs.Request(target=LATEST, stop=True),
         # the others stay where it stands
-        rs.Request(target=EARLIEST, inputs={world.topic: (0,)}, force=True, stop=True),
+        rs.Request(target=EARLIEST, inputs={standing.topic: (0,)}, force=True, stop=True),
         rs.Request(target=EARLIEST, until=Target(kind="current", text="current"), output="keep", force=True, stop=True),
     ):
         with pytest.raises(Refused, match="depends on where"):
-            rs.plan_reset(world.context, world.name, request)
+            rs.plan_reset(standing.context, standing.name, request)
 
 
 def test_one_that_has_just_begun_again_is_begun_anew_all_the_same(world: World) -> None:
@@ -438,6 +451,7 @@ def test_one_that_has_just_begun_again_is_begun_anew_all_the_same(world: World) 
         rs.plan_reset(world.context, world.name, replace(anew, output="new"))
 
 
+@pytest.mark.long
 def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Following) -> None:
     context, second = world.context, beside(world)
     diff(context, second)
@@ -450,7 +464,9 @@ def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Foll
         rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True))
 
 
-@pytest.mark.parametrize("error", [SwitchyardError("the disk is full"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), pytest.param(SwitchyardError("the disk is full"), marks=pytest.mark.long)]
+)
 def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
     world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -502,11 +518,13 @@ def nobody_else_may(world: World) -> None:
         rel.plan_stop(world.context, world.name)
 
 
-KILLS = pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.long)])
+KILLS = pytest.mark.parametrize("kills", [5, pytest.param(25, marks=pytest.mark.long)])
 
 
 @KILLS
-@pytest.mark.parametrize("output", ["new", "truncate", "tombstone", "keep"])
+@pytest.mark.parametrize(
+    "output", ["new", *(pytest.param(output, marks=pytest.mark.long) for output in ("truncate", "tombstone", "keep"))]
+)
 def test_killed_anywhere_the_same_command_ends_the_same(
     world: World, follower: Following, output: str, kills: int
 ) -> None:
@@ -573,6 +591,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     assert len(world.context.registry.state().chains[world.app]) == 1
 
 
+@pytest.mark.long
 def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: World, follower: Following) -> None:
     world.stop()
     left_out = range(len(world.sent), len(world.sent) + 4)
@@ -594,7 +613,9 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
     follower.comes_to(world.expected({}))
 
 
-@pytest.mark.parametrize("before", ["WriteClearing", "Launch", "DeleteTopic"])
+@pytest.mark.parametrize(
+    "before", ["WriteClearing", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("Launch", "DeleteTopic"))]
+)
 def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
     world: World, follower: Following, before: str
 ) -> None:
@@ -628,9 +649,9 @@ def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
 # -- the checks before the first write
 
 
-def test_a_release_that_runs_is_refused(world: World) -> None:
+def test_a_release_that_runs_is_refused(standing: World) -> None:
     with pytest.raises(Refused, match="is run by process") as caught:
-        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
+        rs.plan_reset(standing.context, standing.name, rs.Request(target=EARLIEST))
     assert "--stop" in caught.value.fix
 
 
