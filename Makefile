@@ -46,8 +46,8 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## end what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: test-fast ## all tests but those with a browser and the long ones: the fast ones first
-	@$(BIN)/pytest $(TESTS) -m "(broker or spark or e2e) and not (ui or long)" $(PYTEST)
+test: setup ## all tests but the long ones and those with a browser: ten minutes on 2 cores
+	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
 ui: setup ## Dagster's UI on port UI_PORT (3000)
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
@@ -118,7 +118,7 @@ typecheck: setup ## mypy, strict; of tests, demo and benchmarks what calls what 
 	@$(BIN)/mypy -p tests -p demo -p benchmarks --cache-dir .mypy_cache/tests --implicit-reexport --no-warn-unreachable \
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
-test-fast: setup ## the tests that need neither broker nor Spark
+test-fast: setup ## the tests that need neither broker nor Spark: half a minute
 	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui)" $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)

@@ -37,6 +37,28 @@ KEPT = (
     "SWITCHYARD_KILLS_SEED",
     "SWITCHYARD_RUNBOOK",
 )
+# by how long they take, the longest first
+LONGEST = (
+    "e2e/test_runbook.py",
+    "e2e/test_kills.py",
+    "reset/test_undo.py",
+    "reset/test_cells.py",
+    "e2e/test_switch.py",
+    "e2e/test_driver.py",
+    "defs/test_dagster_dev.py",
+    "e2e/test_demo.py",
+    "e2e/test_benchmarks.py",
+    "e2e/test_diff.py",
+    "e2e/test_bad_input.py",
+    "e2e/test_reset.py",
+    "reset/test_kinds.py",
+    "reset/test_jobs.py",
+    "operations/test_delta.py",
+    "engine/test_history.py",
+    "engine/test_meeting.py",
+    "follow/test_consumer.py",
+    "local/test_broker.py",
+)
 # one of several processes of one run (`pytest -n`)
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 # every process that a test starts inherits it: how the end of the run finds what was left behind
@@ -60,9 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # the files that take longest first: processes that share them out end together
-    items.sort(
-        key=lambda item: [folder not in item.path.relative_to(config.rootpath).parts for folder in ("reset", "e2e")]
-    )
+    def place(item: pytest.Item) -> int:
+        file = item.path.relative_to(config.rootpath / "tests").as_posix()
+        return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures are torn down
@@ -165,13 +189,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session as a driver has it, which drivers, diffs, checks and trials of this process share."""
     from pipelines.engine.session import build_session
 
-    # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back; but in an hour it
-    # runs more code than the other compiler keeps by default
-    java = {
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-    }
-    settings = Settings(state_dir=tmp_path_factory.mktemp("spark"), spark=java)
-    session = build_session(settings, "tests", heap_mb=1024)
+    # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back. But of code and of
+    # garbage there is more than in a driver, as many of those share it
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
+    settings = Settings(state_dir=tmp_path_factory.mktemp("spark"), spark={"spark.driver.defaultJavaOptions": java})
+    session = build_session(settings, "tests", heap_mb=2048)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -38,7 +38,7 @@ from tests.e2e.harness import at_rest
 from tests.ports import port_of
 from tests.shared.operators import Operators
 from tests.shared.terminal import Said, Terminal
-from tests.shared.threads import Threads, trials_in
+from tests.shared.threads import Threads, patient, trials_in
 
 ROOT = Path(__file__).resolve().parents[2]
 # a batch of the live one is a second or so of input; the candidate reads all there is
@@ -81,7 +81,12 @@ class Cluster:
         """A context whose drivers are launched, and whose plans are made, with `changes` of the settings."""
         settings = self.settings.model_copy(update=changes)
         return Context(
-            settings=settings, registry=self.registry, launcher=self.launcher(settings), spark=self.spark, say=say
+            settings=settings,
+            registry=self.registry,
+            launcher=self.launcher(settings),
+            spark=self.spark,
+            say=say,
+            sleep=patient,
         )
 
     def launcher(self, settings: Settings) -> Launcher:

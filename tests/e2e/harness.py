@@ -37,7 +37,7 @@ from tests.ports import port_of
 
 # a boot takes 8 s on two idle cores, and minutes on two that many share
 BOOT_TIMEOUT_S = 300.0
-_POLL_S = 0.05
+_POLL_S = 0.1
 
 
 def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float = _POLL_S) -> Any:

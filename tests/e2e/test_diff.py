@@ -204,6 +204,7 @@ def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
     cluster.until(f"{other} falls behind", lambda: committed(cluster.settings, other).boundary.position.dominates(end))
 
 
+@pytest.mark.long
 def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(orders: Cluster) -> None:
     one, other = "large-orders.v1", "large-orders.v2"
     orders.make_live("large-orders", 2, instead=one)

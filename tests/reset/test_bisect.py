@@ -89,6 +89,7 @@ def test_a_candidate_that_a_record_kills_at_once_becomes_ready_without_it(world:
     assert other.result() == expected and other.release.state == "ready"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
 def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World) -> None:

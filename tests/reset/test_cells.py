@@ -48,8 +48,8 @@ TABLE = [
     for position in positions
 ]
 STREAM = [("clear", output, position) for output in ("new", "truncate", "keep") for position in POSITIONS]
-# those that `make test` runs: each way with the state, the result and the position once, and windows and a reader's beside;
-# the rest among the long ones
+# those that `make test` runs: each way with the state, the result and the position once, and windows beside; the rest is
+# among the long ones
 USUAL = {
     ("count", "clear", "new", "earliest"),
     ("count", "clear", "new", "middle"),
@@ -59,7 +59,6 @@ USUAL = {
     ("count", "clear", "tombstone", "current"),
     ("count", "keep", "keep", "latest"),
     ("windowed", "clear", "new", "middle"),
-    ("reader", "clear", "new", "middle"),
     ("stateless", "clear", "new", "middle"),
     ("stateless", "clear", "truncate", "latest"),
     ("stateless", "clear", "keep", "earliest"),
@@ -236,9 +235,7 @@ def _is_behind(source: str, start: Mapping[int, int]) -> bool:
 NAMES = ("earliest", "latest", "current", "offset", "shift", "datetime", "duration")
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "count" else pytest.mark.long) for kind in (*TABLES, *STREAMS)]
-)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long) for kind in (*TABLES, *STREAMS)])
 def test_however_a_position_is_named_it_is_the_same_reset(stories: Stories, kind: str, tmp_path: Path) -> None:
     """Each cell of position, state and output is refused, or done, as where the same offsets are given by a file: so that
     the cells that were run stand for all.

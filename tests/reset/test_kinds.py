@@ -33,6 +33,7 @@ def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession,
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", ["stateless"], indirect=True)
 def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "reader"
@@ -116,6 +117,7 @@ def test_only_the_partitions_that_are_named_move(world: World) -> None:
     assert world.result() == before + again + world.expected({0: 100, 1: 100})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", ["stateful"], indirect=True)
 def test_state_variables_outlive_their_driver(world: World) -> None:
     # each driver has the checkpoint under another name, and Spark writes down where it found its schemas

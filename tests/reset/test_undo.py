@@ -307,6 +307,7 @@ def _cleanable(world: World) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_versions_are_compared_and_switched_as_before_when_one_was_reset(world: World, follower: Following) -> None:
     context, second = world.context, beside(world)
     reset = world.reset(EARLIEST, stop=True)
@@ -333,6 +334,7 @@ def test_versions_are_compared_and_switched_as_before_when_one_was_reset(world: 
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 def test_from_one_that_was_reset_and_died_consumers_go_back_exactly(world: World, follower: Following) -> None:
     context, second = world.context, beside(world)
     diff(context, second)
@@ -378,6 +380,7 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
     follower.comes_to(world.expected({}))
 
 
+@pytest.mark.long
 def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(world: World, follower: Following) -> None:
     plan = killed_before(world, "GiveBack", "reset", world.name, "--to-earliest", "--stop")
     rel.abandon(world.context, plan.id)
@@ -440,6 +443,7 @@ def test_where_it_goes_must_not_depend_on_what_it_still_reads(standing: World) -
             rs.plan_reset(standing.context, standing.name, request)
 
 
+@pytest.mark.long
 def test_one_that_has_just_begun_again_is_begun_anew_all_the_same(world: World) -> None:
     """It stands where it is to go, and reads on from there until it has stopped."""
     anew = rs.Request(target=EARLIEST, output="truncate", stop=True, stay_stopped=True)
@@ -547,10 +551,10 @@ def test_killed_anywhere_the_same_command_ends_the_same(
     assert len(world.context.registry.state().chains[world.app]) == 1 + (output in ("new", "truncate"))
 
 
-@KILLS
-def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following, kills: int) -> None:
+@pytest.mark.long
+def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following) -> None:
     done = world.reset(MIDDLE, stop=True)
-    finished_by_the_same_command(world, "undo", done.id, "--stop", kills=kills)
+    finished_by_the_same_command(world, "undo", done.id, "--stop", kills=25)
     world.produce(4)
     world.settle()
     assert world.release.generation == 1
@@ -613,9 +617,8 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
     follower.comes_to(world.expected({}))
 
 
-@pytest.mark.parametrize(
-    "before", ["WriteClearing", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("Launch", "DeleteTopic"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("before", ["WriteClearing", "Launch", "DeleteTopic"])
 def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
     world: World, follower: Following, before: str
 ) -> None:
@@ -703,6 +706,7 @@ def test_a_release_of_a_like_name_is_not_touched(world: World) -> None:
     assert f"{world.name}.g1" not in topic_names(world.settings)
 
 
+@pytest.mark.long
 def test_a_group_that_another_tool_moved_is_noticed_and_only_adopted_by_order(world: World) -> None:
     world.stop()
     _move_group(world, 30)
@@ -747,6 +751,7 @@ def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, m
         rs.plan_reset(world.context, spec.release, request)
 
 
+@pytest.mark.long
 def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, follower: Following) -> None:
     """Behind the old end: not one of its records is in the old result."""
     from confluent_kafka.admin import NewPartitions
@@ -785,6 +790,7 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
     assert _everything(world) == before
 
 
+@pytest.mark.long
 def test_a_dry_run_of_an_undo_writes_nothing(world: World) -> None:
     done = world.reset(EARLIEST, stop=True, stay_stopped=True)
     before = _everything(world)
@@ -808,6 +814,7 @@ def _everything(world: World) -> Any:
     return topics, ends, configs, groups, group_offsets(world.settings, world.name), files
 
 
+@pytest.mark.long
 def test_a_throttled_replay_has_smaller_batches(world: World) -> None:
     from pipelines.kafka.progress import progress_history
 

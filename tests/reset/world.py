@@ -32,7 +32,7 @@ from pipelines.settings import Settings
 from tests.e2e.harness import at_rest
 from tests.shared.operators import Death, Operators
 from tests.shared.terminal import Said, Terminal
-from tests.shared.threads import Threads
+from tests.shared.threads import Threads, patient
 
 PARTITIONS = 2
 START_MS = 1_600_000_000_000
@@ -374,6 +374,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
             launcher=drivers,
             spark=lambda: spark,
             say=lambda line: print(" ", line),
+            sleep=patient,
         )
         world = World(
             settings=settings, context=context, drivers=drivers, kind=kind, app=app, topic=topic, operators=operators

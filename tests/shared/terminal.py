@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 from orchestration import cli
 from orchestration.operations import context
 from pipelines.settings import Settings, get_settings
-from tests.shared.threads import Threads, trials_in
+from tests.shared.threads import Threads, patient, trials_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,7 @@ class Terminal:
             # a question to the user finds nobody there
             patch.setattr("sys.stdin", io.StringIO())
             patch.setattr(context, "LocalLauncher", self._launch_with)
+            patch.setattr(context, "Context", partial(context.Context, sleep=patient))
             if self.spark is not None:
                 stack.enter_context(trials_in(self.spark()))
             get_settings.cache_clear()

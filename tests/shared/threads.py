@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,11 @@ from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def patient(seconds: float) -> None:
+    """Sleeps for a fifth of a second at least: who asks Kafka again and again keeps the cores from whom it waits for."""
+    time.sleep(max(seconds, 0.2))
 
 
 class Threads:
