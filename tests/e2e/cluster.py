@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -34,7 +33,7 @@ from pipelines.model.names import REGISTRY_TOPIC, result_topic
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 from tests.brokers import start as start_broker
-from tests.e2e.harness import at_rest
+from tests.e2e.harness import at_rest, producing
 from tests.ports import port_of
 from tests.shared.operators import Operators
 from tests.shared.terminal import Said, Terminal
@@ -158,22 +157,17 @@ class Cluster:
     @contextmanager
     def producing(self, app: str, rate: float, per_second: int) -> Iterator[None]:
         """Live input, `rate` records a second, while the block runs."""
-        stopped = Event()
-        with ThreadPoolExecutor(1) as pool:
-            source = source_for(app, _options(per_second))
+        topic = source_for(app, _options(per_second)).topic
 
-            def end() -> Mapping[int, int]:
-                return end_offsets(self.settings, [source.topic])[source.topic]
+        def end() -> Mapping[int, int]:
+            return end_offsets(self.settings, [topic])[topic]
 
-            before = end()
-            job = pool.submit(produce, self.settings, source, rate=rate, stopped=stopped.is_set)
-            try:
-                # what takes a moment would else be over before the first record
-                self.until("no input comes", lambda: end() != before)
-                yield
-            finally:
-                stopped.set()
-            assert job.result(30).records > 0
+        before = end()
+        with producing(self.settings, app, rate, _options(per_second)) as end_input:
+            # what takes a moment would else be over before the first record
+            self.until("no input comes", lambda: end() != before)
+            yield
+            end_input()
 
     # -- the terminal
 

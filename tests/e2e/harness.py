@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
+from orchestration.sources import Options, produce, source_for
 from pipelines.engine.checkpoint import Checkpoint, release_folder
 from pipelines.kafka.client import admin
 from pipelines.kafka.offsets import end_offsets
@@ -239,21 +242,20 @@ class Follower:
 
 
 @contextmanager
-def producing(settings: Settings, app: str, *options: str) -> Iterator[Callable[[], None]]:
-    """`switchyard produce` in the background; calling what it yields ends it, acknowledgements waited for."""
-    command = [sys.executable, "-m", "orchestration.cli", "produce", app, *options]
-    process = subprocess.Popen(
-        command, env=settings.child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def producing(
+    settings: Settings, app: str, rate: float, options: Options | None = None
+) -> Iterator[Callable[[], None]]:
+    """Live input, `rate` records a second, while the block runs; calling what it yields ends it, acknowledgements waited for."""
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1, f"input of {app}") as pool:
+        source = source_for(app, options or Options())
+        job = pool.submit(produce, settings, source, rate=rate, stopped=stopped.is_set)
 
-    def end() -> None:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        def end() -> None:
+            stopped.set()
+            assert job.result(60).records > 0
 
-    try:
-        yield end
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(10)
+        try:
+            yield end
+        finally:
+            stopped.set()

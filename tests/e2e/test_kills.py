@@ -1,6 +1,6 @@
 """Drivers killed at random moments, each in the middle of a transaction, and the ledger afterwards.
 
-4 kills, and 20 of them where there is time, of live and candidate drivers while they hydrate, run and switch, seeded by
+3 kills, and 20 more in `make test-long`, of live and candidate drivers while they hydrate, run and switch, seeded by
 `SWITCHYARD_KILLS_SEED`. A kill counts only if, with the process dead, Kafka still holds a transaction of it open.
 """
 
@@ -245,7 +245,7 @@ class Story:
         inputs = {self.source: self.topic}
         old, new = f"{self.app}.v1", f"{self.app}.v2"
         # to hydrate: a third; live: a third; to switch: the rest
-        hydrating, live = self.kills * 2 // 5, self.kills * 3 // 10
+        hydrating, live = max(1, self.kills * 2 // 5), max(1, self.kills * 3 // 10)
         switching = self.kills - hydrating - live
         options = Options(seed=seed, per_second=self.rate)
         produce(settings, source_for(self.app, options), history=self.history)
@@ -255,11 +255,7 @@ class Story:
 
         with ExitStack() as stack:
             stack.callback(drivers.end)
-            end_input = stack.enter_context(
-                producing(
-                    settings, self.app, "--rate", str(self.rate), "--per-second", str(self.rate), "--seed", str(seed)
-                )
-            )
+            end_input = stack.enter_context(producing(settings, self.app, self.rate, options))
             context = stack.enter_context(operator(settings, drivers, spark=lambda: spark))
             killer = Killer(settings, drivers, context, seed)
 
@@ -413,7 +409,7 @@ def _line(ledger: Ledger) -> str:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [4, pytest.param(15, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.long)])
 def test_a_table_survives_kills_in_open_transactions(
     settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
 ) -> None:
