@@ -138,6 +138,9 @@ class FailingProducer:
         self.error = error
         self.tries = 0
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """It is connected."""
+
     def init_transactions(self, timeout_s: float) -> None:
         self.tries += 1
         raise KafkaException(self.error)
