@@ -24,7 +24,6 @@ from hypothesis import settings as hypothesis_settings
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
 from pipelines.settings import Settings, get_settings
-from tests.brokers import start
 from tests.ports import port_of
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ LONGEST = (
     "follow/test_consumer.py",
     "local/test_broker.py",
 )
+# what Java runs here lives for minutes: the optimizing compiler would never earn back what it costs
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # one of several processes of one run (`pytest -n`)
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 # every process that a test starts inherits it: how the end of the run finds what was left behind
@@ -76,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("SWITCHYARD_") and name not in KEPT]:
         del os.environ[name]
     os.environ[MARK] = SESSION
+    os.environ["JDK_JAVA_OPTIONS"] = SHORT_LIVED
     # ended by a time limit, say: fixtures still clean up
     signal.signal(signal.SIGTERM, _interrupt)
 
@@ -122,7 +124,8 @@ def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting
         state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
     )
     embedded = EmbeddedBroker(settings)
-    start(embedded)
+    # as long as the other processes of a run on the same cores may make it take
+    embedded.start(180)
     yield settings
     embedded.stop()
 

@@ -81,6 +81,28 @@ def test_what_is_asked_at_night_ends_what_is_past_its_deadline(
         assert len(registry.entries) == ended
 
 
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    "command",
+    [
+        "produce no-such-app --rate 1",
+        "start no-such.v1",
+        "promote no-such-app",
+        "reset no-such.v1 --to-earliest",
+        "follow no-such-app",
+        "status no-such-app",
+    ],
+)
+def test_a_command_of_each_group_as_a_process(command: str, broker: Settings, tmp_path: Path) -> None:
+    """As a user has it; other tests run commands in their own process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestration.cli", *command.split()],
+        env=broker.child_environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.startswith("error: "), done.stderr
+    assert "no-such" in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["switchyard", *arguments])
     with pytest.raises(SystemExit) as end:

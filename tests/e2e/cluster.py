@@ -32,7 +32,6 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.names import REGISTRY_TOPIC, result_topic
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
-from tests.brokers import start as start_broker
 from tests.e2e.harness import at_rest, producing
 from tests.ports import port_of
 from tests.shared.operators import Operators
@@ -202,7 +201,7 @@ class ProcessCluster(Cluster):
     def __init__(self, folder: Path, port: str) -> None:
         settings = Settings(state_dir=folder / "state", broker_port=port_of(port), broker_heap_mb=512)
         self.broker = EmbeddedBroker(settings)
-        start_broker(self.broker)
+        self.broker.start(180)
         self._processes: list[subprocess.Popen[str]] = []
         try:
             super().__init__(settings, folder)

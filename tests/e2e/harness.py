@@ -35,7 +35,6 @@ from pipelines.kafka.registry import Registry
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
-from tests.brokers import start as start_broker
 from tests.ports import port_of
 
 # a boot takes 8 s on two idle cores, and minutes on two that many share
@@ -74,7 +73,7 @@ def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
         }
     )
     broker = EmbeddedBroker(settings)
-    start_broker(broker)
+    broker.start(180)
     try:
         yield settings
     finally:

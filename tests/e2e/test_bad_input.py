@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,10 +20,13 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
-from tests.brokers import start as start_broker
 from tests.e2e.cluster import Cluster
 from tests.ports import port_of
-from tests.shared.terminal import Said
+from tests.shared.terminal import Said, Terminal
+from tests.shared.threads import Threads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
@@ -219,7 +221,7 @@ def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         update={"state_dir": folder, "broker_port": port_of("login"), "kafka": login("right", folder)}
     )
     broker = BrokerWithLogin(settings)
-    start_broker(broker)
+    broker.start(180)
     yield settings
     broker.stop()
 
@@ -243,24 +245,23 @@ def test_no_login_where_one_is_asked_for_is_no_traceback(cluster: Cluster, guard
     refused(said, 1, f"{port_of('login')} takes connections and drops them", "security.protocol")
 
 
-def test_the_right_login_serves_the_terminal_and_the_driver(guarded: Settings, tmp_path: Path) -> None:
-    """As a user has it: commands and the driver are processes."""
+def test_the_right_login_serves_the_terminal_and_the_driver(
+    guarded: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
     produce(guarded, source_for("large-orders", Options(seed=1)), history=500)
-
-    def command(text: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "orchestration.cli", *text.split()], env=guarded.child_environment(), cwd=tmp_path,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    command("stage large-orders --execute")
-    command("start large-orders.v1 --execute")
+    drivers = Threads(guarded)
+    terminal = Terminal(guarded, tmp_path, drivers, lambda: spark)
+    for command in ("stage large-orders --execute", "start large-orders.v1 --execute"):
+        said = terminal.run(*command.split())
+        assert said.code == 0, said.text
     try:
-        assert json.loads(command("wait large-orders.v1 --for 100ms --json"))["records"] == 500
+        said = terminal.run("wait", "large-orders.v1", "--for", "100ms", "--json")
+        assert said.code == 0, said.text
+        assert json.loads(said.out)["records"] == 500
     finally:
-        command("stop large-orders.v1 --execute")
+        said = terminal.run("stop", "large-orders.v1", "--execute")
+        drivers.end()
+    assert said.code == 0, said.text
 
 
 # -- an app's code

@@ -273,6 +273,7 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
     assert words.process.poll() is None
 
 
+@pytest.mark.long
 def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
@@ -304,6 +305,7 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
     assert words.ledger().clean
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: Settings, words: Words) -> None:
     words.run()
     jvm = children(words.process.pid)
