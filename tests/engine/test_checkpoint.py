@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -243,12 +244,23 @@ def test_batches_that_were_planned_and_never_ran_are_replaced_with_their_checksu
     assert left == [".0.crc", ".1.crc", "0", "1", "2"]
 
 
-def test_state_that_a_run_left_uncommitted_is_forgotten(checkpoint: Checkpoint) -> None:
+def planned_next(checkpoint: Checkpoint) -> None:
+    checkpoint.plan_next(SourcePosition(sources={"trades": {0: 20}}))
+
+
+def moved(checkpoint: Checkpoint) -> None:
+    checkpoint.stand_at(1, SourcePosition(sources={"trades": {0: 20}}))
+
+
+@pytest.mark.parametrize("change", [planned_next, moved])
+def test_state_that_a_run_left_uncommitted_is_forgotten(
+    checkpoint: Checkpoint, change: Callable[[Checkpoint], None]
+) -> None:
     # state version N is written by batch N - 1
     state = checkpoint.path / "state" / "0" / "1"
     for name in ("2.zip", ".2.zip.crc", "3.changelog", ".3.changelog.crc", "3.zip", "30.changelog"):
         write(state / name, name)
-    checkpoint.plan_next(SourcePosition(sources={"trades": {0: 20}}))
+    change(checkpoint)
     left = {p.name for p in state.iterdir() if not p.name.startswith(".")}
     assert left == {"2.zip", "30.changelog"}
     assert not (state / ".3.changelog.crc").exists()

@@ -6,13 +6,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from pipelines.engine import lease
 from pipelines.engine.lease import held_by, is_alive, this_process
+from pipelines.errors import Refused
+from pipelines.kafka.registry import Registry
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Holder, LeaseTaken, Release, ReleaseSpec
+from pipelines.model.registry import (
+    Entry,
+    Holder,
+    LeaseEnded,
+    LeaseTaken,
+    Release,
+    ReleaseSpec,
+    ReleaseState,
+    Staged,
+    StateSet,
+)
 from pipelines.settings import Settings
+from tests.operations.builders import Log
 
 NOW_MS = 1_000_000_000
 SETTINGS = Settings(lease_timeout_s=15, boot_timeout_s=120)
@@ -25,8 +40,8 @@ SPEC = ReleaseSpec(
 
 
 def release(holder: Holder, *, token: int = 3, age_s: float = 0.0, ended: bool = False) -> Release:
-    lease = LeaseTaken(release="sums.v1", token=token, holder=holder, at_ms=NOW_MS - int(age_s * 1000))
-    return Release(spec=SPEC, token=token, lease=lease, lease_ended=ended)
+    held = LeaseTaken(release="sums.v1", token=token, holder=holder, at_ms=NOW_MS - int(age_s * 1000))
+    return Release(spec=SPEC, token=token, lease=held, lease_ended=ended)
 
 
 def beat(age_s: float, *, token: int = 3, state: str = "running") -> Heartbeat:
@@ -99,6 +114,45 @@ def test_a_boot_has_time_until_its_first_heartbeat(age_s: float, held: bool) -> 
 def test_a_heartbeat_of_an_older_token_says_nothing_of_the_new_holder() -> None:
     assert "starting for 5 s" in (holder(release(ELSEWHERE, age_s=5), beat(0.1, token=2)) or "")
     assert holder(release(ELSEWHERE, age_s=500), beat(0.1, token=2)) is None
+
+
+class Known(Log):
+    """A registry of this process alone, with settings."""
+
+    settings = SETTINGS
+
+
+def taken(monkeypatch: pytest.MonkeyPatch, *entries: Entry, heard: Heartbeat | None, force: bool = False) -> int:
+    """The token that this process gets of `sums.v1`, where the registry says `entries`."""
+    monkeypatch.setattr(lease, "latest_heartbeats", lambda _: {"sums.v1": heard} if heard else {})
+    monkeypatch.setattr(lease, "now_ms", lambda: NOW_MS)
+    log = Known(Staged(spec=SPEC), *entries)
+    token = lease.take_lease(cast(Registry, log), "sums.v1", force=force).token
+    assert log.known.releases["sums.v1"].token == token
+    return token
+
+
+HELD = LeaseTaken(release="sums.v1", token=3, holder=ELSEWHERE, at_ms=NOW_MS - 500_000)
+
+
+def test_a_lease_that_is_held_is_refused_and_taken_by_order_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"sums\.v1 is run by process 1 on another-host \(token 3\)"):
+        taken(monkeypatch, HELD, heard=beat(1.0))
+    assert taken(monkeypatch, HELD, heard=beat(1.0), force=True) == 4
+
+
+def test_a_lease_of_one_who_is_silent_or_has_ended_is_taken_with_the_next_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert taken(monkeypatch, heard=None) == 1
+    assert taken(monkeypatch, HELD, heard=beat(20.0)) == 4
+    assert taken(monkeypatch, HELD, LeaseEnded(release="sums.v1", token=3), heard=beat(1.0)) == 4
+
+
+@pytest.mark.parametrize("state", ["retired", "aborted"])
+def test_nobody_runs_a_release_that_is_over(monkeypatch: pytest.MonkeyPatch, state: ReleaseState) -> None:
+    with pytest.raises(Refused, match=f"is {state}"):
+        taken(monkeypatch, StateSet(release="sums.v1", state=state), heard=None, force=True)
 
 
 def test_this_process_names_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipelines.engine import writer as engine_writer
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused
 from pipelines.kafka.client import MAX_RECORD_BYTES, consumer, producer
+from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets
 from pipelines.kafka.topics import INPUT, PROGRESS, RESULT_STREAM, delete_topics, ensure_topic
 from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
@@ -122,6 +124,24 @@ def test_a_newer_writer_fences_the_older_one_whose_commit_is_refused(world: Worl
     world.commit(new, 0)
     assert [value for _, value, _ in world.read()] == [b"new"]
     assert world.writer().connect() == world.progress(0)
+
+
+def test_a_batch_that_commits_at_the_last_moment_is_not_missed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = world.writer(), world.writer()
+    old.connect()
+    world.write(old, 0, "old")
+
+    def in_flight(*where: Any) -> list[bytes]:
+        found = read_tail(*where)
+        # whoever still may commit now is missed by the newer one
+        with suppress(Superseded):
+            world.commit(old, 0)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_writer, "read_tail", in_flight)
+        known = new.connect()
+    assert known == world.writer().connect()
 
 
 def test_a_fenced_writer_can_not_begin_again(world: World) -> None:

@@ -9,8 +9,17 @@ from orchestration.operations.apply import Applier, owned_topics
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import SetState, Stage, Want
 from pipelines.errors import Refused
-from pipelines.model.registry import Entry, FollowerRegistered, RegistryState, StateSet, WantedSet, fold
-from tests.operations.builders import Log, context_of, generation, staged, switched
+from pipelines.model.registry import (
+    Entry,
+    FollowerRegistered,
+    InputSpec,
+    RegistryState,
+    Staged,
+    StateSet,
+    WantedSet,
+    fold,
+)
+from tests.operations.builders import Log, context_of, generation, spec, staged, switched
 
 STOP = Want(release="a.v1", wanted="stopped")
 RETIRE = SetState(release="a.v1", state="retired")
@@ -37,6 +46,33 @@ def test_nor_is_one_that_a_follower_came_to_need(stage: Stage, monkeypatch: pyte
     left = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2")]
     with pytest.raises(Refused, match=r"a\.v1 is still needed by follower late"):
         applied(stage, *left, FollowerRegistered(alias="a", group="late"))
+
+
+def test_a_follower_that_has_committed_nothing_yet_needs_the_way_to_the_live_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_use, "committed_number", lambda *_: None)
+    left = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2")]
+    with pytest.raises(Refused, match=r"a\.v1 is still needed by follower new"):
+        applied(RETIRE, *left, FollowerRegistered(alias="a", group="new"))
+
+
+@pytest.mark.parametrize(("at", "needed"), [(1, True), (2, True), (3, True), (4, False)])
+def test_of_a_release_that_was_left_twice_the_last_time_counts(
+    monkeypatch: pytest.MonkeyPatch, at: int, needed: bool
+) -> None:
+    monkeypatch.setattr(in_use, "committed_number", lambda *_: at)
+    there_and_back = [*switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), *switched(3, "a.v2", "a.v1")]
+    log = Log(*READY, *there_and_back, *switched(4, "a.v1", "a.v2"), FollowerRegistered(alias="a", group="late"))
+    found = in_use.needed_by(context_of(log), log.known, log.known.releases["a.v1"])
+    assert found == (["follower late"] if needed else [])
+
+
+@pytest.mark.parametrize("topic", ["a.v1.g1", "a.v1.g2"])
+def test_whoever_reads_the_result_of_any_of_its_generations_needs_it(topic: str) -> None:
+    reader = spec("b.v1", inputs={"counts": InputSpec(topic=topic, partitions=1)})
+    with pytest.raises(Refused, match=r"a\.v1 is still needed by b\.v1"):
+        applied(RETIRE, *READY, generation("a.v1", 2), Staged(spec=reader))
 
 
 def test_one_that_nobody_needs_is_stopped_and_retired() -> None:
