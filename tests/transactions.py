@@ -5,6 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Producer
 
 from pipelines.kafka.client import await_connection, producer
+from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
 
@@ -15,3 +16,9 @@ def transactional(settings: Settings, name: str, topic: str) -> Producer:
     await_connection(client, topic)
     client.init_transactions(60)
     return client
+
+
+def await_ends(settings: Settings, topic: str, partitions: int) -> None:
+    """Waits until what was committed, or aborted, can be read: the client is told so before the topic is."""
+    while end_of(settings, topic, partitions) != end_of(settings, topic, partitions, committed=False):
+        pass

@@ -21,7 +21,7 @@ from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence
-from tests.transactions import transactional
+from tests.transactions import await_ends, transactional
 
 # value and source record, or no source
 Record = tuple[str, str | None]
@@ -86,6 +86,7 @@ class Streams:
                 client.produce(self.topics[side], value, "k", partition=partition, headers=headers)
         client.flush(10)
         (client.commit_transaction if commit else client.abort_transaction)(10)
+        await_ends(self.settings, self.topics[side], 2)
 
     def end(self, side: int) -> ResultPosition:
         return ResultPosition(topics={self.topics[side]: end_of(self.settings, self.topics[side], 2)})

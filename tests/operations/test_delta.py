@@ -26,7 +26,7 @@ from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.operations.test_touch_up import written
-from tests.transactions import transactional
+from tests.transactions import await_ends, transactional
 
 pytestmark = pytest.mark.broker
 
@@ -69,6 +69,7 @@ class Results:
         for key, value in records.items():
             client.produce(topic, value, key, partition=0)
         client.commit_transaction(10)
+        await_ends(self.settings, topic, 1)
 
     def end(self, topic: str) -> ResultPosition:
         """As progress has it: before the end of the transaction."""
