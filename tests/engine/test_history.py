@@ -141,7 +141,9 @@ def produce(world: World, numbers: range) -> None:
     last = numbers[-20:]
     for partition, number in [*((0, n) for n in numbers), *((1, n) for n in last)]:
         value = json.dumps({"n": number})
-        client.produce(world.topic, value, f"k{number % 7}", timestamp=START_MS + number * 500, partition=partition)
+        # 90 come at once: a batch of what is before them would be too large with them, and is a small one without
+        at_ms = START_MS + (120 if 120 <= number < 210 else number) * 500
+        client.produce(world.topic, value, f"k{number % 7}", timestamp=at_ms, partition=partition)
     assert client.flush(30) == 0
 
 

@@ -1,0 +1,95 @@
+"""Records to rows and back: what is malformed is set apart with its reason, and what is written says which keys are gone."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines.engine.frames import MALFORMED, observed, parse, serialised
+from pipelines.model import AppendStream, Json, Raw, Stream, Table, Text
+from pipelines.model.app import App, Result, Value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+RAW = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+TRADE = Json("side string, price double not null")
+KEYED, GOOD = b"AAPL", b'{"side": "ask", "price": 1.5}'
+
+
+@pytest.mark.parametrize(
+    ("value", "records", "reasons"),
+    [
+        (
+            TRADE,
+            [
+                (KEYED, GOOD),
+                (KEYED, b'{"price": 1.5, "more": 1}'),
+                (KEYED, b'{"side": "ask", "pri'),
+                (KEYED, b'{"side": "ask", "price": "much"}'),
+                (KEYED, b'{"side": "ask"}'),
+                (KEYED, None),
+                (None, GOOD),
+            ],
+            [None, None, "is not JSON of struct<side", "is not JSON of", "field price is missing", "the value is null",
+             "the key is null"],
+        ),
+        (Text(), [(KEYED, b"good"), (KEYED, b"\xff bad"), (KEYED, None), (None, b"good")],
+         [None, "the value is not UTF-8", "the value is null", "the key is null"]),
+        (Raw(), [(KEYED, b"\xff good"), (KEYED, None)], [None, "the value is null"]),
+    ],
+)  # fmt: skip
+def test_what_is_malformed_is_set_apart_as_it_came(
+    spark: SparkSession, value: Value, records: list[tuple[bytes | None, bytes | None]], reasons: list[str | None]
+) -> None:
+    at = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+    rows = [(key, body, "trades", 0, offset, at) for offset, (key, body) in enumerate(records)]
+    parsed = parse(spark.createDataFrame(rows, RAW), Stream(topic="trades", value=value, key="ticker string"))
+    found = sorted(parsed.collect(), key=lambda row: int(row["offset"]))
+    for row, (key, body), reason in zip(found, records, reasons, strict=True):
+        letter = row[MALFORMED]
+        assert (letter is None) is (reason is None), (body, letter)
+        if reason is not None:
+            assert reason in letter["reason"]
+            assert (letter["topic"], letter["partition"], letter["offset"]) == ("trades", 0, row["offset"])
+            assert (letter["key"], letter["value"]) == (key, body)
+    good = [number for number, reason in enumerate(reasons) if reason is None]
+    assert sorted(row["offset"] for row in observed(parsed, "trades").collect()) == good
+
+
+def app_of(result: Result) -> App:
+    return App(name="odd", inputs={}, result=result, function=lambda settings: None)
+
+
+ROWS = [("AAPL", "ask", 1.5, "trades", 0, 7), ("IBM", None, 2.5, "trades", 1, 8), ("TSLA", None, None, "trades", 1, 9)]
+COLUMNS = "ticker string, side string, price double, topic string, partition int, offset long"
+
+
+def written(spark: SparkSession, result: Result, *left_out: str) -> dict[str, tuple[Any, str | None]]:
+    """Ticker -> value, None: a tombstone, and source of each row."""
+    rows = serialised(app_of(result), spark.createDataFrame(ROWS, COLUMNS).drop(*left_out)).collect()
+    return {
+        json.loads(row["key"])["ticker"]: (row["value"] and json.loads(row["value"]), row["source"]) for row in rows
+    }
+
+
+def test_a_row_of_a_table_without_values_is_a_tombstone(spark: SparkSession) -> None:
+    assert written(spark, Table(key=("ticker",)), "topic", "partition", "offset") == {
+        "AAPL": ({"side": "ask", "price": 1.5}, None),
+        # a field that is null is said: another one that lacks it is another schema
+        "IBM": ({"side": None, "price": 2.5}, None),
+        "TSLA": (None, None),
+    }
+
+
+def test_a_row_of_a_stream_names_its_record_and_is_never_a_tombstone(spark: SparkSession) -> None:
+    assert written(spark, AppendStream(key=("ticker",))) == {
+        "AAPL": ({"side": "ask", "price": 1.5}, "trades:0:7"),
+        "IBM": ({"side": None, "price": 2.5}, "trades:1:8"),
+        "TSLA": ({"side": None, "price": None}, "trades:1:9"),
+    }
