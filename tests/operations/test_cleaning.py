@@ -1,0 +1,62 @@
+"""What a reset has archived goes when its time is over and nobody needs it, no sooner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestration.operations import clean
+from orchestration.operations.context import Context
+from orchestration.operations.stages import DeleteCheckpoint, DeleteTopic
+from pipelines.errors import Refused
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import Entry, InputSpec, Staged
+from tests.operations.builders import POSITION, Log, context_of, generation, spec, staged
+
+RESET_MS, KEEP_S = 1_000_000, 10
+OVER_MS = RESET_MS + KEEP_S * 1000
+ENDED = Progress(
+    release="a.v1",
+    generation=1,
+    token=1,
+    boundary=Boundary(batch_id=1, position=POSITION),
+    result=ResultPosition(topics={"a.v1.g1": {0: 9}}),
+    at_ms=0,
+)
+READER = Staged(spec=spec("b.v1", inputs={"counts": InputSpec(topic="a.v1.g1", partitions=1)}))
+
+
+@pytest.fixture(autouse=True)
+def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both results are there, and the state of each generation."""
+    monkeypatch.setattr(clean, "topic_names", lambda _: {"a.v1.g1", "a.v1.g2"})
+    monkeypatch.setattr(clean, "newest_folder", lambda *_: tmp_path)
+
+
+def after_a_reset(*also: Entry) -> Context:
+    return context_of(Log(*staged("a.v1"), generation("a.v1", 2, ended=ENDED, at_ms=RESET_MS), *also))
+
+
+def to_clean(context: Context, now_ms: int) -> list[str]:
+    kept = replace(context, settings=context.settings.model_copy(update={"archive_keep_s": KEEP_S}))
+    return clean.to_clean(kept, context.registry.state(), lambda: now_ms)
+
+
+def test_an_archive_goes_with_its_state_when_its_time_is_over() -> None:
+    context = after_a_reset()
+    plan = clean.plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS)
+    assert plan.stages == (DeleteTopic(name="a.v1.g1"), DeleteCheckpoint(release="a.v1", generation=1))
+    assert to_clean(context, OVER_MS) == ["a.v1"]
+    with pytest.raises(Refused, match="1 younger than 10 s"):
+        clean.plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS - 1)
+    assert to_clean(context, OVER_MS - 1) == []
+
+
+def test_one_that_someone_reads_stays_with_its_state_however_old_it_is() -> None:
+    context = after_a_reset(READER)
+    with pytest.raises(Refused, match=r"generation 1 is still needed by b\.v1"):
+        clean.plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: 2 * OVER_MS)
+    assert to_clean(context, 2 * OVER_MS) == []
