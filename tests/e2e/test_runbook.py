@@ -29,6 +29,7 @@ from orchestration.local.process import ProcessRef
 from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
+from orchestration.operations.clean import followers_in
 from orchestration.operations.context import live_release
 from orchestration.operations.reprocess import diff
 from pipelines.engine.checkpoint import release_folder
@@ -268,6 +269,10 @@ def test_reset_the_wrong_app(night: Night) -> None:
     night.make_live(V2)
     night.cluster.run(rs.plan_reset(night.cluster.context(), V1, rs.Request(target=EARLIEST, stop=True)))
     night.cluster.settle(V1, "lines")
+    state, topic = night.cluster.state, night.cluster.state.releases[V1].topic_of(1)
+    night.cluster.until(
+        "billing still needs the standby", lambda: not followers_in(night.cluster.context(), state, APP, topic)
+    )
     night.typed("Reset the wrong app", 0)
     night.right(V1)
 
