@@ -49,7 +49,9 @@ def raw_consumer(settings: Settings, topic: str) -> float:
 
 def hydrate(settings: Settings, records: int) -> dict[str, Any]:
     """Hydrates one release; records per second over the last two thirds, by the times in its progress records."""
-    context = open_context(settings)
+    # of few records one batch would take all, and none would be left to measure
+    batch = min(settings.max_records_per_batch, max(1, records // 3))
+    context = open_context(settings.model_copy(update={"max_records_per_batch": batch}))
     rel.execute(context, rel.plan_stage(context, APP, version=1))
     rel.execute(context, rel.plan_start(context, RELEASE))
     context.until(

@@ -59,7 +59,7 @@ LONGEST = (
     "local/test_broker.py",
 )
 # what Java runs here lives for minutes: the optimizing compiler would never earn back what it costs
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 # one of several processes of one run (`pytest -n`)
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 # every process that a test starts inherits it: how the end of the run finds what was left behind

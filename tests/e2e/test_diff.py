@@ -207,6 +207,7 @@ def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
 @pytest.mark.long
 def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(orders: Cluster) -> None:
     one, other = "large-orders.v1", "large-orders.v2"
+    diff(orders.context(), other)
     orders.make_live("large-orders", 2, instead=one)
     # a process, to be killed
     orders.stop(other)
