@@ -40,8 +40,8 @@ KEPT = (
 LONGEST = (
     "e2e/test_runbook.py",
     "e2e/test_kills.py",
-    "reset/test_undo.py",
     "reset/test_cells.py",
+    "reset/test_undo.py",
     "e2e/test_switch.py",
     "e2e/test_driver.py",
     "defs/test_dagster_dev.py",
