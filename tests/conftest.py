@@ -175,7 +175,8 @@ def sweep(settings: Settings) -> None:
     for future in (client.delete_consumer_groups(groups) if groups else {}).values():
         with suppress(KafkaException):  # a member that was not closed is there until its session is over
             future.result(timeout=30)
-    for name in ("checkpoints", "code", "evidence", "data-docs", "run"):
+    # frozen code stays: its name is its digest, and Spark may fetch a file for its workers only when the next task runs
+    for name in ("checkpoints", "evidence", "data-docs", "run"):
         shutil.rmtree(settings.state_dir / name, ignore_errors=True)
 
 
