@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # shares two cores with two drivers, a broker, and the JVM of the checks
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 APP = "stock-stats"
 V1, V2 = "stock-stats.v1", "stock-stats.v2"
 HISTORY = 20_000
 RATE = 200
 STEP_TIMEOUT_S = 300.0
-# after the tests of one kind and of the other
-EITHER = pytest.mark.parametrize("_", ["", pytest.param("long", marks=pytest.mark.long)])
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +162,6 @@ def test_a_stream_that_dagster_started_outlives_it_and_is_adopted(
         dev.until(f"{name} stands still", goes_on(settings, name), timeout_s=60)
 
 
-@pytest.mark.long
 def test_reprocess_and_promote_then_dagster_dies_and_returns(
     settings: Settings, operations: Context, dev: DagsterDev
 ) -> None:
@@ -237,15 +234,13 @@ def test_reprocess_and_promote_then_dagster_dies_and_returns(
             dev.until(f"{release} stands still", goes_on(settings, release), timeout_s=60)
 
 
-@pytest.mark.long
 def test_a_run_that_fails_says_so(dev: DagsterDev) -> None:
     """The client of these tests sees failures: else the tests above could not fail."""
     with pytest.raises(RunFailed, match="there is no release"):
         dev.run_job("start", config={"release": "stock-stats.v9"}, timeout_s=STEP_TIMEOUT_S)
 
 
-@EITHER
-def test_the_log_has_no_traceback_of_ours(dev: DagsterDev, _: str) -> None:
+def test_the_log_has_no_traceback_of_ours(dev: DagsterDev) -> None:
     log = dev.log.read_text()
     # both sensors ran to their end, the supervisor beside a release: else no traceback says nothing
     assert re.search(r"Sensor supervisor skipped: running: .*\.v\d", log), log[-4000:]

@@ -153,6 +153,7 @@ def test_a_planted_change_is_found_to_the_key(stock: Cluster) -> None:
     assert sum(v["trades"] for v in new.values()) > sum(v["trades"] for v in live.values())
 
 
+@pytest.mark.long
 def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(finals: Cluster) -> None:
     with finals.producing("stock-stats", 400, per_second=200):
         assert_nothing_differs(diff(finals.context(), "finals.v2"), at_least=200)

@@ -231,6 +231,7 @@ def test_what_can_not_be_parsed_is_set_apart_and_the_stream_goes_on(settings: Se
     assert [headers["reason"] for _, _, headers in letters] == [b"the value is not UTF-8", b"the value is null"]
 
 
+@pytest.mark.long
 def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
@@ -287,6 +288,7 @@ def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: 
     assert words.ledger().clean
 
 
+@pytest.mark.long
 def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Words) -> None:
     words.run()
     topics = topics_of(words.context, WORDS)

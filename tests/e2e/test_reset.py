@@ -180,6 +180,7 @@ def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: F
     comes_to(follower, expected)
 
 
+@pytest.mark.long
 def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
     """Every large order is told to a sales person once, though all of them are written again."""
     cluster.load("large-orders", 2_000, per_second=200)

@@ -121,7 +121,7 @@ def story(cluster: Cluster) -> Iterator[Story]:
     cluster.make_live(APP, 1)
     tail, behind, away = (Follower(cluster, APP, group) for group in ("tail", "behind", "away"))
     with ExitStack() as ends, ExitStack() as live_input:
-        live_input.enter_context(cluster.producing(APP, 200, per_second=200))
+        live_input.enter_context(cluster.producing(APP, 100, per_second=100))
         for follower in (tail, behind, away):
             ends.enter_context(follower)
         yield Story(cluster, tail, behind, away, live_input)
@@ -287,13 +287,17 @@ def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_s
     assert story.live == GOOD
     # it has seen that it is not wanted, and that its lease is another's
     cluster.until("the fenced driver runs on", lambda: not cluster.drivers.alive(OTHER))
-    # the next test kills it
-    cluster.drivers.processes.add(OTHER)
     cluster.start(OTHER, batch=LARGE)
 
 
+@pytest.mark.long
 def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) -> None:
     cluster = story.cluster
+    cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
+    # a process, to be killed
+    cluster.stop(OTHER)
+    cluster.drivers.processes.add(OTHER)
+    cluster.start(OTHER, batch=LARGE)
     # by approval of what a reprocess proposed
     said = story.cli("reprocess", APP, "--version", 3, "--lag", 1_000, "--for", "200ms", "--execute")
     assert said.code == 0, said.text
@@ -326,6 +330,7 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     cluster.until("it has not gone on", lambda: cluster.position(OTHER) != fenced)
 
 
+@pytest.mark.long
 def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story) -> None:
     cluster, number = story.cluster, story.switches
     progress = cluster.context().progress(GOOD)
@@ -352,7 +357,9 @@ def test_a_release_is_not_retired_while_someone_needs_it(story: Story) -> None:
     assert story.cluster.world() == before
 
 
-def test_every_follower_got_every_result_once(story: Story) -> None:
+# at the end of the story, and of what the long tests make of it
+@pytest.mark.parametrize("_", ["", pytest.param("long", marks=pytest.mark.long)])
+def test_every_follower_got_every_result_once(story: Story, _: str) -> None:
     story.away.start()
     story.away.await_switch(story.switches)
     story.input.close()

@@ -194,6 +194,7 @@ def test_nor_does_it_where_the_release_was_stopped_in_between_or_away_for_long(
 
 @pytest.mark.spark
 @pytest.mark.broker
+@pytest.mark.long
 def test_nor_does_a_reset_to_the_beginning(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
     with skewed(broker, spark, tmp_path) as world:
         world.make_live()

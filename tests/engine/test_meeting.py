@@ -70,7 +70,7 @@ def goes_on(world: World, name: str) -> None:
     world.until("it doesn't go on", lambda: (p := world.context.progress(name)) and p.boundary.position != behind)
 
 
-@pytest.mark.parametrize("led", [True, False])
+@pytest.mark.parametrize("led", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.MonkeyPatch, led: bool) -> None:
     context = world.context
     ends: list[SourcePosition] = []
@@ -159,6 +159,7 @@ def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resti
     assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0
 
 
+@pytest.mark.long
 def test_who_rests_and_is_superseded_writes_nothing_more(world: World, resting: Resting) -> None:
     assert resting.query.sink.at_rest
     context, (thread, _) = world.context, world.drivers.running(resting.name)

@@ -143,6 +143,7 @@ def test_state_variables_outlive_their_driver(world: World) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", ["joined"], indirect=True)
 def test_a_pair_whose_later_half_is_news_is_news(world: World) -> None:
     """A pair names its older half, which had been processed: it is the batch that tells."""

@@ -141,6 +141,7 @@ def test_windows_and_streams_are_taken_back_too(world: World, follower: Followin
     assert world.release.generation == 1 and world.result() == world.expected({})
 
 
+@pytest.mark.long
 def test_what_retention_has_left_since_can_not_be_read_again(world: World, follower: Following) -> None:
     done = world.reset(EARLIEST, stop=True, stay_stopped=True)
     world.start()
@@ -252,6 +253,7 @@ def test_nothing_but_a_reset_is_undone(standing: World) -> None:
         rs.plan_undo(standing.context, "reset-0")
 
 
+@pytest.mark.long
 def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> None:
     done = world.reset(EARLIEST, stop=True)
     world.settle()
@@ -563,6 +565,7 @@ def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, f
     assert len(world.context.registry.state().chains[world.app]) == 3
 
 
+@pytest.mark.long
 def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: Following) -> None:
     command = ("reset", world.name, "--to-earliest", "--stop")
     # before its generation was begun nothing has changed but that it stands still
