@@ -197,9 +197,11 @@ class Night:
         return re.sub(r"(?<=--skip )\S+", self.record, command)
 
     def run(self, command: str, code: int) -> str:
+        environment = {**self.cluster.settings.child_environment(), "COLUMNS": "140", "LOGNAME": "ada"}
+        # Java would print that it has read it
+        environment.pop("JDK_JAVA_OPTIONS", None)
         done = subprocess.run(
-            [sys.executable, "-m", "orchestration.cli", *shlex.split(command)[1:]],
-            env={**self.cluster.settings.child_environment(), "COLUMNS": "140", "LOGNAME": "ada"},
+            [sys.executable, "-m", "orchestration.cli", *shlex.split(command)[1:]], env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
         )  # fmt: skip
         assert "Traceback" not in done.stdout and done.returncode == code, f"$ {command}\n{done.stdout}"
