@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ from tests.e2e import runbook
 from tests.e2e.cluster import LARGE, Follower, ProcessCluster, folded
 from tests.e2e.harness import code_without_suite
 from tests.e2e.runbook import Shown
+from tests.shared.operators import Death
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,12 +116,11 @@ class Night:
         os.kill(driver.pid, signal.SIGKILL)
         self.cluster.until(f"{name} lives", lambda: self.driver(name) is None)
 
-    def die_at(self, moment: Callable[[], bool]) -> None:
-        """An operator begins to reset the standby, and is gone at a moment of it."""
-        process = self.cluster.spawn("reset", V1, "--to-earliest", "--stop", "--execute")
-        self.cluster.until("the moment has not come", moment, poll_s=0.02)
-        process.kill()
-        process.communicate()
+    def die_after(self, entry: str) -> None:
+        """An operator begins to reset the standby, and is gone right after an entry of it."""
+        command = ("reset", V1, "--to-earliest", "--stop", "--execute")
+        said = self.cluster.operators.start(*command, death=Death(entry=entry)).end()
+        assert said.code == -signal.SIGKILL, said.text
 
     def kill_broker(self) -> None:
         pid = EmbeddedBroker(self.cluster.settings).status().pid
@@ -281,12 +281,11 @@ def test_reset_the_wrong_app(night: Night) -> None:
 
 def test_an_operator_left_in_the_middle(night: Night) -> None:
     night.make_live(V2)
-    before = night.cluster.state.releases[V1].generation
-    night.die_at(lambda: night.cluster.state.releases[V1].generation > before)
+    night.die_after("GenerationStarted")
     night.typed("An operator left in the middle", 0)
     night.right(V1)
     generation = night.cluster.state.releases[V1].generation
-    night.die_at(lambda: night.cluster.state.releases[V1].wanted == "stopped")
+    night.die_after("WantedSet")
     night.cluster.until(f"{V1} has not ended", lambda: night.driver(V1) is None)
     night.typed("An operator left in the middle", 1)
     assert night.cluster.state.releases[V1].generation == generation
