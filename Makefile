@@ -46,7 +46,7 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## end what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests but the long ones and those with a browser: a quarter of an hour on 2 cores
+test: setup ## all tests but the long ones and those with a browser: ten minutes on 2 cores
 	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
 ui: setup ## Dagster's UI on port UI_PORT (3000)
