@@ -266,6 +266,9 @@ class Follower:
         self.stop()
 
     def start(self) -> None:
+        """Goes on where it was; already started: nothing happens."""
+        if self._thread is not None:
+            return
         self._over.clear()
         self._thread = threading.Thread(target=self._follow, name=f"follower {self.group}")
         self._thread.start()
