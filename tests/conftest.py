@@ -38,10 +38,10 @@ KEPT = (
 )
 # by how long they take, the longest first
 LONGEST = (
-    "e2e/test_runbook.py",
     "e2e/test_kills.py",
     "reset/test_cells.py",
     "reset/test_undo.py",
+    "e2e/test_runbook.py",
     "e2e/test_switch.py",
     "e2e/test_driver.py",
     "defs/test_dagster_dev.py",
@@ -198,7 +198,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
     settings = Settings(
         state_dir=tmp_path_factory.mktemp("spark"),
-        shuffle_partitions=1,
         spark={"spark.driver.defaultJavaOptions": java},
     )
     session = build_session(settings, "tests", heap_mb=2048)

@@ -500,8 +500,17 @@ def killed_before(world: World, stage: int | str, *command: str) -> Plan:
     return plan
 
 
+EACH_STAGE = 0
+
+
 def finished_by_the_same_command(world: World, *command: str, kills: int) -> None:
-    """A command whose operator is killed anywhere, the next one, too, and so on; the last one is not."""
+    """A command whose operator is killed anywhere, the next one, too, and so on; the last one is not.
+
+    `kills`: EACH_STAGE: the first operator is killed before the first stage, the next one before the second, and so on.
+    """
+    if kills == EACH_STAGE:
+        killed_before_each_stage(world, *command)
+        return
     begun = None
     for line in Random(SEED).choices(range(1, 250), k=kills):
         plan = world.killed(*command, "--execute", death=Death(line=line))
@@ -516,6 +525,17 @@ def finished_by_the_same_command(world: World, *command: str, kills: int) -> Non
     assert begun is not None, "nobody was killed"
 
 
+def killed_before_each_stage(world: World, *command: str) -> None:
+    plan = killed_before(world, 0, *command)
+    for number, stage in enumerate(plan.stages):
+        # the first of two that are the same is meant by its number
+        if number and stage not in plan.stages[:number]:
+            assert killed_before(world, number, *command).id == plan.id, "the same command is the same operation"
+            nobody_else_may(world)
+    said = world.cli(*command, "--execute")
+    assert said.code == 0, said.text
+
+
 def nobody_else_may(world: World) -> None:
     """While an operation is under way, another request is another one."""
     with pytest.raises(Refused, match="is under way on"):
@@ -524,7 +544,14 @@ def nobody_else_may(world: World) -> None:
         rel.plan_stop(world.context, world.name)
 
 
-KILLS = pytest.mark.parametrize("kills", [5, pytest.param(25, marks=pytest.mark.long)])
+KILLS = pytest.mark.parametrize(
+    "kills",
+    [
+        5,
+        pytest.param(12, marks=pytest.mark.long),
+        pytest.param(EACH_STAGE, marks=pytest.mark.long, id="before each stage"),
+    ],
+)
 
 
 @KILLS
@@ -554,9 +581,10 @@ def test_killed_anywhere_the_same_command_ends_the_same(
 
 
 @pytest.mark.long
-def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following) -> None:
+@pytest.mark.parametrize("kills", [12, pytest.param(EACH_STAGE, id="before each stage")])
+def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following, kills: int) -> None:
     done = world.reset(MIDDLE, stop=True)
-    finished_by_the_same_command(world, "undo", done.id, "--stop", kills=25)
+    finished_by_the_same_command(world, "undo", done.id, "--stop", kills=kills)
     world.produce(4)
     world.settle()
     assert world.release.generation == 1
