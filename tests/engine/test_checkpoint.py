@@ -95,6 +95,18 @@ def test_a_checkpoint_under_another_name_finds_its_schemas_in_itself(settings: S
     assert schema_paths(path) == [expected.format(path)]
 
 
+def test_a_copy_has_every_file_of_every_operator_and_partition(tmp_path: Path) -> None:
+    files = {"offsets/0", "metadata", *(f"state/{operator}/{p}/1.zip" for operator in (0, 1) for p in range(3))}
+    for name in files:
+        write(tmp_path / "whole" / name, name)
+    copy = copy_of(tmp_path / "whole", tmp_path / "copy")
+    assert {
+        p.relative_to(copy).as_posix(): p.read_text() for p in copy.rglob("*") if p.is_file() and p.suffix != ".crc"
+    } == {name: name for name in files}
+    # as links: a state of gigabytes is not copied
+    assert all((copy / name).samefile(tmp_path / "whole" / name) for name in files)
+
+
 def test_an_operator_whose_files_are_damaged_is_named(settings: Settings) -> None:
     folder = made(settings, "g1.t4")
     write(folder / "g1.t4" / "state" / "0" / "_metadata" / "v2" / "0", "v2")
