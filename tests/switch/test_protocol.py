@@ -258,4 +258,4 @@ DEFECTS: list[tuple[Kind, str, dict[str, Callable[..., Any] | int]]] = [
 @pytest.mark.parametrize(("kind", "changes"), [pytest.param(k, c, id=name) for k, name, c in DEFECTS])
 def test_the_search_finds(kind: Kind, changes: dict[str, Any]) -> None:
     with pytest.raises(Broken):
-        search(kind, planted(**changes), examples=1000)
+        search(kind, planted(**changes), examples=5000)
