@@ -135,8 +135,9 @@ def stories(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.Temp
 
         def of(kind: str) -> Story:
             if kind not in told or not told[kind].whole:
-                # one runs at a time
+                # one runs at a time, and is followed
                 for other in told.values():
+                    other.follower.end()
                     other.world.stop()
                 told[kind] = stack.enter_context(_story(kind, settings, spark, tmp_path_factory.mktemp(kind)))
             return told[kind]
