@@ -10,12 +10,9 @@ UI ?= 1
 UI_PORT ?= 3000
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
 WORKERS ?= 3
-# the long tests wait more than they compute: for processes that begin, and for what they have killed to come back
-LONG_WORKERS ?= 4
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
-SHARED := --dist loadfile --no-loadscope-reorder
-TESTS := -n $(WORKERS) $(SHARED)
+TESTS := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STATE := $(or $(SWITCHYARD_STATE_DIR),.switchyard)
 JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin
@@ -129,8 +126,8 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands there, lost parts, more kills and resets
-	@$(BIN)/pytest -n $(LONG_WORKERS) $(SHARED) -m long $(PYTEST)
+test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands there, more kills and resets
+	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 runbook: setup ## write into docs/runbook.md what its commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)

@@ -196,10 +196,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back. But of code and of
     # garbage there is more than in a driver, as many of those share it
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
-    settings = Settings(
-        state_dir=tmp_path_factory.mktemp("spark"),
-        spark={"spark.driver.defaultJavaOptions": java},
-    )
+    settings = Settings(state_dir=tmp_path_factory.mktemp("spark"), spark={"spark.driver.defaultJavaOptions": java})
     session = build_session(settings, "tests", heap_mb=2048)
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -526,9 +526,10 @@ def finished_by_the_same_command(world: World, *command: str, kills: int) -> Non
 
 
 def killed_before_each_stage(world: World, *command: str) -> None:
+    """A command whose operator is killed before its first stage, the next one before the second, and so on."""
     plan = killed_before(world, 0, *command)
     for number, stage in enumerate(plan.stages):
-        # the first of two that are the same is meant by its number
+        # of two equal stages a death finds the first
         if number and stage not in plan.stages[:number]:
             assert killed_before(world, number, *command).id == plan.id, "the same command is the same operation"
             nobody_else_may(world)
@@ -548,7 +549,7 @@ KILLS = pytest.mark.parametrize(
     "kills",
     [
         5,
-        pytest.param(12, marks=pytest.mark.long),
+        pytest.param(25, marks=pytest.mark.long),
         pytest.param(EACH_STAGE, marks=pytest.mark.long, id="before each stage"),
     ],
 )
@@ -581,7 +582,7 @@ def test_killed_anywhere_the_same_command_ends_the_same(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [12, pytest.param(EACH_STAGE, id="before each stage")])
+@pytest.mark.parametrize("kills", [25, pytest.param(EACH_STAGE, id="before each stage")])
 def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following, kills: int) -> None:
     done = world.reset(MIDDLE, stop=True)
     finished_by_the_same_command(world, "undo", done.id, "--stop", kills=kills)
