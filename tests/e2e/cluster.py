@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -25,6 +25,7 @@ from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.plan import Plan
 from orchestration.sources import Faults, Options, produce, source_for
+from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.registry import Registry
@@ -293,8 +294,10 @@ class Follower:
                     if record is not None:
                         lines.write(json_line(record) + "\n")
                     elif consumer.position != committed:
-                        consumer.commit()
-                        committed = consumer.position
+                        # what a broker can't take while it restarts, it takes in one of the next rounds
+                        with suppress(Unavailable):
+                            consumer.commit()
+                            committed = consumer.position
                 consumer.commit()
         except BaseException as error:
             self._error = error
