@@ -12,7 +12,8 @@ UI_PORT ?= 3000
 WORKERS ?= 3
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
-TESTS := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# what stays together, tests/shared/shares.py says
+TESTS := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 STATE := $(or $(SWITCHYARD_STATE_DIR),.switchyard)
 JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin

@@ -91,6 +91,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=place)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from tests.shared.shares import Shares
+
+    return Shares(config, log)
+
+
 @pytest.hookimpl(trylast=True)  # after the fixtures are torn down
 def pytest_sessionfinish(session: pytest.Session) -> None:
     _end_spark()
