@@ -12,8 +12,8 @@ UI_PORT ?= 3000
 WORKERS ?= 3
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
-# what stays together, tests/shared/shares.py says
-TESTS := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+# tests/shared/shares.py says which tests stay in one process
+TESTS := -n $(WORKERS) --no-loadscope-reorder
 STATE := $(or $(SWITCHYARD_STATE_DIR),.switchyard)
 JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin

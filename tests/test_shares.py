@@ -1,4 +1,4 @@
-"""What one process of a test run does in one go."""
+"""Which tests of a run stay in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def test_a_file_stays_together() -> None:
     assert share_of("tests/reset/test_undo.py::test_a[x-y]") == share_of("tests/reset/test_undo.py::test_b")
 
 
-def test_the_cells_of_a_kind_follow_each_other() -> None:
+def test_the_cells_of_a_kind_stay_together() -> None:
     cell = "tests/reset/test_cells.py::test_a_cell"
     count = share_of(f"{cell}[count-clear-new-middle]")
     assert share_of(f"{cell}[count-keep-keep-latest]") == count
@@ -17,6 +17,6 @@ def test_the_cells_of_a_kind_follow_each_other() -> None:
     assert share_of(f"{cell}[windowed-clear-new-middle]") != count
 
 
-def test_each_story_of_kills_may_run_elsewhere() -> None:
-    table, stream = (f"tests/e2e/test_kills.py::test_a_{kind}_survives[15]" for kind in ("table", "stream"))
-    assert share_of(table) != share_of(stream)
+def test_each_story_of_kills_is_a_share_of_its_own() -> None:
+    kills = "tests/e2e/test_kills.py::"
+    assert share_of(f"{kills}test_a_table[15]") != share_of(f"{kills}test_a_stream[5]")

@@ -1,4 +1,4 @@
-"""What moves a follower: the registry, and the newest progress of the release that it reads. One consumer reads both."""
+"""What moves a follower: the registry, and the newest progress of the release that it reads. One consumer for both."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, decode, fold
 from pipelines.settings import Settings
 
-# how long a fetch waits for a first record. What comes ends it; only what is assigned meanwhile waits for it to end, at
-# a switch. A follower asks 10 times a second on each of two connections
-IDLE_FETCH_MS = 100
+# how long a fetch waits where there is nothing new: a record that comes ends it at once. A topic that is assigned
+# meanwhile, at a switch, waits for it. So an idle follower asks about 10 times a second on each of two connections
+FETCH_WAIT_MS = 100
 # records looked back for the newest progress: a batch takes two offsets, and aborted ones more
 LOOK_BACK = 32
 
@@ -31,9 +31,9 @@ class Control:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._consumer: Consumer = consumer(
-            settings, auto_offset_reset="earliest", fetch_wait_max_ms=IDLE_FETCH_MS, enable_partition_eof=True
+            settings, auto_offset_reset="earliest", fetch_wait_max_ms=FETCH_WAIT_MS, enable_partition_eof=True
         )
-        # asks for ends, and fetches nothing: on the other's connection a question would queue behind a fetch that waits
+        # asks for the ends of topics and fetches nothing: behind the other's waiting fetch a question would have to queue
         self._asking: Consumer = consumer(settings)
         self._next = {REGISTRY_TOPIC: 0}
         self._consumer.assign([TopicPartition(REGISTRY_TOPIC, 0, 0)])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipelines.errors import SwitchyardError
-from pipelines.follow.control import IDLE_FETCH_MS, passing
+from pipelines.follow.control import FETCH_WAIT_MS, passing
 from pipelines.kafka.client import consumer, failure
 from pipelines.settings import Settings
 
@@ -38,7 +38,7 @@ class DataReader:
             settings,
             group_id=group,
             enable_partition_eof=True,
-            fetch_wait_max_ms=IDLE_FETCH_MS,
+            fetch_wait_max_ms=FETCH_WAIT_MS,
             queued_max_messages_kbytes=16_384,
         )
         self._topic = ""

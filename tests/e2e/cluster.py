@@ -294,7 +294,7 @@ class Follower:
                     if record is not None:
                         lines.write(json_line(record) + "\n")
                     elif consumer.position != committed:
-                        # what a broker can't take while it restarts, it takes in one of the next rounds
+                        # a broker that restarts may refuse a commit: the next round tries again
                         with suppress(Unavailable):
                             consumer.commit()
                             committed = consumer.position

@@ -175,10 +175,10 @@ def committed(settings: Settings, release: str) -> Progress:
 
 def lag_records(settings: Settings, release: str, inputs: Mapping[str, str]) -> int:
     """Input records that `release` has not read. `inputs`: source name -> topic."""
-    return _left(settings, newest_progress(settings, release), inputs)
+    return _lag_behind(settings, newest_progress(settings, release), inputs)
 
 
-def _left(settings: Settings, progress: Progress | None, inputs: Mapping[str, str]) -> int:
+def _lag_behind(settings: Settings, progress: Progress | None, inputs: Mapping[str, str]) -> int:
     ends = end_offsets(settings, inputs.values())
     return sum(
         end - (progress.boundary.position.sources[name].get(partition, 0) if progress else 0)
@@ -193,7 +193,7 @@ def at_rest(settings: Settings, release: str, inputs: Mapping[str, str]) -> bool
     A batch that moved no watermark is the last one, too, which its progress could not know: its checkpoint tells.
     """
     progress = newest_progress(settings, release)
-    if progress is None or _left(settings, progress, inputs) > 0:
+    if progress is None or _lag_behind(settings, progress, inputs) > 0:
         return False
     if progress.boundary.settled:
         return True

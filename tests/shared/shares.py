@@ -1,18 +1,18 @@
-"""How the processes of a run share the tests out."""
+"""Which tests of a run stay in one process."""
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-# files whose tests need nothing of each other and take minutes: each test may run in another process
+# files whose tests share nothing and take minutes: each test is a share of its own
 APART = ("tests/e2e/test_kills.py",)
-# files whose tests follow each other for each value of the first parameter
+# files in which the tests of one value of the first parameter share a story: they are a share
 BY_PARAMETER = ("tests/reset/test_cells.py",)
 
 
 def share_of(nodeid: str) -> str:
-    """The name of the tests that one process runs one after the other: those of a file, or of a part of it."""
+    """The name of a test's share. One process runs all tests of a share, one after the other."""
     file, _, test = nodeid.partition("::")
     if file in APART:
         return nodeid
@@ -22,8 +22,9 @@ def share_of(nodeid: str) -> str:
 
 
 class Shares(LoadScopeScheduling):
-    """Gives a process its next share only when its last test but one is done: xdist does so two tests earlier, and tests
-    that take minutes would wait behind others while a process is idle.
+    """Gives a process its next share when it begins the last test of the one before.
+
+    xdist gives it one test earlier. A share could then wait behind tests that take minutes while another process is idle.
     """
 
     def _split_scope(self, nodeid: str) -> str:
