@@ -21,6 +21,8 @@ from great_expectations.data_context.types.resource_identifiers import (
     ValidationResultIdentifier,
 )
 
+from expectations import pages
+
 _SITE = "switchyard"
 _BEACON = re.compile(r"https://great-expectations-web-assets[^\s\"')]*")
 
@@ -47,6 +49,12 @@ def open_context(docs_dir: Path) -> EphemeralDataContext:
             "show_how_to_buttons": False,
             "store_backend": _folder(docs_dir),
             "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+            "site_section_builders": {
+                "validations": _section("ResultPageRenderer"),
+                "expectations": _section("SuitePageRenderer"),
+                # of what profilers find, of which there are none
+                "profiling": "None",
+            },
         }
     }
     return gx.get_context(mode="ephemeral", project_config=config)
@@ -56,6 +64,14 @@ def _folder(path: Path) -> dict[str, str]:
     return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(path)}
 
 
+def _section(renderer: str) -> dict[str, Any]:
+    """A kind of pages, whose renderer and view are ours: theirs escape nothing."""
+    return {
+        "renderer": {"module_name": pages.MODULE, "class_name": renderer},
+        "view": {"module_name": pages.MODULE, "class_name": "PageView"},
+    }
+
+
 def build_page(context: EphemeralDataContext, result: ExpectationSuiteValidationResult) -> Path | None:
     """Adds the page of `result`, its suite's and the index; the page's path."""
     suite = ExpectationSuiteIdentifier(result.suite_name)
@@ -63,8 +79,8 @@ def build_page(context: EphemeralDataContext, result: ExpectationSuiteValidation
         expectation_suite_identifier=suite, run_id=result.meta["run_id"], batch_identifier=result.batch_id
     )
     # typed as a list of one kind, and made for both
-    pages: list[Any] = [suite, validation]
-    context.build_data_docs(site_names=[_SITE], resource_identifiers=pages)
+    both: list[Any] = [suite, validation]
+    context.build_data_docs(site_names=[_SITE], resource_identifiers=both)
     found = context.get_docs_sites_urls(resource_identifier=validation, site_names=[_SITE])
     url = found[0]["site_url"] if found else None
     if url is None:

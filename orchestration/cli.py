@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from orchestration.commands import MODULES
+from orchestration.commands.terminal import err, out
 from pipelines.errors import SwitchyardError
 
 
@@ -34,7 +36,13 @@ def main() -> None:
     """The console script."""
     # whoever is ended in the middle of an operation closes it, as at Ctrl-C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except Exception:
+        # here, as typer puts its own hook for what nobody foresaw in the place of any other
+        err(traceback.format_exc().rstrip("\n"))
+        code = 1
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,14 +52,14 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SwitchyardError as error:
-        print(error.told, file=sys.stderr)
+        err(error.told)
         return error.exit_code
     except Exception as error:
         # by name: the terminal's help doesn't load a Kafka client
         if type(error).__name__ != "KafkaException":
             raise
-        print(f"error: Kafka fails: {error.args[0].str() if error.args else error}", file=sys.stderr)
-        print("  see `switchyard status`; the same command, later, does what is left", file=sys.stderr)
+        err(f"error: Kafka fails: {error.args[0].str() if error.args else error}")
+        err("  see `switchyard status`; the same command, later, does what is left")
         return 1
     return 0
 
@@ -60,7 +68,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print(version("switchyard"))
+        out(version("switchyard"))
         raise typer.Exit
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from orchestration.commands.context import console, load_settings, print_facts, print_json
+from orchestration.commands.context import load_settings
+from orchestration.commands.terminal import out, print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
     from orchestration.local.broker import BrokerStatus
@@ -93,7 +94,7 @@ def status(
         said = each.beat.error if name and each.beat and not each.release.failure else None
         for note in (*each.notes, said):
             if note:
-                print(f"{each.release.name}: {note}")
+                out(f"{each.release.name}: {note}")
 
 
 def _unknown(
@@ -131,7 +132,6 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
 
 
 def _releases(settings: Settings, name: str | None) -> list[ReleaseStatus]:
-    from orchestration.commands.show import say
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import statuses
     from pipelines.errors import BadUsage
@@ -147,12 +147,11 @@ def _releases(settings: Settings, name: str | None) -> list[ReleaseStatus]:
 
 
 def _table(releases: list[ReleaseStatus]) -> None:
-    from rich.table import Table
-
     if not releases:
-        print("no release is staged")
+        out("no release is staged")
         return
-    table = Table("release", "state", "driver", "batch", "behind", "lag", "records/s", "late", "dead", "memory", "heap")
+    columns = ("release", "state", "driver", "batch", "behind", "lag", "records/s", "late", "dead", "memory", "heap")
+    rows = []
     for each in releases:
         beat = each.beat
         heap = "" if beat is None or not beat.heap_max_bytes else (
@@ -168,8 +167,8 @@ def _table(releases: list[ReleaseStatus]) -> None:
             _mebibytes(beat.rss_bytes),
             heap,
         ]  # fmt: skip
-        table.add_row(each.release.name, each.release.state + (" *" if each.live else ""), each.health, *cells)
-    console().print(table)
+        rows.append([each.release.name, each.release.state + (" *" if each.live else ""), each.health, *cells])
+    print_table(columns, rows)
 
 
 def _count(number: int | None) -> str:
@@ -212,7 +211,7 @@ def _say(as_json: bool, value: dict[str, Any], text: str) -> None:
     if as_json:
         print_json(value)
     else:
-        print(text)
+        out(text)
 
 
 def _mebibytes(count: int) -> str:

@@ -8,7 +8,8 @@ import typer
 
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json
-from orchestration.commands.show import say
+from orchestration.commands.terminal import out, print_json_line, say
+from pipelines.model.text import visible
 
 if TYPE_CHECKING:
     from pipelines.follow import LiveRecord
@@ -68,7 +69,10 @@ def follow(
                 if record.number != number:
                     number = record.number
                     say(f"switch {number}: {record.release}")
-                print(json_line(record) if as_json else _line(record), flush=True)
+                if as_json:
+                    print_json_line(as_object(record))
+                else:
+                    out(_line(record), flush=True)
                 printed, last_s, done = printed + 1, now_s, record.position
         except KeyboardInterrupt:
             pass
@@ -84,15 +88,16 @@ def _line(record: LiveRecord) -> str:
     value = _text(record.value)
     mark = "~" if record.phase == "delta" else " "
     replay = "  (a replay)" if record.replay else ""
-    return f"{record.number}{mark} {_text(record.key)}\t{'(gone)' if value is None else value}{replay}"
+    # its own line feeds and tabs are no end of the line, and none of the key
+    key, shown = visible(str(_text(record.key))), "(gone)" if value is None else visible(value)
+    return f"{record.number}{mark} {key}\t{shown}{replay}"
 
 
-def json_line(record: LiveRecord) -> str:
+def as_object(record: LiveRecord) -> dict[str, Any]:
     """A record as `follow --json` prints it: where it comes from, key, value, headers, when it was delivered."""
-    import json
     import time
 
-    found: dict[str, Any] = {
+    return {
         "switch": record.number,
         "release": record.release,
         "phase": record.phase,
@@ -105,4 +110,3 @@ def json_line(record: LiveRecord) -> str:
         "headers": {name: _text(value) for name, value in record.headers},
         "at_ms": time.time_ns() // 1_000_000,
     }
-    return json.dumps(found)

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestration.commands.context import console, load_settings, print_json
+from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, Reason
-from orchestration.commands.show import run_plan, say, show_comparison, show_plan
+from orchestration.commands.show import run_plan, show_comparison, show_plan
+from orchestration.commands.terminal import out, print_json, print_table, say
 
 
 def register(app: typer.Typer) -> None:
@@ -44,21 +45,18 @@ def log(
     if as_json:
         print_json([entry.model_dump(mode="json", exclude_none=True) for entry in entries])
         return
-    from rich.table import Table
-    from rich.text import Text
-
     planned = [entry for entry in found if isinstance(entry, Opened | Proposed) and entry.id == name]
     if planned:
         try:
             show_plan(Plan.from_journal(planned[-1]))
         except (SwitchyardError, ValidationError):
             # the trail outlives the version that wrote it
-            print(f"{name} was planned by another version of switchyard: its steps can't be shown (--json has them)")
-    table = Table("at (UTC)", "who", "what", "why")
-    for entry in entries:
-        at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
-        table.add_row(f"{at:%Y-%m-%d %H:%M:%S}", Text(entry.actor), Text(_what(entry)), Text(entry.reason or ""))
-    console().print(table)
+            out(f"{name} was planned by another version of switchyard: its steps can't be shown (--json has them)")
+    rows = [
+        (f"{datetime.fromtimestamp(e.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}", e.actor, _what(e), e.reason or "")
+        for e in entries
+    ]
+    print_table(("at (UTC)", "who", "what", "why"), rows)
 
 
 def _what(entry: Any) -> str:
@@ -100,18 +98,18 @@ def operations(as_json: Json = False) -> None:
                      "deadline_ms": o.opened.deadline_ms} for o in found])  # fmt: skip
         return
     if not found:
-        print("no operation is under way")
+        out("no operation is under way")
     for operation in found:
         until = datetime.fromtimestamp(operation.opened.deadline_ms / 1000, UTC)
-        print(
+        out(
             f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {until:%Y-%m-%d %H:%M:%S} UTC"
         )
         at_it = operation.carrier
         # of another host's process nothing is known from here
         if at_it is not None and is_alive(at_it, settings) is not False:
-            print(f"  process {at_it.pid} on {at_it.host} is at it")
+            out(f"  process {at_it.pid} on {at_it.host} is at it")
         else:
-            print(f"  nobody is at it: `switchyard resume {operation.id}`, or `switchyard abandon {operation.id}`")
+            out(f"  nobody is at it: `switchyard resume {operation.id}`, or `switchyard abandon {operation.id}`")
 
 
 def resume(
@@ -148,9 +146,9 @@ def abandon(
     if as_json:
         print_json({"id": operation, "abandoned": True, "notes": notes})
         return
-    print(f"{operation} is abandoned")
+    out(f"{operation} is abandoned")
     for note in notes:
-        print(f"  {note}")
+        out(f"  {note}")
 
 
 def forget_follower(
@@ -167,4 +165,4 @@ def forget_follower(
     if group not in known:
         raise BadUsage(f"no follower {group} of {alias}", fix=f"there are: {', '.join(known) or 'none'}")
     context.registry.step(lambda _: [FollowerRemoved(alias=alias, group=group)])
-    print(f"{group} is forgotten")
+    out(f"{group} is forgotten")

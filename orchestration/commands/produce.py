@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestration.commands.context import load_settings
+from orchestration.commands.terminal import err, out, print_json_line, rewrite
 
 if TYPE_CHECKING:
     from orchestration.sources import Produced
@@ -88,12 +88,15 @@ def produce(
         report=_show if sys.stderr.isatty() and not as_json else None,
     )
     if sys.stderr.isatty() and not as_json:
-        typer.echo(err=True)
-    typer.echo(json.dumps(produced.as_json()) if as_json else _line(produced))
+        err()
+    if as_json:
+        print_json_line(produced.as_json())
+    else:
+        out(_line(produced))
 
 
 def _show(produced: Produced) -> None:
-    typer.echo(f"\r\x1b[K{_line(produced)}", nl=False, err=True)
+    rewrite(_line(produced))
 
 
 def _line(produced: Produced) -> str:

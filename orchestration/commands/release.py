@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expectations.verdict import VOLUME_TOLERANCE
-from orchestration.commands.context import load_settings, print_json
+from orchestration.commands.context import load_settings
 from orchestration.commands.options import (
     App,
     Correction,
@@ -23,7 +23,8 @@ from orchestration.commands.options import (
     seconds,
     settings_of,
 )
-from orchestration.commands.show import run_plan, say, show_found, show_plan, what_failed_shown
+from orchestration.commands.show import run_plan, show_found, show_plan, what_failed_shown
+from orchestration.commands.terminal import out, print_json, progress, say
 
 if TYPE_CHECKING:
     from orchestration.operations.context import Context
@@ -112,7 +113,7 @@ def wait(name: Name, lag: Lag = 0, for_: For = "10s", timeout: Timeout = "1h", a
         print_json({"release": found.release, "ready": True, "records": found.position_records,
                     "records_per_s": found.records_per_s, "behind_records": found.behind_records})  # fmt: skip
     else:
-        print(f"{found.release} is ready: {found.position_records:,} records read")
+        out(f"{found.release} is ready: {found.position_records:,} records read")
 
 
 def retire(
@@ -162,8 +163,8 @@ def reprocess(
         else:
             show_plan(plan)
             left = "start, wait, diff, check" if plan.operation == "stage" else "wait, diff, check"
-            print(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
-            print("nothing is changed; add --execute to do it")
+            out(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
+            out("nothing is changed; add --execute to do it")
         return
     with what_failed_shown(as_json), _bar(as_json) as on_progress:
         found = operation.reprocess(
@@ -176,7 +177,7 @@ def reprocess(
         return
     show_found(found.comparison, found.verdict)
     show_plan(found.plan)
-    print("promoted" if found.promoted else f"it waits for approval: switchyard approve {found.plan.id} --execute")
+    out("promoted" if found.promoted else f"it waits for approval: switchyard approve {found.plan.id} --execute")
 
 
 class _bar:
@@ -209,12 +210,7 @@ class _bar:
         self._error = found.error
         if sys.stdout.isatty():
             if self._progress is None:
-                from rich.progress import BarColumn, Progress, TextColumn
-
-                self._progress = Progress(
-                    TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f} records"),
-                    TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[eta]}"),
-                )  # fmt: skip
+                self._progress = progress()
                 self._progress.start()
                 self._task = self._progress.add_task(found.release, rate="", eta="")
             self._progress.update(self._task, completed=found.position_records, total=found.total_records,

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from orchestration.commands.context import load_settings, print_facts, print_json
+from orchestration.commands.context import load_settings
 from orchestration.commands.options import Execute, Json, Name, Reason, seconds
-from orchestration.commands.show import run_plan, say
+from orchestration.commands.show import run_plan
+from orchestration.commands.terminal import ask, out, print_facts, print_json, say
 from pipelines.errors import Refused
 
 Stop = Annotated[bool, typer.Option("--stop", help="Stop the release first, if it runs.")]
@@ -102,7 +103,7 @@ def _ask(release: str, *, shown: bool) -> None:
     """`shown`: whether whoever is asked has seen the plan."""
     if not (shown and sys.stdin.isatty()):
         raise Refused(f"the result of {release} would be deleted, and nobody can be asked", fix="add --yes")
-    answer = typer.prompt(f"its result is deleted, and can't be brought back; type {release} to go on", err=True)
+    answer = ask(f"its result is deleted, and can't be brought back; type {release} to go on")
     if answer.strip() != release:
         raise Refused(f"{answer.strip()!r} is not {release}: nothing is changed")
 
@@ -135,7 +136,7 @@ def bisect(name: Name, as_json: Json = False) -> None:
     if as_json:
         print_json({"killer": {**asdict(found), "way_out": found.way_out} if found else None})
     elif found is None:
-        print("no record kills it: the next batch runs")
+        out("no record kills it: the next batch runs")
     else:
         print_facts(found.facts)
     if found is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orchestration.commands.context import console, print_facts, print_json
+from orchestration.commands.terminal import out, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -15,30 +14,21 @@ if TYPE_CHECKING:
     from orchestration.operations.plan import Plan
 
 
-def say(line: str) -> None:
-    """A line of what happens, beside the output proper."""
-    print(f"  {line}", file=sys.stderr, flush=True)
+_OUTCOMES = {"passed": "green", "failed": "red", "errored": "red", "skipped": "yellow"}
 
 
 def show_plan(plan: Plan) -> None:
     """A plan as text."""
-    from rich.table import Table
-    from rich.text import Text
-
-    out = console()
-    out.print(Text(f"{plan.operation} {', '.join(plan.releases)}", style="bold"), Text(plan.id, style="dim"))
+    out(f"{plan.operation} {', '.join(plan.releases)} {plan.id}", style="bold")
     print_facts(plan.facts)
     for table in plan.tables:
-        shown = Table(*table.columns, title=table.title)
-        for row in table.rows:
-            shown.add_row(*(Text(cell) for cell in row))
-        out.print(shown)
+        print_table(table.columns, table.rows, title=table.title)
     for number, step in enumerate(plan.steps(), 1):
-        out.print(Text(f"  {number}. {step}"))
+        out(f"  {number}. {step}")
     for warning in plan.warnings:
-        out.print(Text(f"  note: {warning}", style="yellow"))
+        out(f"  note: {warning}", style="yellow")
     if plan.undo:
-        out.print(Text(f"  to go back: {plan.undo}"))
+        out(f"  to go back: {plan.undo}")
 
 
 def run_plan(
@@ -55,7 +45,7 @@ def run_plan(
         if as_json:
             print_json({**plan.as_json(), "executed": False})
         else:
-            print("nothing is changed; add --execute to do it")
+            out("nothing is changed; add --execute to do it")
         return
     from orchestration.operations.release import execute
 
@@ -63,7 +53,7 @@ def run_plan(
     if as_json:
         print_json({**plan.as_json(), "executed": True})
     else:
-        print("done")
+        out("done")
 
 
 @contextmanager
@@ -89,22 +79,14 @@ def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
 
 def show_comparison(found: Comparison) -> None:
     """A diff: counts, columns, samples."""
-    from rich.table import Table
-    from rich.text import Text
-
-    counts = Table("", "keys")
-    for name in ("only_live", "only_new", "changed", "identical"):
-        counts.add_row(name.replace("_", " "), f"{getattr(found, name):,}")
-    for column, number in found.columns.items():
-        counts.add_row(f"  in {column}", f"{number:,}")
-    counts.add_row("late dropped (live, new)", f"{found.live_late_dropped:,}, {found.new_late_dropped:,}")
-    out = console()
-    out.print(counts)
+    names = ("only_live", "only_new", "changed", "identical")
+    counts = [(name.replace("_", " "), f"{getattr(found, name):,}") for name in names]
+    counts += [(f"  in {column}", f"{number:,}") for column, number in found.columns.items()]
+    counts.append(("late dropped (live, new)", f"{found.live_late_dropped:,}, {found.new_late_dropped:,}"))
+    print_table(("", "keys"), counts)
     if found.samples:
-        samples = Table("key", "live", "new")
-        for sample in found.samples:
-            samples.add_row(*(Text(_short(sample[name])) for name in ("key", "live", "new")))
-        out.print(samples)
+        columns = ("key", "live", "new")
+        print_table(columns, [[_short(sample[name]) for name in columns] for sample in found.samples])
 
 
 def _short(value: Any) -> str:
@@ -115,19 +97,12 @@ def _short(value: Any) -> str:
 
 def show_verdict(verdict: Verdict) -> None:
     """A verdict: a line per check, then where the Data Docs are."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("check", "outcome", "expected", "unexpected")
-    styles = {"passed": "green", "failed": "red", "errored": "red", "skipped": "yellow"}
-    for result in verdict.results:
-        unexpected = "" if result.unexpected is None else f"{result.unexpected:,}"
-        table.add_row(
-            Text(result.name), Text(result.outcome, style=styles[result.outcome]), Text(result.detail), unexpected
-        )
-    out = console()
-    out.print(table)
-    out.print(Text(f"{verdict.rows:,} rows of {verdict.release} generation {verdict.generation}: "
-                   f"{verdict.passed} passed, {verdict.failed} failed, {verdict.errored} errored, {verdict.skipped} skipped"))  # fmt: skip
+    rows = [
+        (each.name, each.outcome, each.detail, "" if each.unexpected is None else f"{each.unexpected:,}")
+        for each in verdict.results
+    ]
+    print_table(("check", "outcome", "expected", "unexpected"), rows, styles=_OUTCOMES)
+    out(f"{verdict.rows:,} rows of {verdict.release} generation {verdict.generation}: "
+        f"{verdict.passed} passed, {verdict.failed} failed, {verdict.errored} errored, {verdict.skipped} skipped")  # fmt: skip
     if verdict.docs:
-        out.print(Text(f"Data Docs: {verdict.docs}"))
+        out(f"Data Docs: {verdict.docs}")

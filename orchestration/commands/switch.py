@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from expectations.verdict import VOLUME_TOLERANCE
-from orchestration.commands.context import load_settings, print_json
+from orchestration.commands.context import load_settings
 from orchestration.commands.options import App, Execute, Json, Name, Reason, VolumeTolerance, seconds
-from orchestration.commands.show import run_plan, say, show_comparison, show_verdict, what_failed_shown
+from orchestration.commands.show import run_plan, show_comparison, show_verdict, what_failed_shown
+from orchestration.commands.terminal import out, print_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +88,7 @@ def promote(
 
         outcome = keep_watch(context, plan.releases[0], for_s=watch_s)
         # with --json, standard output is for the program that reads it
-        (say if as_json else print)(outcome.message)
+        (say if as_json else out)(outcome.message)
         if outcome.rolled_back:
             raise typer.Exit(1)
 
@@ -146,7 +147,7 @@ def refresh(app: App, as_json: Json = False) -> None:
     if as_json:
         print_json(asdict(done))
     else:
-        print(done)
+        out(str(done))
 
 
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:

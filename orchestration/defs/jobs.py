@@ -5,7 +5,7 @@
 from collections.abc import Callable
 from enum import Enum
 
-from dagster import AssetMaterialization, Config, MetadataValue, OpExecutionContext, job, op
+from dagster import AssetMaterialization, Config, OpExecutionContext, job, op
 from pydantic import Field
 
 from expectations.verdict import VOLUME_TOLERANCE
@@ -294,9 +294,7 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
                 continue
             context.log.info(f"{release.name}: {verdict.passed} passed, {verdict.failed} failed")
             failures += [f"{release.name}: {line}" for line in verdict.failures]
-        context.add_output_metadata(
-            {"failed": len(failures), "failures": MetadataValue.md("\n".join(f"- {f}" for f in failures) or "none")}
-        )
+        context.add_output_metadata({"failed": len(failures), "failures": report.of_lines(failures)})
         if failures:
             raise SwitchyardError("; ".join(failures), fix="`switchyard rollback`, or the job, goes back")
 
@@ -340,7 +338,7 @@ def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
                 context.log.warning(f"{app}: {error.what}; {error.fix}")
             except SwitchyardError as error:
                 failures.append(f"{app}: {error.what}; {error.fix}")
-        context.add_output_metadata({"refreshed": MetadataValue.md("\n".join(f"- {line}" for line in done) or "none")})
+        context.add_output_metadata({"refreshed": report.of_lines(done)})
         if failures:
             raise SwitchyardError("; ".join(failures), fix="until then going back takes as long as reading what came")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -11,6 +11,7 @@ from dagster import (
     AssetMaterialization,
     AssetObservation,
     Failure,
+    MarkdownMetadataValue,
     MetadataValue,
 )
 
@@ -22,6 +23,7 @@ from orchestration.operations.reprocess import ChecksFailed
 from pipelines.errors import SwitchyardError
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release, Switch, VerdictRecorded
+from pipelines.model.text import markdown
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -94,7 +96,7 @@ def comparison_markdown(found: Comparison) -> str:
     counts = [
         (name.replace("_", " "), getattr(found, name)) for name in ("identical", "changed", "only_live", "only_new")
     ]
-    counts += [(f"differ in `{column}`", count) for column, count in found.columns.items()]
+    counts += [(f"differ in {column}", count) for column, count in found.columns.items()]
     counts += [("dropped as late by live", found.live_late_dropped), ("by new", found.new_late_dropped)]
     tables = [
         Table(
@@ -147,7 +149,7 @@ def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -
         "generation": verdict.generation,
     }
     if verdict.failures:
-        metadata["failures"] = MetadataValue.md("\n".join(f"- {line}" for line in verdict.failures))
+        metadata["failures"] = of_lines(verdict.failures)
     if verdict.docs is not None:
         metadata["data_docs"] = MetadataValue.path(verdict.docs)
     return AssetCheckEvaluation(
@@ -158,6 +160,11 @@ def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -
         metadata=metadata,
         partition=release.name,
     )
+
+
+def of_lines(lines: Iterable[str]) -> MarkdownMetadataValue:
+    """A list, whose texts may come from records, as Markdown."""
+    return MetadataValue.md("\n".join(f"- {markdown(line)}" for line in lines) or "none")
 
 
 def of_release(release: Release, beat: Heartbeat | None) -> Metadata:

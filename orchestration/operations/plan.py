@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestration.operations.stages import Stage, describe, from_journal, to_journal
 from pipelines.model.registry import Opened, Proposed
+from pipelines.model.text import markdown
 
 # the operations that begin a generation of a release and end another
 RESETS = ("reset", "undo")
@@ -24,9 +25,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |", "|" + " --- |" * len(self.columns)]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
-        return "\n".join(lines)
+        """As Markdown; what it holds, which may be a record's, is none."""
+        lines = [f"**{markdown(self.title)}**", "", _row(self.columns), "|" + " --- |" * len(self.columns)]
+        return "\n".join([*lines, *map(_row, self.rows)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +101,21 @@ class Plan:
         )
 
     def markdown(self) -> str:
-        """The plan as Markdown, for a Dagster run."""
-        parts = [f"### {self.operation} {', '.join(self.releases)} (`{self.id}`)"]
+        """The plan as Markdown, for a Dagster run; none of its texts is taken for Markdown or HTML."""
+        parts = [f"### {markdown(self.operation)} {markdown(', '.join(self.releases))} ({markdown(self.id)})"]
         if self.facts:
-            parts.append("\n".join(["| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in self.facts.items())]))
+            parts.append("\n".join(["| | |", "| --- | --- |", *map(_row, self.facts.items())]))
         parts += [table.markdown() for table in self.tables]
-        parts.append("\n".join(f"{n}. {text}" for n, text in enumerate(self.steps(), 1)) or "nothing is left to do")
-        parts += [f"> {text}" for text in self.warnings]
+        steps = [f"{n}. {markdown(text)}" for n, text in enumerate(self.steps(), 1)]
+        parts.append("\n".join(steps) or "nothing is left to do")
+        parts += [f"> {markdown(text)}" for text in self.warnings]
         if self.undo:
-            parts.append(f"To go back: {self.undo}")
+            parts.append(f"To go back: {markdown(self.undo)}")
         return "\n\n".join(parts)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(markdown, cells)) + " |"
 
 
 def new_id(operation: str, *, now: datetime | None = None) -> str:

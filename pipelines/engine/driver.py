@@ -39,6 +39,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.kafka.sizes import sizes_of
+from pipelines.logs import log_to_stdout
 from pipelines.model.limits import Size, limits_of
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
@@ -54,6 +55,7 @@ from pipelines.model.registry import (
 )
 from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
+from pipelines.model.text import visible
 from pipelines.settings import Settings, get_settings
 
 log = logging.getLogger("switchyard.driver")
@@ -669,7 +671,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="take the lease from a holder that still lives")
     parser.add_argument("--settle", action="store_true", help="only bring Spark's log up to what Kafka has, and end")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    log_to_stdout()
     # it tells of every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
     signalled = threading.Event()
@@ -688,8 +690,12 @@ def main(arguments: list[str] | None = None) -> int:
         )
         code = driver.run()
     except SwitchyardError as error:
-        print(error, file=sys.stderr, flush=True)
+        print(visible(str(error), lines=True), file=sys.stderr, flush=True)
         code = error.exit_code
+    except Exception:
+        # by the log, which shows what the error has of a record as text
+        log.exception("the driver of %s fails", visible(options.release))
+        code = 1
     sys.stdout.flush()
     # Spark's and librdkafka's threads may not keep a driver alive that has given up its lease
     os._exit(code)

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from demo.ledger.reader import read
-from orchestration.commands.follow import json_line
+from orchestration.commands.follow import as_object
 from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
@@ -292,7 +292,7 @@ class Follower:
                 while not self._over.is_set():
                     record = consumer.poll(0.1)
                     if record is not None:
-                        lines.write(json_line(record) + "\n")
+                        lines.write(json.dumps(as_object(record)) + "\n")
                     elif consumer.position != committed:
                         # a broker that restarts may refuse a commit: the next round tries again
                         with suppress(Unavailable):

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+import pipelines.engine
 from pipelines.settings import Settings
 
 pytestmark = [pytest.mark.spark]
@@ -22,6 +24,7 @@ SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # whether Linux groups processes by session
 GROUPS = SWITCH.exists() and SWITCH.read_text().strip() == "1"
 NICE = 7
+LOGGING = Path(pipelines.engine.__file__).parent / "log4j2.properties"
 STARTS = """
 import json, os
 from pathlib import Path
@@ -94,3 +97,13 @@ def test_spark_yields_the_cores_and_the_session_of_others_does_not(started: Star
         assert OWN.read_text() == GROUP
     else:
         assert own.group == jvm.group == ""
+
+
+def test_the_jvm_s_log_obeys_no_control_character_of_a_record(spark: SparkSession) -> None:
+    text = "failed on \x1b]52;c;aGk=\x07\x9b31m\u202e[red]\r\n\tat a frame"
+    pattern = LOGGING.read_text().split("layout.pattern = ")[1].splitlines()[0].replace("\\\\", "\\")
+    log4j = spark._jvm.org.apache.logging.log4j.core  # type: ignore[union-attr]
+    message = spark._jvm.org.apache.logging.log4j.message.SimpleMessage(text)  # type: ignore[union-attr]
+    event = log4j.impl.Log4jLogEvent.newBuilder().setLoggerName("a.B").setMessage(message).build()
+    line = log4j.layout.PatternLayout.newBuilder().withPattern(pattern).build().toSerializable(event)
+    assert line.rstrip("\n").endswith("B: failed on ?]52;c;aGk=??31m?[red]?\n\tat a frame")

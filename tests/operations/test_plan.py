@@ -85,7 +85,7 @@ def test_markdown_shows_facts_tables_steps_and_the_way_back() -> None:
     shown = plan(
         facts={"from": "a.v1", "to": "a.v2"}, tables=(table,), warnings=("careful",), undo="rollback"
     ).markdown()
-    assert shown.startswith("### promote a.v2, a.v1 (`promote-1`)")
+    assert shown.startswith("### promote a.v2, a.v1 (promote-1)")
     assert "| from | a.v1 |" in shown
     assert "| a\\|b | 5 |" in shown
     assert "1. want a.v1 running" in shown

@@ -1,0 +1,59 @@
+"""Text that comes from records, from the registry or from errors, made safe for what shows it: a terminal, a log, Markdown.
+
+Nothing here shortens or drops anything: what can't be shown as it is, is shown by its number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import Any
+
+# control characters, and the halves of a pair that no encoding can write; line and paragraph separators
+_HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+# what turns the direction of the text around it: the line would read otherwise than it is
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# the letters that no terminal draws, by which text is hidden in text
+_TAGS = range(0xE0000, 0xE0080)
+_PUNCTUATION = re.compile(r"([\\`*_\[\]#|~!])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """`text` with each control character, escape sequence's begin and change of direction as its number: `\\x1b`, `\\u202e`.
+
+    `lines`: its line feeds and tabs are ours, and stay. Without, a record can't begin a line that looks like one of ours.
+    """
+    # as nearly all text is: looked at once, in C
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(c if _is_shown(c, lines) else _named(c) for c in text)
+
+
+def _is_shown(char: str, lines: bool) -> bool:
+    if lines and char in "\n\t":
+        return True
+    return not (unicodedata.category(char) in _HIDDEN or char in _BIDI or ord(char) in _TAGS)
+
+
+def _named(char: str) -> str:
+    number = ord(char)
+    if char in _SHORT:
+        return _SHORT[char]
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """`value` as JSON in ASCII alone, by JSON's own rules; what it doesn't know, such as a path, as text."""
+    # the one control character that JSON lets stand
+    return json.dumps(value, indent=indent, default=str).replace("\x7f", "\\u007f")
+
+
+def markdown(text: str) -> str:
+    """`text` as Markdown that shows just that: no tag, picture, code or table cell begins or ends in it, and no
+    link shows another address than its own.
+    """
+    escaped = _PUNCTUATION.sub(r"\\\1", visible(text))
+    return "".join(_ENTITIES.get(char, char) for char in escaped)
