@@ -13,6 +13,7 @@ import typer
 from orchestration.commands import MODULES
 from orchestration.commands.terminal import err, out
 from pipelines.errors import SwitchyardError
+from pipelines.secrets import masked
 
 
 def build() -> typer.Typer:
@@ -40,7 +41,7 @@ def main() -> None:
         code = run(sys.argv[1:])
     except Exception:
         # here, as typer puts its own hook for what nobody foresaw in the place of any other
-        err(traceback.format_exc().rstrip("\n"))
+        err(masked(traceback.format_exc().rstrip("\n")))
         code = 1
     sys.exit(code)
 
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         # by name: the terminal's help doesn't load a Kafka client
         if type(error).__name__ != "KafkaException":
             raise
-        err(f"error: Kafka fails: {error.args[0].str() if error.args else error}")
+        err(masked(f"error: Kafka fails: {error.args[0].str() if error.args else error}"))
         err("  see `switchyard status`; the same command, later, does what is left")
         return 1
     return 0

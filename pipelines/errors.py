@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pipelines.secrets import masked
+
 
 class SwitchyardError(Exception):
     """`what` is wrong and, in `fix`, what to do about it. The command line prints both, without a traceback."""
@@ -19,9 +21,10 @@ class SwitchyardError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, what: str, fix: str = "") -> None:
-        super().__init__(what, fix)
-        self.what = what
-        self.fix = fix
+        # it may quote what a client or a JVM was given
+        self.what = masked(what)
+        self.fix = masked(fix)
+        super().__init__(self.what, self.fix)
 
     def __str__(self) -> str:
         return f"{self.what}\n{self.fix}" if self.fix else self.what

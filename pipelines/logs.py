@@ -1,4 +1,4 @@
-"""The log of a process: lines that hold no control character of a record, an error or an app."""
+"""The log of a process: lines that hold no control character of a record, an error or an app, and no secret."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import logging
 import sys
 
 from pipelines.model.text import visible
+from pipelines.secrets import masked
 
 
 class VisibleFormatter(logging.Formatter):
-    """Message and traceback, in which only line feeds and tabs are obeyed by a terminal."""
+    """Message and traceback without secrets, in which only line feeds and tabs are obeyed by a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record), lines=True)
+        return visible(masked(super().format(record)), lines=True)
 
 
 def log_to_stdout() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from pipelines.secrets import drop_holders, is_secret, plain_environment, remember
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 
@@ -27,13 +30,15 @@ class Settings(BaseSettings):
     TOML table or as JSON in `SWITCHYARD_KAFKA`.
     """
 
+    # what was given is not told of: it may be a password
     model_config = SettingsConfigDict(
-        env_prefix="SWITCHYARD_", toml_file="switchyard.toml", frozen=True, extra="forbid"
+        env_prefix="SWITCHYARD_", toml_file="switchyard.toml", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
     # an existing cluster; unset: the embedded broker of this machine
     bootstrap_servers: str | None = None
-    kafka: dict[str, str] = Field(default_factory=dict)
+    # secrets among them can't be shown by accident; `kafka_properties` has them as text
+    kafka: Mapping[str, SecretStr | str] = Field(default_factory=dict)
     # replication of every topic that the platform creates
     replication_factor: int = Field(1, ge=1)
     request_timeout_s: float = Field(10.0, gt=0)
@@ -53,8 +58,10 @@ class Settings(BaseSettings):
     # Spark's own UI of a driver, with its Prometheus endpoint; 0: off
     spark_ui_port: int = Field(0, ge=0, le=65535)
     shuffle_partitions: int = Field(2, ge=1)
-    # extra Spark properties, as they are
-    spark: dict[str, str] = Field(default_factory=dict)
+    # extra Spark properties, as they are; not shown, as there may be a store's keys among them
+    spark: dict[str, str] = Field(default_factory=dict, repr=False)
+    # names of more environment variables that a driver and its app get, as AWS_PROFILE where a store needs it
+    driver_environment: tuple[str, ...] = ()
     # with a large state a batch of few records costs 0.8 s of CPU: a live release that begins one as soon as the last has
     # ended keeps from the cores what is to meet it, or to compare it
     trigger_s: float = Field(1.0, ge=0)
@@ -84,16 +91,22 @@ class Settings(BaseSettings):
 
     @field_validator("kafka")
     @classmethod
-    def _only_security(cls, value: dict[str, str]) -> dict[str, str]:
+    def _only_security(cls, value: Mapping[str, SecretStr | str]) -> Mapping[str, SecretStr | str]:
         bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
         if bad:
             raise ValueError(f"kafka takes security.*, sasl.* and ssl.* properties, not {', '.join(bad)}")
-        return value
+        return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
 
     @field_validator("state_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    def model_post_init(self, context: Any) -> None:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                remember(revealed(value))
 
     @classmethod
     def settings_customise_sources(
@@ -120,21 +133,47 @@ class Settings(BaseSettings):
         return self.bootstrap_servers or f"127.0.0.1:{self.broker_port}"
 
     @property
+    def kafka_properties(self) -> dict[str, str]:
+        """The properties of `kafka` as text, secrets among them: for Kafka's clients alone."""
+        return revealed(self.kafka)
+
+    @property
     def host(self) -> str:
         return socket.gethostname()
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables."""
+        """These settings as environment variables, secrets among them."""
         import json
 
         out: dict[str, str] = {}
-        for name, value in self.model_dump(mode="json", exclude_none=True).items():
-            out[f"SWITCHYARD_{name.upper()}"] = json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in self.model_dump(exclude_none=True).items():
+            shown = revealed(value) if isinstance(value, Mapping) else value
+            out[f"SWITCHYARD_{name.upper()}"] = json.dumps(shown) if isinstance(shown, dict | tuple) else str(shown)
         return out
 
     def child_environment(self) -> dict[str, str]:
         """What a child process that runs in another folder needs: this process's environment, with these settings."""
         return {**os.environ, **self.environment()}
+
+    def environment_of_driver(self) -> dict[str, str]:
+        """What a driver gets: these settings, and of this process's environment what is not the operator's own."""
+        return {**plain_environment(os.environ, self.driver_environment), **self.environment()}
+
+    def environment_of_trial(self) -> dict[str, str]:
+        """What a process that tries an app on nothing gets: it needs no cluster, so no login either, nor a store's keys."""
+        import json
+
+        out = self.environment_of_driver()
+        drop_holders(out)
+        harmless = {name: value for name, value in self.spark.items() if not is_secret(name)}
+        return {**out, "SWITCHYARD_SPARK": json.dumps(harmless)}
+
+
+def revealed(properties: Mapping[str, SecretStr | str]) -> dict[str, str]:
+    """Properties with their secrets as text: for the clients that need them alone."""
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in properties.items()
+    }
 
 
 @lru_cache(maxsize=1)

@@ -23,6 +23,7 @@ from hypothesis import settings as hypothesis_settings
 
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
+from pipelines import secrets
 from pipelines.settings import Settings, get_settings
 from tests.ports import port_of
 
@@ -118,10 +119,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _settings_of_this_test() -> Iterator[None]:
-    """The process's settings are read anew in every test, after its own changes of the environment."""
+    """The process's settings are read anew in every test, after its own changes of the environment; their secrets, which
+    `masked` would take out of the messages of later tests, go with them.
+    """
     get_settings.cache_clear()
     yield
     get_settings.cache_clear()
+    secrets._known.clear()
+    secrets._pattern = None
 
 
 @pytest.fixture(scope="session")

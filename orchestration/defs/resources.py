@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr
 
 from orchestration.operations.context import Context, Say, open_context
 from pipelines.engine.session import build_session, session_conf
+from pipelines.secrets import masked, remember
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -114,14 +115,19 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
         if self.webhook_url is None:
             return
         body = json.dumps({"text": text}).encode()
-        request = urllib.request.Request(self.webhook_url, body, {"Content-Type": "application/json"})
         try:
+            # one that is no URL is refused here, by an error that shows it
+            request = urllib.request.Request(self.webhook_url, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT_S):
                 pass
-        except OSError as error:
-            _log.error("the webhook could not be told: %s", error)
+        except (OSError, ValueError) as error:
+            _log.error("the webhook could not be told: %s", masked(str(error)))
 
 
 def alerts() -> Alerts:
     """Alerts to the webhook of the environment, if it names one; the UI shows the variable's name, never its value."""
-    return Alerts(webhook_url=EnvVar(_WEBHOOK) if os.environ.get(_WEBHOOK) else None)
+    url = os.environ.get(_WEBHOOK)
+    if url:
+        # who knows it can write there
+        remember({_WEBHOOK: url})
+    return Alerts(webhook_url=EnvVar(_WEBHOOK) if url else None)

@@ -49,7 +49,7 @@ class LocalLauncher:
             return subprocess.Popen(
                 command,
                 cwd=folder,
-                env=self._settings.child_environment(),
+                env=self._settings.environment_of_driver(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

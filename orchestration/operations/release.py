@@ -329,7 +329,7 @@ def _probe(context: Context, code: FrozenCode, app: str, settings: Mapping[str, 
             done = subprocess.run(
                 command,
                 cwd=folder,
-                env=context.settings.child_environment(),
+                env=context.settings.environment_of_trial(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

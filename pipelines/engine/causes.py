@@ -8,6 +8,7 @@ import signal
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from pipelines.errors import SwitchyardError
+from pipelines.secrets import masked
 from pipelines.settings import Settings
 
 _LONGEST_CHARS = 1500
@@ -27,7 +28,7 @@ def cause(error: BaseException, lines: int = 4) -> str:
     if raised:
         # the first line may be the traceback's own; the rest of it is the worker's machinery
         useful = [*(line for line in useful[:1] if _TRACEBACK not in line), *raised]
-    return " | ".join(useful[:lines])[:_LONGEST_CHARS]
+    return masked(" | ".join(useful[:lines]))[:_LONGEST_CHARS]
 
 
 def is_lost_contact(error: BaseException) -> bool:

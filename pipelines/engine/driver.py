@@ -56,6 +56,7 @@ from pipelines.model.registry import (
 from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.model.text import visible
+from pipelines.secrets import drop_holders
 from pipelines.settings import Settings, get_settings
 
 log = logging.getLogger("switchyard.driver")
@@ -680,6 +681,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: signalled.set())
     try:
         settings = get_settings()
+        # what an app sees from its first import on
+        drop_holders(os.environ)
         driver = Driver(
             settings,
             options.release,

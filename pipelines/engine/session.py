@@ -15,6 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.engine.jars import class_archive, spark_jars
+from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
 from pipelines.settings import Settings
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
@@ -52,6 +53,8 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         # two copies of one task would both write
         "spark.speculation": "false",
+        "spark.redaction.regex": SPARK_REDACTION,
+        "spark.sql.redaction.options.regex": f"{SPARK_REDACTION}|url",
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "false",
         "spark.sql.streaming.minBatchesToRetain": "20",
@@ -99,28 +102,36 @@ def build_session(
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
         if SparkContext._gateway is None:
-            _yield_session(conf, settings.driver_nice)
+            _yield_session(_start_jvm(conf, settings.driver_environment), settings.driver_nice)
         return builder.getOrCreate()
 
     with ThreadPoolExecutor(1, "spark") as pool:
         return pool.submit(started).result()
 
 
-def _yield_session(conf: dict[str, str], nice: int) -> None:
-    """Has what runs in other sessions preferred to Spark, where Linux groups processes by session.
+def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
+    """Starts the JVM of this process; the leader of the session that it is in.
 
-    There a thread's own nice value counts within its session alone (autogroups, sched(7)). A driver leads its session;
-    that of an operator's shell is not ours to slow down: there the JVM gets one of its own. It still ends with us.
+    What is secret is not on its command line, which any user sees, but set once it runs. Neither it nor the Python workers
+    that it starts get a secret by their environment. A driver leads its session; elsewhere the JVM gets one of its own. It
+    still ends with us.
     """
-    pid = os.getpid()
-    if os.getsid(0) != pid:
+    leads = os.getsid(0) == os.getpid()
+    shown = [(name, value) for name, value in conf.items() if not is_secret(name)]
+    with withheld(environment):
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            SparkConf(loadDefaults=False).setAll(list(conf.items())), {"start_new_session": True}
+            SparkConf(loadDefaults=False).setAll(shown), {"start_new_session": not leads}
         )
-        SparkContext._ensure_initialized(gateway=gateway)
-        if gateway.proc is None:
-            return
-        pid = gateway.proc.pid
+    SparkContext._ensure_initialized(gateway=gateway)
+    return os.getpid() if leads or gateway.proc is None else int(gateway.proc.pid)
+
+
+def _yield_session(pid: int, nice: int) -> None:
+    """Has what runs in other sessions preferred to that of `pid`, where Linux groups processes by session.
+
+    There a thread's own nice value counts within its session alone (autogroups, sched(7)). That of an operator's shell is
+    not ours to slow down.
+    """
     # without autogroups there is nobody to tell
     with suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
@@ -175,7 +186,7 @@ def spark_kafka_options(settings: Settings) -> dict[str, str]:
     PEM files and texts, a login by user and password and one by OIDC are translated; what is given by Java's names, as
     `sasl.jaas.config`, is taken as it is.
     """
-    given = {**settings.kafka}
+    given = {**settings.kafka_properties}
     options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH}
     mechanism = given.pop("sasl.mechanisms", None) or given.get("sasl.mechanism")
     if mechanism:

@@ -15,6 +15,7 @@ from pipelines.engine.frames import observed, parse, read_stream, result_of, ser
 from pipelines.engine.session import send_code
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
+from pipelines.secrets import withheld
 from pipelines.settings import Settings
 
 _TIMEOUT_S = 600.0
@@ -30,7 +31,9 @@ class Trial:
         path = code_path(settings, spec.code_digest)
         send_code(spark, path)
         self._spark, self._settings, self._release = spark, settings, release
-        self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,))
+        # the process is an operator's, the code an author's
+        with withheld(settings.driver_environment):
+            self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,))
         self._inputs = {name: source.topic for name, source in self._app.inputs.items()}
 
     def run(self, checkpoint: Path, to: SourcePosition, start: SourcePosition) -> str | None:
@@ -57,9 +60,10 @@ class Trial:
             if number <= done:
                 serialised(app, rows).write.format("noop").mode("overwrite").save()
 
+        with withheld(self._settings.driver_environment):
+            result = result_of(app, frames, self._release.spec.settings)
         query = (
-            result_of(app, frames, self._release.spec.settings)
-            .writeStream.foreachBatch(discard)
+            result.writeStream.foreachBatch(discard)
             .outputMode(app.output_mode)
             .option("checkpointLocation", str(checkpoint))
             .queryName(f"trial of {self._release.name}")

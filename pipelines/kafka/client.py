@@ -35,7 +35,7 @@ def _base(settings: Settings) -> dict[str, Any]:
         "socket.connection.setup.timeout.ms": 5_000,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 30_000,
-        **settings.kafka,
+        **settings.kafka_properties,
     }
 
 
@@ -126,7 +126,7 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
         # nothing was asked of a cluster yet; of a file that isn't there OpenSSL gives only a number
         missing = [
             f"{name} names no file: {path}"
-            for name, path in settings.kafka.items()
+            for name, path in settings.kafka_properties.items()
             if name.endswith(".location") and not Path(path).is_file()
         ]
         raise BadUsage(
@@ -284,6 +284,6 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
         )
     fix = "start it with `switchyard up`" if settings.embedded else "check SWITCHYARD_BOOTSTRAP_SERVERS and the network"
     if not settings.embedded and "security.protocol" in settings.kafka:
-        fix += f", and whether it speaks {settings.kafka['security.protocol']}"
+        fix += f", and whether it speaks {settings.kafka_properties['security.protocol']}"
     reason = f": {error.str()}" if error is not None else ""
     return Unavailable(f"no Kafka broker answers at {where}{reason}", fix=fix)

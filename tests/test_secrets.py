@@ -1,0 +1,225 @@
+"""What is secret is neither shown nor handed to an app: settings, errors, logs and environments, each by itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from orchestration import cli
+from orchestration.launchers import local
+from orchestration.launchers.local import LocalLauncher
+from pipelines import secrets
+from pipelines.engine.causes import cause
+from pipelines.engine.session import session_conf, spark_kafka_options
+from pipelines.errors import SwitchyardError
+from pipelines.logs import VisibleFormatter
+from pipelines.secrets import is_secret, masked, plain_environment, remember, withheld
+from pipelines.settings import Settings
+
+PLANTED = 'pLaN"ted\\5'
+KAFKA = {"security.protocol": "SASL_SSL", "sasl.username": "ada", "sasl.password": PLANTED}
+KEY = "spark.hadoop.fs.s3a.secret.key"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"sasl.password": ["planted-word"]}',
+        '{"sasl.password": "planted-word"',
+        '["planted-word"]',
+        '"planted-word"',
+        '{"password": "planted-word"}',
+        '{"sasl.password": "planted-word", "group.id": "planted-word"}',
+    ],
+    ids=["a list", "no JSON", "no table", "a text", "no property", "one that is no login's"],
+)
+def test_a_wrong_setting_shows_no_password(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWITCHYARD_KAFKA", text)
+    assert cli.run(["status"]) == 2
+    said = capsys.readouterr()
+    assert "kafka" in said.err and "planted-word" not in said.err + said.out
+    # as Dagster shows it, or whoever embeds it
+    with pytest.raises(ValueError) as error:
+        Settings()
+    assert "planted-word" not in "".join(traceback.format_exception(error.value))
+
+
+def test_settings_show_no_secret_and_hand_it_to_clients() -> None:
+    settings = Settings(kafka=KAFKA, spark={KEY: PLANTED})
+    shown = f"{settings!r} {settings} {settings.model_dump_json(include={'kafka'})}"
+    assert "pLaN" not in shown and "SASL_SSL" in shown and "ada" in shown
+    assert settings.kafka_properties == KAFKA
+    assert 'password="pLaN\\"ted\\\\5"' in spark_kafka_options(settings)["kafka.sasl.jaas.config"]
+    assert Settings(**settings.model_dump()) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("sasl.password", True),
+        ("sasl.jaas.config", True),
+        ("sasl.oauthbearer.client.secret", True),
+        ("sasl.oauthbearer.config", True),
+        ("sasl.oauthbearer.token.endpoint.url", False),
+        ("sasl.username", False),
+        ("sasl.mechanism", False),
+        ("security.protocol", False),
+        ("ssl.key.password", True),
+        ("ssl.key.pem", True),
+        ("ssl.keystore.key", True),
+        ("ssl.key.location", False),
+        ("ssl.truststore.password", True),
+        ("ssl.ca.pem", False),
+        ("ssl.ca.location", False),
+        (KEY, True),
+        ("spark.hadoop.fs.s3a.access.key", True),
+        ("spark.hadoop.fs.azure.account.key.here.blob.core.windows.net", True),
+        ("spark.sql.shuffle.partitions", False),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("AWS_PROFILE", False),
+        ("SWITCHYARD_ALERT_WEBHOOK", True),
+    ],
+)
+def test_a_secret_is_known_by_its_name(name: str, secret: bool) -> None:
+    assert is_secret(name) is secret
+    if secret and "." in name and name not in ("sasl.oauthbearer.config",):
+        # what Spark shows of its settings and of a source's options
+        assert re.search(secrets.SPARK_REDACTION, name)
+
+
+@pytest.mark.parametrize("shape", [str, json.dumps, repr, lambda text: text.replace("\\", "\\\\").replace('"', '\\"')])
+def test_a_secret_is_masked_however_it_is_written(shape: type[str]) -> None:
+    remember({"sasl.password": PLANTED})
+    assert "pLaN" not in masked(f"could not log in with {shape(PLANTED)}: refused")
+    assert masked(f"a {shape(PLANTED)} b").startswith("a ")
+
+
+def test_a_key_is_masked_line_by_line_and_a_jaas_line_word_by_word() -> None:
+    remember({
+        "ssl.key.pem": "-----BEGIN PRIVATE KEY-----\nMIIEplanted\nQUJDplanted==\n-----END PRIVATE KEY-----\n",
+        "sasl.jaas.config": 'a.B required username="ada" password="in-planted";',
+        "sasl.username": "ada",
+        "ssl.key.password": "abc",
+    })  # fmt: skip
+    found = masked("read MIIEplanted, QUJDplanted== and in-planted of ada at abc -----BEGIN PRIVATE KEY-----")
+    assert found == f"read {secrets.MASK}, {secrets.MASK} and {secrets.MASK} of ada at abc -----BEGIN PRIVATE KEY-----"
+
+
+def test_errors_causes_and_logs_have_none() -> None:
+    settings = Settings(kafka=KAFKA)
+    raised = RuntimeError(f"JAAS: {settings.kafka_properties['sasl.password']}")
+    told = SwitchyardError(f"no login: {raised}", fix=str(raised))
+    line = VisibleFormatter().format(logging.LogRecord("a", 40, "f", 1, "%s", (raised,), (RuntimeError, raised, None)))
+    for text in (told.told, str(told), repr(told), cause(raised), line):
+        assert "pLaN" not in text and secrets.MASK in text
+
+
+def test_a_traceback_of_what_nobody_foresaw_has_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(kafka=KAFKA)
+
+    def fail() -> None:
+        raise RuntimeError(settings.kafka_properties["sasl.password"])
+
+    monkeypatch.setattr("orchestration.commands.broker.load_settings", fail)
+    monkeypatch.setattr("sys.argv", ["switchyard", "down"])
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err
+    assert "RuntimeError" in said and "pLaN" not in said
+
+
+OPERATORS = {
+    "AWS_SECRET_ACCESS_KEY": PLANTED, "AWS_PROFILE": "prod", "SWITCHYARD_ALERT_WEBHOOK": PLANTED, "GITHUB_TOKEN": PLANTED,
+    "HTTPS_PROXY": f"http://ada:{PLANTED}@proxy", "DATABASE_URL": PLANTED, "SPARK_AUTH_SECRET": PLANTED,
+}  # fmt: skip
+NEEDED = {"PATH": "/bin", "JAVA_HOME": "/java", "HOME": "/root", "LC_ALL": "C", "SPARK_LOCAL_DIRS": "/tmp", "TZ": "UTC"}
+
+
+def test_a_driver_gets_its_settings_and_nothing_of_the_operator_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**OPERATORS, **NEEDED}.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings(kafka=KAFKA, spark={KEY: PLANTED, "spark.a": "b"}, driver_environment=("AWS_PROFILE",))
+    made = settings.environment_of_driver()
+    assert {name: made[name] for name in OPERATORS.keys() & made.keys()} == {"AWS_PROFILE": "prod"}
+    assert NEEDED.items() <= made.items()
+    # its own login, and the keys of the store that its state is in
+    assert json.loads(made["SWITCHYARD_KAFKA"]) == KAFKA
+    trial = settings.environment_of_trial()
+    assert "pLaN" not in json.dumps(trial) and json.loads(trial["SWITCHYARD_SPARK"]) == {"spark.a": "b"}
+    # what runs commands is the operator's
+    assert OPERATORS.items() <= settings.child_environment().items()
+
+
+def test_a_driver_is_started_with_just_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = {}
+    monkeypatch.setattr(local.subprocess, "Popen", lambda command, **how: started.update(command=command, **how))
+    for name, value in OPERATORS.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings(kafka=KAFKA, state_dir=tmp_path)
+    LocalLauncher(settings).spawn("a.v1")
+    assert started["env"] == settings.environment_of_driver() and not OPERATORS.keys() & started["env"].keys()
+    assert "pLaN" not in json.dumps(started["command"])
+
+
+def test_what_is_withheld_for_a_while_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**OPERATORS, **NEEDED, "SWITCHYARD_KAFKA": json.dumps(KAFKA), "SWITCHYARD_TRIGGER_S": "1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with withheld(("AWS_PROFILE",)):
+        assert "pLaN" not in json.dumps(dict(os.environ))
+        assert {*NEEDED, "AWS_PROFILE", "SWITCHYARD_TRIGGER_S"} <= os.environ.keys()
+    assert given.items() <= os.environ.items()
+
+
+def test_no_secret_is_a_name_that_passes() -> None:
+    assert plain_environment({"PYTHONPATH": "a", "HADOOP_TOKEN": "b", "SWITCHYARD_X": "c"}) == {
+        "PYTHONPATH": "a",
+        "SWITCHYARD_X": "c",
+    }
+
+
+def test_a_jvm_gets_no_secret_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.engine import session
+
+    launched = {}
+
+    def launch(conf: object, how: dict[str, object]) -> object:
+        launched.update(conf=dict(conf.getAll()), environment=dict(os.environ), how=how)  # type: ignore[attr-defined]
+        raise InterruptedError
+
+    monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.setattr(session, "SparkConf", _Conf)
+    for name, value in {**OPERATORS, "SWITCHYARD_KAFKA": json.dumps(KAFKA)}.items():
+        monkeypatch.setenv(name, value)
+    conf = session_conf(Settings(spark={KEY: PLANTED, "spark.a": "b"}), heap_mb=512, cores=1)
+    assert conf[KEY] == PLANTED
+    with pytest.raises(InterruptedError):
+        session._start_jvm(conf, ())
+    assert KEY not in launched["conf"] and launched["conf"]["spark.a"] == "b"
+    assert "pLaN" not in json.dumps([launched["conf"], launched["environment"]])
+
+
+class _Conf(dict[str, str]):
+    """As Spark's, whose own asks a JVM."""
+
+    def __init__(self, loadDefaults: bool) -> None:
+        assert loadDefaults is False
+
+    def setAll(self, pairs: list[tuple[str, str]]) -> _Conf:
+        self.update(pairs)
+        return self
+
+    def getAll(self) -> list[tuple[str, str]]:
+        return list(self.items())
