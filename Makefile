@@ -8,6 +8,8 @@ PYTHON ?= python3.11
 # the Dagster UI: `make demo UI=0` ends instead of leaving it running
 UI ?= 1
 UI_PORT ?= 3000
+# `make ui READ_ONLY=1`: a UI in which nothing can be launched, stopped or changed
+READ_ONLY ?= 0
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
 WORKERS ?= 3
 # more options for pytest: `make test PYTEST="-k registry"`
@@ -50,11 +52,14 @@ demo-down: setup ## end what `make demo` left running
 test: setup ## all tests but the long ones and those with a browser: ten minutes on 2 cores
 	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
-ui: setup ## Dagster's UI on port UI_PORT (3000)
+# what Dagster and its runs write, only their user can read; who may connect may do all that the user may: from elsewhere
+# through a proxy that asks who it is (docs/dagster.md)
+ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_ONLY=1: without buttons that change anything
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
-	@mkdir -p $(STATE)/dagster
-	@[ -e $(STATE)/dagster/dagster.yaml ] || cp orchestration/local/dagster.yaml $(STATE)/dagster/
-	@DAGSTER_HOME=$$(cd $(STATE)/dagster && pwd) exec $(BIN)/dagster dev -h 127.0.0.1 -p $(UI_PORT)
+	@umask 077 && mkdir -p $(STATE)/dagster && { [ -e $(STATE)/dagster/dagster.yaml ] \
+	  || cp orchestration/local/dagster.yaml $(STATE)/dagster/; }
+	@umask 077 && DAGSTER_HOME=$$(cd $(STATE)/dagster && pwd) \
+	  exec $(BIN)/$(if $(filter-out 0,$(READ_ONLY)),dagster-webserver --read-only,dagster dev) -h 127.0.0.1 -p $(UI_PORT)
 
 ##@ Set-up, each step only when its input changed
 .PHONY: preflight
@@ -88,6 +93,7 @@ $(STAMPS)/project: pyproject.toml $(STAMPS)/packages | preflight
 
 $(JARS)/.verified: orchestration/local/jars.toml | $(STAMPS)/project
 	@echo "fetching the jars (about 40 s the first time)"
+	@mkdir -p -m 700 $(STATE)
 	@$(BIN)/python -m orchestration.local.jars
 	@touch $@
 

@@ -13,6 +13,7 @@ import typer
 from orchestration.commands import MODULES
 from orchestration.commands.terminal import err, out
 from pipelines.errors import SwitchyardError
+from pipelines.private import keep_private
 from pipelines.secrets import masked
 
 
@@ -35,6 +36,7 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """The console script."""
+    keep_private()
     # whoever is ended in the middle of an operation closes it, as at Ctrl-C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -53,7 +53,7 @@ class ResetConfig(Config):
     stay_stopped: bool = Field(default=False, description="Do not start it afterwards.")
     force: bool = Field(default=False, description="Go over the objections that can be gone over.")
     export: str | None = Field(
-        default=None, description="Write the new positions to this file, as from_file reads them."
+        default=None, description="With execute: write the new positions to this new file, as from_file reads them."
     )
     # deleting a result can't be undone: it takes the release's name, as a terminal asks for it
     confirm: str | None = Field(default=None, description="The release's name, for output truncate.")
@@ -101,8 +101,9 @@ def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platfor
                 f"the result of {plan.releases[0]} would be deleted, and can't be brought back",
                 fix=f"set confirm: {plan.releases[0]}",
             )
-        if config.export is not None:
-            export_to(Path(config.export), new_positions(operations, plan))
+        if config.export is not None and config.execute:
+            # who may launch runs is no user of this machine: none of its files is written over
+            export_to(Path(config.export), new_positions(operations, plan), over=False)
         run_plan(context, operations, lambda: plan, execute=config.execute)
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from pipelines.private import UMASK, private
 from pipelines.settings import Settings
 
 # Drivers that this process started and that have not been seen to end: kept, since a dropped one warns, and asked at
@@ -39,7 +40,7 @@ class LocalLauncher:
 
     def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
         """Starts the driver, the leader of a process group of its own, for the caller to take leave of."""
-        folder = self._settings.state_dir / "run" / release
+        folder = private(self._settings.state_dir) / "run" / release
         folder.mkdir(parents=True, exist_ok=True)
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +55,7 @@ class LocalLauncher:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=UMASK,
             )
 
     def log_path(self, release: str) -> Path:

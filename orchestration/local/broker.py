@@ -19,6 +19,7 @@ from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import check_disk, check_port, find_java, listening
 from orchestration.local.process import POLL_S, ProcessRef, spawn
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.private import private
 from pipelines.settings import Settings
 
 FORMAT_TIMEOUT_S = 60.0
@@ -146,6 +147,7 @@ class EmbeddedBroker:
     def _locked(self) -> Iterator[None]:
         """One start or stop at a time in this state directory; a second one waits for the first."""
         try:
+            private(self._settings.state_dir)
             self._home.mkdir(parents=True, exist_ok=True)
             self._log.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -95,7 +95,7 @@ def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
     """Starts `command` in a session of its own, so that it outlives the terminal and leads its process group.
     What it prints goes to `output`, which is emptied first.
     """
-    writing = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    writing = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         # not Popen: that warns when it is dropped while the process runs
         pid = os.posix_spawn(

@@ -214,10 +214,14 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
     return found
 
 
-def export_to(path: Path, positions: Mapping[str, Mapping[int, int]]) -> None:
-    """Writes positions, topic -> partition -> offset, as `--from-file` reads them. Raises BadUsage where it can't."""
+def export_to(path: Path, positions: Mapping[str, Mapping[int, int]], *, over: bool = True) -> None:
+    """Writes positions, topic -> partition -> offset, as `--from-file` reads them. Raises BadUsage where it can't.
+
+    `over`: whether over a file that is there. No link is followed without.
+    """
     try:
-        path.write_text(as_lines(positions))
+        with path.open("w" if over else "x") as file:
+            file.write(as_lines(positions))
     except OSError as error:
         raise BadUsage(f"--export {path} can't be written: {error.strerror}", fix="name another file") from error
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App
+from pipelines.private import private
 from pipelines.settings import Settings
 
 # digests that Python names can carry; 16 hexadecimal digits: 64 bits
@@ -137,6 +138,7 @@ def store(settings: Settings, code: FrozenCode) -> Path:
     """Writes the zip where drivers find it; there already: nothing to do."""
     path = code_path(settings, code.digest)
     if not path.exists():
+        private(settings.state_dir)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(code.data)

@@ -56,6 +56,7 @@ from pipelines.model.registry import (
 from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.model.text import visible
+from pipelines.private import keep_private
 from pipelines.secrets import drop_holders
 from pipelines.settings import Settings, get_settings
 
@@ -665,6 +666,7 @@ _KAFKA_OUTAGES = ("TimeoutException", "DisconnectException", "NetworkException",
 
 
 def main(arguments: list[str] | None = None) -> int:
+    keep_private()
     parser = argparse.ArgumentParser(
         prog="pipelines.engine.driver", description="Runs one release until it is told to stop."
     )

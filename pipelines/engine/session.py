@@ -15,6 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.engine.jars import class_archive, spark_jars
+from pipelines.private import UMASK, private
 from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
 from pipelines.settings import Settings
 
@@ -43,6 +44,8 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Hadoop goes by its own mask, not by that of the process
+        "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         # two properties, so that a setting can replace one and keep the other
         "spark.driver.defaultJavaOptions": compiler,
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING} {_archived()}",
@@ -86,7 +89,7 @@ def build_session(
     settings: Settings, name: str, *, heap_mb: int | None = None, cores: int | None = None, brief: bool = False
 ) -> SparkSession:
     """A session of this process; the one there is, in the JVM that it has, if there is one."""
-    (settings.state_dir / "spark").mkdir(parents=True, exist_ok=True)
+    (private(settings.state_dir) / "spark").mkdir(exist_ok=True)
     # workers must run the interpreter that the driver runs
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

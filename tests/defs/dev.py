@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,13 @@ class RunFailed(AssertionError):
 
 
 class DagsterDev:
-    """One `dagster dev` on the repository's workspace.yaml, in a process group of its own."""
+    """One `dagster dev` on the repository's workspace.yaml, in a process group of its own.
 
-    def __init__(self, home: Path, environment: dict[str, str]) -> None:
+    `program`: what is started instead, as `make ui` would.
+    """
+
+    def __init__(self, home: Path, environment: dict[str, str], program: Sequence[str] = ("dagster", "dev")) -> None:
+        self._program = program
         self._port = port_of("dagster")
         self.url = f"http://127.0.0.1:{self._port}"
         self._home = home
@@ -92,18 +96,19 @@ class DagsterDev:
         """Starts it, unless it runs, and waits until its code location is loaded."""
         if self._process is not None:
             return
-        command = [str(Path(sys.executable).with_name("dagster")), "dev", "-h", "127.0.0.1", "-p", str(self._port)]
+        name, *options = self._program
+        command = [str(Path(sys.executable).with_name(name)), *options, "-h", "127.0.0.1", "-p", str(self._port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
-        self.until("dagster dev has not loaded the definitions", self._loaded, timeout_s=_BOOT_TIMEOUT_S)
+        self.until("Dagster has not loaded the definitions", self._loaded, timeout_s=_BOOT_TIMEOUT_S)
 
     def _loaded(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise AssertionError(f"dagster dev ended:\n{self.log.read_text()[-4000:]}")
+            raise AssertionError(f"{self._program} ended:\n{self.log.read_text()[-4000:]}")
         try:
             answer = self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { name } } } }")
         except (OSError, urllib.error.URLError):

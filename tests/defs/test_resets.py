@@ -76,9 +76,21 @@ def test_the_positions_are_written_where_asked(
     done: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(resets, "new_positions", lambda *_: {"numbers": {0: 7, 1: 9}})
-    assert run(to_earliest=True, export=str(tmp_path / "there.csv")) is None
-    assert (tmp_path / "there.csv").read_text() == "numbers,0,7\nnumbers,1,9\n"
-    assert "can't be written" in run(to_earliest=True, export=str(tmp_path / "none" / "there.csv"))
+    there, told = tmp_path / "there.csv", "numbers,0,7\nnumbers,1,9\n"
+    # a plan writes nothing
+    assert run(to_earliest=True, export=str(there)) is None and not there.exists()
+    assert run(to_earliest=True, export=str(there), execute=True) is None and there.read_text() == told
+    assert "can't be written" in run(to_earliest=True, export=str(tmp_path / "none" / "there.csv"), execute=True)
+
+
+def test_no_file_is_written_over(done: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(resets, "new_positions", lambda *_: {"numbers": {0: 7}})
+    there, link = tmp_path / "there.txt", tmp_path / "link.csv"
+    there.write_text("mine")
+    link.symlink_to(tmp_path / "elsewhere")
+    for path in (there, link):
+        assert "can't be written: File exists" in run(to_earliest=True, export=str(path), execute=True)
+    assert there.read_text() == "mine" and not (tmp_path / "elsewhere").exists() and PLAN not in done
 
 
 def test_it_is_carried_out_if_asked_to(done: list[Any]) -> None:

@@ -176,6 +176,9 @@ def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
     for path in operator.folder.rglob("*"):
         if path.is_file():
             assert planted(path.read_bytes()) == [], path
+    # all that drivers and commands have written, others can't even read
+    for path in (settings.state_dir, *settings.state_dir.rglob("*")):
+        assert path.is_symlink() or not path.stat().st_mode & 0o077, path
     for topic in topic_names(settings):
         for record in read(settings.bootstrap, topic):
             assert planted((record.key or b"") + (record.value or b"")) == [], (topic, record.offset)

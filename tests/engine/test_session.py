@@ -14,12 +14,15 @@ from pyspark.sql import SparkSession
 
 import pipelines.engine
 from pipelines.settings import Settings
+from tests.ports import port_of
+from tests.shared.sockets import is_local
 
 pytestmark = [pytest.mark.spark]
 
 OWN = Path("/proc/self/autogroup")
 # empty, too, for a process in the first session of the machine
 GROUP = OWN.read_text() if OWN.exists() else ""
+ROOT = Path(__file__).resolve().parents[2]
 SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # whether Linux groups processes by session
 GROUPS = SWITCH.exists() and SWITCH.read_text().strip() == "1"
@@ -31,12 +34,14 @@ from pathlib import Path
 from pyspark import SparkContext
 from pipelines.engine.session import build_session
 from pipelines.settings import get_settings
+from tests.shared.sockets import listening
 spark = build_session(get_settings(), "yielding", heap_mb=512, cores=1, brief=True)
 again = build_session(get_settings(), "yielding", heap_mb=512, cores=1)
 
 def of(pid):
     group = Path(f"/proc/{pid}/autogroup")
-    return [pid, os.getsid(pid), os.getpriority(os.PRIO_PROCESS, pid), group.read_text() if group.exists() else ""]
+    named = group.read_text() if group.exists() else ""
+    return [pid, os.getsid(pid), os.getpriority(os.PRIO_PROCESS, pid), named, sorted(listening(pid))]
 
 told = {"count": spark.range(3).count(), "same": again is spark, "own": of(os.getpid())}
 print(json.dumps({**told, "jvm": of(SparkContext._gateway.proc.pid)}))
@@ -49,6 +54,7 @@ class Process:
     session: int
     nice: int
     group: str
+    listening: list[tuple[str, int]]
 
     @property
     def group_nice(self) -> int:
@@ -70,9 +76,11 @@ class Started:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["its own session", "another's session"])
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Started:
-    settings = Settings(state_dir=tmp_path_factory.mktemp("session"), driver_nice=NICE)
+    settings = Settings(
+        state_dir=tmp_path_factory.mktemp("session"), driver_nice=NICE, spark_ui_port=port_of("spark-ui")
+    )
     done = subprocess.run(
-        [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=request.param,
+        [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=request.param, cwd=ROOT,
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -97,6 +105,13 @@ def test_spark_yields_the_cores_and_the_session_of_others_does_not(started: Star
         assert OWN.read_text() == GROUP
     else:
         assert own.group == jvm.group == ""
+
+
+def test_spark_and_its_ui_listen_here_alone(started: Started) -> None:
+    ports = {port for _, port in started.jvm.listening}
+    assert port_of("spark-ui") in ports and len(ports) > 1
+    for address, port in [*started.jvm.listening, *started.own.listening]:
+        assert is_local(address), (address, port)
 
 
 def test_the_jvm_s_log_obeys_no_control_character_of_a_record(spark: SparkSession) -> None:

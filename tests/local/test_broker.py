@@ -23,6 +23,7 @@ from pipelines.kafka.client import admin, consumer, producer, require_broker
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.ports import port_of
+from tests.shared.sockets import is_local, listening
 
 # beside the session's own broker and its controller
 PORT = port_of("local")
@@ -57,6 +58,15 @@ def read(settings: Settings, topic: str, count: int) -> list[bytes | None]:
         return [message.value() for message in client.consume(count, timeout=10)]
     finally:
         client.close()
+
+
+@pytest.mark.broker
+def test_it_listens_here_alone(broker: Settings) -> None:
+    pid = EmbeddedBroker(broker).status().pid
+    assert pid is not None
+    found = listening(pid)
+    assert {broker.broker_port, broker.broker_port + 1} <= {port for _, port in found}
+    assert all(is_local(address) for address, _ in found), found
 
 
 def test_a_cluster_of_ones_own_has_no_embedded_broker() -> None:
