@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import traceback
@@ -11,7 +12,8 @@ from typing import Annotated
 import typer
 
 from orchestration.commands import MODULES
-from orchestration.commands.terminal import err, out
+from orchestration.commands.context import log_format
+from orchestration.commands.terminal import err, failed, out
 from pipelines.errors import SwitchyardError
 from pipelines.private import keep_private
 from pipelines.secrets import masked
@@ -55,14 +57,21 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SwitchyardError as error:
-        err(error.told)
+        failed(error)
         return error.exit_code
     except Exception as error:
         # by name: the terminal's help doesn't load a Kafka client
-        if type(error).__name__ != "KafkaException":
+        if type(error).__name__ == "KafkaException":
+            said = error.args[0].str() if error.args else error
+            failed(
+                SwitchyardError(
+                    f"Kafka fails: {said}", "see `switchyard status`; the same command, later, does what is left"
+                )
+            )
+            return 1
+        if log_format() != "json":
             raise
-        err(masked(f"error: Kafka fails: {error.args[0].str() if error.args else error}"))
-        err("  see `switchyard status`; the same command, later, does what is left")
+        logging.getLogger("switchyard").critical("%s: %s", type(error).__name__, error, exc_info=error)
         return 1
     return 0
 

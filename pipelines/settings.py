@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     probe_timeout_s: float = Field(180.0, gt=0)
     # longest a switch may hold followers at a barrier
     switch_timeout_s: float = Field(60.0, gt=0)
+
+    # of drivers, of Spark in them and of commands; json: a line is a JSON object, for a log collector
+    log_format: Literal["text", "json"] = "text"
 
     # how long a reset can be undone: its archive is deleted by the janitor after that
     archive_keep_s: float = Field(7 * 24 * 3600.0, ge=0)

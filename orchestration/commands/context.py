@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pipelines.errors import BadUsage
+from pipelines.logs import configure_command
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
@@ -20,7 +22,7 @@ def load_settings() -> Settings:
     from pipelines.settings import get_settings
 
     try:
-        return get_settings()
+        settings = get_settings()
     except ValidationError as error:
         found = [
             f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg'].removeprefix('Value error, ')}"
@@ -38,3 +40,13 @@ def load_settings() -> Settings:
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise BadUsage(f"switchyard.toml can't be read: {error}", "correct that line") from error
+    configure_command(settings.log_format)
+    return settings
+
+
+def log_format() -> str:
+    """The format of this process's log; while its settings are wrong, what the environment alone says."""
+    try:
+        return load_settings().log_format
+    except BadUsage:
+        return os.environ.get("SWITCHYARD_LOG_FORMAT", "text")

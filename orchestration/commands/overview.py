@@ -10,7 +10,7 @@ import typer
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, Reason
 from orchestration.commands.show import run_plan, show_comparison, show_plan
-from orchestration.commands.terminal import out, print_json, print_table, say
+from orchestration.commands.terminal import out, print_json, print_json_line, print_table, say
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 def log(
     name: Annotated[str | None, typer.Argument(help="A release, an app or an operation; default: all.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Newest entries to show.")] = 50,
-    as_json: Json = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON lines, one entry each, for a log collector.")
+    ] = False,
 ) -> None:
     """Show who did what, when and why; of an operation also its plan."""
     from pydantic import ValidationError
@@ -43,7 +45,8 @@ def log(
             f"nothing is known of {name}", fix="name a release, an app or an operation as `switchyard log` shows it"
         )
     if as_json:
-        print_json([entry.model_dump(mode="json", exclude_none=True) for entry in entries])
+        for entry in entries:
+            print_json_line(entry.model_dump(mode="json", exclude_none=True))
         return
     planned = [entry for entry in found if isinstance(entry, Opened | Proposed) and entry.id == name]
     if planned:

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestration.commands.context import log_format
+from pipelines.errors import SwitchyardError
+from pipelines.logs import json_line
 from pipelines.model.text import json_text, visible
 
 if TYPE_CHECKING:
@@ -29,8 +32,13 @@ def err(text: str = "") -> None:
 
 
 def say(line: str) -> None:
-    """A line of what happens, beside the output proper."""
-    err(f"  {line}")
+    """A line of what happens, on standard error, beside the output proper."""
+    err(json_line("INFO", line) if log_format() == "json" else f"  {line}")
+
+
+def failed(error: SwitchyardError) -> None:
+    """What ends a command, on standard error: what is wrong, and what to do about it."""
+    err(json_line("ERROR", str(error)) if log_format() == "json" else error.told)
 
 
 def rewrite(line: str) -> None:

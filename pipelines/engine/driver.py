@@ -39,7 +39,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.kafka.sizes import sizes_of
-from pipelines.logs import log_to_stdout
+from pipelines.logs import configure_driver
 from pipelines.model.limits import Size, limits_of
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
@@ -674,7 +674,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="take the lease from a holder that still lives")
     parser.add_argument("--settle", action="store_true", help="only bring Spark's log up to what Kafka has, and end")
     options = parser.parse_args(arguments)
-    log_to_stdout()
+    # until the settings say otherwise
+    configure_driver("text", options.release)
     # it tells of every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
     signalled = threading.Event()
@@ -683,6 +684,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: signalled.set())
     try:
         settings = get_settings()
+        configure_driver(settings.log_format, options.release)
         # what an app sees from its first import on
         drop_holders(os.environ)
         driver = Driver(
@@ -695,7 +697,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         code = driver.run()
     except SwitchyardError as error:
-        print(visible(str(error), lines=True), file=sys.stderr, flush=True)
+        log.error("%s", error)
         code = error.exit_code
     except Exception:
         # by the log, which shows what the error has of a record as text

@@ -20,7 +20,13 @@ from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
 from pipelines.settings import Settings
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
-_LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
+_LOGGING = {
+    # the second replaces the appender of the first
+    "text": (Path(__file__).parent / "log4j2.properties").as_uri(),
+    "json": ",".join(
+        (Path(__file__).parent / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")
+    ),
+}
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
 
@@ -48,7 +54,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         # two properties, so that a setting can replace one and keep the other
         "spark.driver.defaultJavaOptions": compiler,
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING} {_archived()}",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING[settings.log_format]} {_archived()}",
         "spark.ui.enabled": str(ui > 0).lower(),
         **({"spark.ui.port": str(ui), "spark.ui.prometheus.enabled": "true"} if ui else {}),
         "spark.ui.showConsoleProgress": "false",
