@@ -5,7 +5,7 @@ A module here imports Spark, Dagster, Kafka and operations inside its functions 
 
 from __future__ import annotations
 
-from orchestration.commands import broker, follow, overview, produce, release, reset, switch
+from orchestration.commands import broker, follow, metrics, overview, produce, release, reset, switch
 
 # in the order of `switchyard --help`
-MODULES = (broker, produce, release, switch, reset, follow, overview)
+MODULES = (broker, produce, release, switch, reset, follow, overview, metrics)

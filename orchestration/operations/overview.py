@@ -35,8 +35,12 @@ class ReleaseStatus:
 
 
 def statuses(context: Context) -> list[ReleaseStatus]:
-    """Every release that is not retired, by name; operations past their deadline are ended first."""
-    state = _expired(context)
+    """Every release, by name; operations past their deadline are ended first."""
+    return statuses_of(context, _expired(context))
+
+
+def statuses_of(context: Context, state: RegistryState) -> list[ReleaseStatus]:
+    """Every release of `state`, by name. Writes nothing."""
     beats = latest_heartbeats(context.settings) if state.releases else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
