@@ -13,7 +13,7 @@ import pytest
 
 from orchestration import cli
 from orchestration.commands import overview
-from orchestration.commands.show import say
+from orchestration.commands.terminal import say
 from pipelines.engine.session import session_conf
 from pipelines.errors import Refused
 from pipelines.logs import JsonLines, LogFormat, configure_command

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestration.commands.context import load_settings
-from orchestration.commands.show import say
+from orchestration.commands.terminal import say
 
 
 def register(app: typer.Typer) -> None:
