@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from pipelines.paths import below
 from pipelines.private import UMASK, private
 from pipelines.settings import Settings
 
@@ -40,7 +41,7 @@ class LocalLauncher:
 
     def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
         """Starts the driver, the leader of a process group of its own, for the caller to take leave of."""
-        folder = private(self._settings.state_dir) / "run" / release
+        folder = below(private(self._settings.state_dir), "run", release)
         folder.mkdir(parents=True, exist_ok=True)
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,4 +60,4 @@ class LocalLauncher:
             )
 
     def log_path(self, release: str) -> Path:
-        return self._settings.state_dir / "logs" / f"{release}.log"
+        return below(self._settings.state_dir, "logs", f"{release}.log")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -53,7 +52,6 @@ from orchestration.operations.stages import (
     WriteDelta,
     describe,
 )
-from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
@@ -83,6 +81,8 @@ from pipelines.model.registry import (
     WantedSet,
 )
 from pipelines.model.switch import choose_start, of_generation, promotion
+from pipelines.paths import below, remove
+from pipelines.settings import Settings
 
 _POLL_S = 0.05
 _SHORT_BATCH_MS = 5_000
@@ -192,12 +192,7 @@ class Applier:
             case DeleteGroup():
                 self._delete_group(stage.group)
             case DeleteFiles():
-                shutil.rmtree(release_folder(settings, stage.release), ignore_errors=True)
-                shutil.rmtree(settings.state_dir / "run" / stage.release, ignore_errors=True)
-                for evidence in stage.evidence:
-                    shutil.rmtree(ev.evidence_path(settings, evidence).parent, ignore_errors=True)
-                if stage.code_digest is not None:
-                    code_path(settings, stage.code_digest).unlink(missing_ok=True)
+                _delete_files(settings, stage)
             case (
                 BeginGeneration() | FinishBatch() | Seize() | GiveBack() | InheritState() | Tombstone() | Reach()
                 | CompareGenerations() | WriteClearing() | AppendGeneration() | AwaitFollowers() | DeleteCheckpoint()
@@ -534,6 +529,18 @@ class Applier:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise SwitchyardError(f"group {group} can't be deleted: {error.args[0].str()}",
                                       fix="stop its members, then try again") from error  # fmt: skip
+
+
+def _delete_files(settings: Settings, stage: DeleteFiles) -> None:
+    # before anything goes: one path that leads elsewhere, and all of it is left as it is
+    code = code_path(settings, stage.code_digest) if stage.code_digest is not None else None
+    folders = [("checkpoints", stage.release), ("run", stage.release), *map(ev.evidence_home, stage.evidence)]
+    for folder in folders:
+        below(settings.state_dir, *folder)
+    for folder in folders:
+        remove(settings.state_dir, *folder)
+    if code is not None:
+        code.unlink(missing_ok=True)
 
 
 def _refuse_too_many(ratio: float, limit: float | None, of: str, since: int) -> None:

@@ -14,6 +14,7 @@ from orchestration.operations.switch import are_compared, comparison, evidence_f
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
+from pipelines.paths import below
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -24,8 +25,8 @@ class BeingReset(Refused):
 
 
 def docs_dir(context: Context) -> Path:
-    """Where the Data Docs are."""
-    return context.settings.state_dir / "data-docs"
+    """Where the Data Docs are. Raises SwitchyardError where a link leads elsewhere."""
+    return below(context.settings.state_dir, "data-docs")
 
 
 def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLERANCE) -> Verdict:

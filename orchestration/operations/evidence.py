@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import ReleaseSpec
+from pipelines.paths import below
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -184,5 +185,10 @@ def _json(text: str | None) -> Any:
 
 
 def evidence_path(settings: Settings, evidence: str) -> Path:
-    """Where the fold of an evidence is."""
-    return settings.state_dir / "evidence" / evidence / "fold.parquet"
+    """Where the fold of an evidence is. Raises SwitchyardError where a link leads elsewhere."""
+    return below(settings.state_dir, *evidence_home(evidence), "fold.parquet")
+
+
+def evidence_home(evidence: str) -> tuple[str, str]:
+    """The folder of all that is kept of an evidence, as parts of a path under the state folder."""
+    return "evidence", evidence

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, assert_never, get_args
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from pipelines.errors import SwitchyardError
+from pipelines.model.names import AppName, Digest, OperationId, ReleaseName, TopicName
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import AnyEntry, ReleaseState
 
@@ -20,7 +21,7 @@ from pipelines.model.registry import AnyEntry, ReleaseState
 class StoreCode:
     """Writes the frozen code where drivers find it."""
 
-    digest: str
+    digest: Digest
     data: bytes = field(repr=False)
 
 
@@ -28,7 +29,7 @@ class StoreCode:
 class CreateTopic:
     """Creates a topic that a release owns."""
 
-    name: str
+    name: TopicName
     partitions: int
     config: dict[str, str]
 
@@ -37,7 +38,7 @@ class CreateTopic:
 class RecordRelease:
     """Enters the new release; refused if it was staged meanwhile."""
 
-    release: str
+    release: ReleaseName
     entries: tuple[AnyEntry, ...]
 
 
@@ -51,7 +52,7 @@ class BeginGeneration:
     alias has had; `at`: where that generation ends.
     """
 
-    release: str
+    release: ReleaseName
     generation: int
     start: SourcePosition
     again: bool = False
@@ -72,7 +73,7 @@ class BeginGeneration:
 class FinishBatch:
     """Runs a stopped release until Spark's log has the batch that Kafka has, and no further."""
 
-    release: str
+    release: ReleaseName
     timeout_s: float
 
 
@@ -80,21 +81,21 @@ class FinishBatch:
 class Seize:
     """Takes the lease of a stopped release for this process, so that no driver starts while it is changed."""
 
-    release: str
+    release: ReleaseName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveBack:
     """Ends the lease that `Seize` took."""
 
-    release: str
+    release: ReleaseName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritState:
     """Makes the checkpoint of a new generation: the state of `old`, which stands `at`, standing at `position`."""
 
-    release: str
+    release: ReleaseName
     old: int
     generation: int
     at: SourcePosition
@@ -105,7 +106,7 @@ class InheritState:
 class Tombstone:
     """Writes a tombstone for every key of the result that the release goes on writing."""
 
-    release: str
+    release: ReleaseName
     generation: int
 
 
@@ -113,7 +114,7 @@ class Tombstone:
 class Reach:
     """Waits until the generation has read to exactly where the one before ended."""
 
-    release: str
+    release: ReleaseName
     timeout_s: float
 
 
@@ -121,7 +122,7 @@ class Reach:
 class CompareGenerations:
     """Compares the results of two generations of a release at the same input, and writes what takes the old to the new."""
 
-    release: str
+    release: ReleaseName
     old: int
     new: int
 
@@ -130,7 +131,7 @@ class CompareGenerations:
 class WriteClearing:
     """Writes a tombstone for every key of the old generation's result, for consumers that go on in the new one's."""
 
-    release: str
+    release: ReleaseName
     old: int
 
 
@@ -140,9 +141,9 @@ class AppendGeneration:
     the new one stands at the same input; else to its beginning.
     """
 
-    alias: str
+    alias: AppName
     number: int
-    release: str
+    release: ReleaseName
     old: int
     new: int
     met: bool
@@ -152,7 +153,7 @@ class AppendGeneration:
 class AwaitFollowers:
     """Waits until no registered follower of `alias` needs what lies before switch `number`."""
 
-    alias: str
+    alias: AppName
     number: int
     timeout_s: float
 
@@ -163,7 +164,7 @@ class Want:
     it is refused; an operation that changes nothing goes back to it.
     """
 
-    release: str
+    release: ReleaseName
     wanted: Literal["running", "stopped"]
     before: Literal["running", "stopped"] | None = None
 
@@ -172,7 +173,7 @@ class Want:
 class Launch:
     """Starts the driver, unless one runs, and waits until it is heard of."""
 
-    release: str
+    release: ReleaseName
     force: bool = False
 
 
@@ -180,7 +181,7 @@ class Launch:
 class AwaitStopped:
     """Waits until the driver has stopped at a boundary and given up its lease."""
 
-    release: str
+    release: ReleaseName
     timeout_s: float
 
 
@@ -188,7 +189,7 @@ class AwaitStopped:
 class SetState:
     """Sets a release's state."""
 
-    release: str
+    release: ReleaseName
     state: ReleaseState
 
 
@@ -196,8 +197,8 @@ class SetState:
 class Align:
     """Pauses `release` at a boundary, to meet `other`."""
 
-    release: str
-    other: str
+    release: ReleaseName
+    other: ReleaseName
     switch: int | None
     timeout_s: float
 
@@ -206,10 +207,10 @@ class Align:
 class FlagBoundary:
     """Has `other` flag its first boundary that `release` can meet; with a switch it is the barrier."""
 
-    release: str
-    other: str
+    release: ReleaseName
+    other: ReleaseName
     switch: int | None
-    alias: str | None
+    alias: AppName | None
     deadline_s: float
 
 
@@ -217,8 +218,8 @@ class FlagBoundary:
 class Meet:
     """Waits until `release` stands at exactly the flagged boundary of `other`, and goes on."""
 
-    release: str
-    other: str
+    release: ReleaseName
+    other: ReleaseName
     switch: int | None
     timeout_s: float
 
@@ -227,15 +228,15 @@ class Meet:
 class Fence:
     """Takes the right to write from a release whose driver is dead or stuck: its last committed batch is its end."""
 
-    release: str
+    release: ReleaseName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseStart:
     """Chooses where consumers of a stream go on in `release`, whose boundaries are not those of the fenced `other`."""
 
-    release: str
-    other: str
+    release: ReleaseName
+    other: ReleaseName
     allowed: Literal["gap", "duplicates", "either"] | None
 
 
@@ -245,8 +246,8 @@ class Compare:
     records what it found as evidence.
     """
 
-    live: str
-    new: str
+    live: ReleaseName
+    new: ReleaseName
     tolerance: float
     samples: int
 
@@ -255,18 +256,18 @@ class Compare:
 class PrepareDelta:
     """Does of `WriteDelta` or `VerifyStream` what can be done before anyone is asked to meet: consumers then wait for what comes after it."""
 
-    evidence: str
-    old: str
-    new: str
+    evidence: OperationId
+    old: ReleaseName
+    new: ReleaseName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDelta:
     """Writes what changed since the evidence cut, so that table consumers get from the old result to the new one."""
 
-    evidence: str
-    old: str
-    new: str
+    evidence: OperationId
+    old: ReleaseName
+    new: ReleaseName
     max_changed: float | None
 
 
@@ -274,9 +275,9 @@ class WriteDelta:
 class VerifyStream:
     """Compares what two streams got since the evidence cut, record by record, before consumers change over."""
 
-    evidence: str
-    old: str
-    new: str
+    evidence: OperationId
+    old: ReleaseName
+    new: ReleaseName
     max_changed: float | None
 
 
@@ -284,11 +285,11 @@ class VerifyStream:
 class AppendSwitch:
     """Appends the switch to the alias's chain: the one step that moves consumers. Refused if anything changed."""
 
-    alias: str
+    alias: AppName
     number: int
-    old: str | None
-    new: str
-    evidence: str | None
+    old: ReleaseName | None
+    new: ReleaseName
+    evidence: OperationId | None
     allowed: Literal["gap", "duplicates"] | None = None
 
 
@@ -296,38 +297,38 @@ class AppendSwitch:
 class AbortSwitch:
     """Writes that a switch will not happen: followers at its barrier go on with the old result."""
 
-    alias: str
-    operation: str
+    alias: AppName
+    operation: OperationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopic:
     """Deletes a topic that the registry records as the release's own."""
 
-    name: str
+    name: TopicName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup:
     """Deletes the release's consumer group."""
 
-    group: str
+    group: ReleaseName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFiles:
     """Deletes checkpoints, run folder, what its comparisons found and, if no other release has the same, the frozen code."""
 
-    release: str
-    code_digest: str | None
-    evidence: tuple[str, ...] = ()
+    release: ReleaseName
+    code_digest: Digest | None
+    evidence: tuple[OperationId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCheckpoint:
     """Deletes the checkpoints of a generation that is over."""
 
-    release: str
+    release: ReleaseName
     generation: int
 
 
@@ -441,11 +442,21 @@ def to_journal(stage: Stage) -> dict[str, Any]:
 
 
 def from_journal(data: Mapping[str, Any]) -> Stage:
-    """The stage that `to_journal` wrote. Raises SwitchyardError for one that this version doesn't know."""
+    """The stage that `to_journal` wrote. Raises SwitchyardError for one that this version doesn't know, or a name in it that
+    can't be one.
+    """
     kinds = {kind.__name__: kind for kind in get_args(Stage)}
     kind = kinds.get(data["stage"])
     if kind is None:
         raise SwitchyardError(f"the journal has a stage {data['stage']} that this version doesn't know",
                               fix="resume with the version that began it, or abandon it")  # fmt: skip
-    stage: Stage = TypeAdapter(kind).validate_python({name: value for name, value in data.items() if name != "stage"})
+    try:
+        stage: Stage = TypeAdapter(kind).validate_python(
+            {name: value for name, value in data.items() if name != "stage"}
+        )
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise SwitchyardError(f"the journal has a stage {data['stage']} that can't be read: {where}: {wrong['msg']}",
+                              fix="abandon that operation: `switchyard abandon`") from error  # fmt: skip
     return stage

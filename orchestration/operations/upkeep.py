@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.operations.evidence import evidence_path
+from orchestration.operations.evidence import evidence_home
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded
+from pipelines.paths import below
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _batches(side: bool, changes: Changes, schema: pa.Schema) -> Iterator[pa.Rec
 
 def path_of(settings: Settings, evidence: EvidenceRecorded) -> Path:
     """The file in which it is kept; there only once it was refreshed."""
-    return evidence_path(settings, evidence.id).with_name("since.parquet")
+    return below(settings.state_dir, *evidence_home(evidence.id), "since.parquet")
 
 
 def _none(evidence: EvidenceRecorded) -> Upkeep:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.positions import SourcePosition
+from pipelines.paths import below, remove
 from pipelines.settings import Settings
 
 _FOLDER = re.compile(r"g(?P<generation>\d+)\.t(?P<token>\d+)")
@@ -27,8 +28,12 @@ class CheckpointDamaged(SwitchyardError):
 
 
 def release_folder(settings: Settings, release: str) -> Path:
-    """Where all checkpoints of a release are."""
-    return settings.state_dir / "checkpoints" / release
+    """Where all checkpoints of a release are. Raises SwitchyardError where a link leads elsewhere."""
+    return below(settings.state_dir, *_home(release))
+
+
+def _home(release: str) -> tuple[str, str]:
+    return "checkpoints", release
 
 
 def fence(settings: Settings, release: str, generation: int, token: int, *, expected: bool) -> Path:
@@ -40,15 +45,15 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     """
     folder = release_folder(settings, release)
     folder.mkdir(parents=True, exist_ok=True)
-    mine = folder / f"g{generation}.t{token}"
-    older = _folders(folder, generation)
+    mine = below(settings.state_dir, *_home(release), f"g{generation}.t{token}")
+    older = _folders(settings, release, generation)
     if older and older[-1][0] > token:
         raise Refused(f"a driver with token {older[-1][0]} has taken over {release} from token {token}",
                       fix="see `switchyard status` for who runs it")  # fmt: skip
     if older:
         os.replace(older[-1][1], mine)
         for _, dead in older[:-1]:
-            shutil.rmtree(dead, ignore_errors=True)
+            remove(settings.state_dir, *_home(release), dead.name)
     _know_own_place(mine)
     if expected and not (mine / "offsets").is_dir():
         raise CheckpointDamaged(
@@ -61,14 +66,15 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
 
 def newest_folder(settings: Settings, release: str, generation: int) -> Path | None:
     """The checkpoint of a generation; None: there is none."""
-    found = _folders(release_folder(settings, release), generation)
+    found = _folders(settings, release, generation)
     return found[-1][1] if found else None
 
 
-def _folders(folder: Path, generation: int) -> list[tuple[int, Path]]:
-    """Checkpoints of a generation with their tokens, the newest last."""
+def _folders(settings: Settings, release: str, generation: int) -> list[tuple[int, Path]]:
+    """Checkpoints of a generation with their tokens, the newest last. Raises as `release_folder` does."""
+    folder = release_folder(settings, release)
     return sorted(
-        (int(match["token"]), path)
+        (int(match["token"]), below(settings.state_dir, *_home(release), path.name))
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (match := _FOLDER.fullmatch(path.name)) and int(match["generation"]) == generation
     )
@@ -83,7 +89,7 @@ def size_of(path: Path | None) -> int:
 
 def forget(settings: Settings, release: str, generation: int) -> None:
     """Deletes the checkpoints of a generation."""
-    for _, path in _folders(release_folder(settings, release), generation):
+    for _, path in _folders(settings, release, generation):
         shutil.rmtree(path)
 
 
@@ -95,8 +101,8 @@ def inherit(
     By hard links, so that a large state takes no time: Spark never changes a file that it has written. `change` is
     called with the copy before it gets its name. Done again, it begins anew.
     """
-    mine = release_folder(settings, release) / f"g{generation}.t{token}"
-    shutil.rmtree(mine, ignore_errors=True)
+    mine = below(settings.state_dir, *_home(release), f"g{generation}.t{token}")
+    remove(settings.state_dir, *_home(release), mine.name)
     copy = copy_of(source, mine.with_name(f".{mine.name}.unfinished"))
     change(copy)
     os.replace(copy, mine)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App
+from pipelines.paths import below
 from pipelines.private import private
 from pipelines.settings import Settings
 
@@ -34,7 +35,8 @@ def package_name(digest: str) -> str:
 
 
 def code_path(settings: Settings, digest: str) -> Path:
-    return settings.state_dir / "code" / f"{digest}.zip"
+    """Where frozen code is. Raises SwitchyardError where a link leads elsewhere."""
+    return below(settings.state_dir, "code", f"{digest}.zip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from pipelines.follow.moves import (
 from pipelines.kafka.client import admin, require_broker
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
-from pipelines.model.names import REGISTRY_TOPIC, REPLAY
+from pipelines.model.names import REGISTRY_TOPIC, REPLAY, is_group_name
 from pipelines.model.registry import FollowerRegistered, RegistryState, Switch
 from pipelines.settings import Settings, get_settings
 
@@ -293,6 +293,8 @@ class LiveConsumer:
         self._go(position, chain)
 
     def _register(self) -> None:
+        if not is_group_name(self.group):
+            raise BadUsage(f"{self.group!r} can't be a follower's group", fix="use text without control characters")
         with Registry(self._settings) as registry:
             registry.step(
                 lambda state: (

@@ -1,8 +1,15 @@
-"""Names: what a release is called, and what is derived from that. One release, one prefix, exact matches only."""
+"""Names: what a release is called, and what is derived from that. One release, one prefix, exact matches only.
+
+What the registry says is input. Each of its fields that becomes a topic, a group, a transactional id, a module or part
+of a path has one of the types of this module: an entry with any other text is refused when it is read.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+from pydantic import StringConstraints
 
 REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
@@ -10,13 +17,44 @@ HEARTBEATS_TOPIC = "switchyard.heartbeats"
 SOURCE = "source"
 REPLAY = "replay"
 
-_APP = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_RELEASE = re.compile(r"(?P<app>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)\.v(?P<version>[0-9]+)")
+# Kafka's limit for a topic; a release's name is the beginning of topics and files
+_LONGEST = 249
+_APP_PATTERN = "[a-z][a-z0-9]*(?:-[a-z0-9]+)*"
+_APP = re.compile(_APP_PATTERN)
+_RELEASE = re.compile(rf"(?P<app>{_APP_PATTERN})\.v(?P<version>[0-9]+)")
+# no control characters: Kafka takes any text
+_GROUP_PATTERN = r"[^\x00-\x1f\x7f-\x9f]{1,1000}"
+_GROUP = re.compile(_GROUP_PATTERN)
+
+
+def _whole(pattern: str, *, longest: int = _LONGEST) -> StringConstraints:
+    # the validator's `$` is the end of the text alone, unlike Python's
+    return StringConstraints(strict=True, max_length=longest, pattern=f"^(?:{pattern})$")
+
+
+# `stock-stats`: an alias is called as its app
+AppName = Annotated[str, _whole(_APP_PATTERN)]
+# `stock-stats.v2`
+ReleaseName = Annotated[str, _whole(rf"{_APP_PATTERN}\.v[0-9]+")]
+# `promote-20261121-110532-4f1c`: of an operation, and of the evidence that it found
+OperationId = Annotated[str, _whole("[A-Za-z0-9][A-Za-z0-9._-]*", longest=128)]
+# SHA-256, hexadecimal
+Digest = Annotated[str, _whole("[0-9a-f]{64}")]
+# as Kafka has it: letters, digits, dots, underscores and hyphens, but neither `.` nor `..`
+TopicName = Annotated[str, _whole(r"\.{0,2}[A-Za-z0-9_-][A-Za-z0-9._-]*|\.{3}[A-Za-z0-9._-]*")]
+GroupName = Annotated[str, _whole(_GROUP_PATTERN, longest=1000)]
+# a module's path within frozen code, or of a suite: names of files without their ending, joined by dots
+ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
 
 
 def is_app_name(name: str) -> bool:
-    """Whether `name` is lower-case words joined by hyphens."""
-    return _APP.fullmatch(name) is not None
+    """Whether `name` is lower-case words joined by hyphens, short enough for a topic."""
+    return len(name) <= _LONGEST and _APP.fullmatch(name) is not None
+
+
+def is_group_name(name: str) -> bool:
+    """Whether `name` can be a registered follower's group: some text without control characters."""
+    return _GROUP.fullmatch(name) is not None
 
 
 def release_name(app: str, version: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipelines.model.base import Frozen
+from pipelines.model.names import TopicName
 
 Offsets = Mapping[int, int]
 
@@ -64,7 +65,7 @@ class Span(Frozen):
 class ResultPosition(Frozen):
     """How far a result is written: topic -> partition -> next offset."""
 
-    topics: dict[str, dict[int, int]]
+    topics: dict[TopicName, dict[int, int]]
 
     def of(self, topic: str) -> dict[int, int]:
         """The offsets of one topic; empty if it isn't part of this position."""

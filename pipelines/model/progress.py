@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipelines.model.base import Frozen
+from pipelines.model.names import OperationId, ReleaseName
 from pipelines.model.positions import ResultPosition, SourcePosition
 
 
@@ -24,7 +25,7 @@ class Boundary(Frozen):
 class Mark(Frozen):
     """A boundary that a driver flagged for operation `op`, with the result position there."""
 
-    op: str
+    op: OperationId
     boundary: Boundary
     result: ResultPosition
 
@@ -50,7 +51,7 @@ class Progress(Frozen):
     `reached`: where this generation met the boundary that its beginning set it.
     """
 
-    release: str
+    release: ReleaseName
     generation: int
     token: int
     boundary: Boundary
@@ -72,14 +73,14 @@ MARKS = ("barrier", "evidence", "paused", "aligned", "reached")
 class Pausing(Frozen):
     """A driver's word for operation `op`: it begins no further batch, and the one under way ends at `by` at the latest."""
 
-    op: str
+    op: OperationId
     by: SourcePosition
 
 
 class Flagging(Frozen):
     """A driver's word for operation `op`: the batch under way ends at `boundary`, which it flags if none before it was."""
 
-    op: str
+    op: OperationId
     boundary: Boundary
 
 
@@ -92,7 +93,7 @@ class Heartbeat(Frozen):
     `best_records_per_s`: of the fastest batch since this driver began its query; no beat need fall into it.
     """
 
-    release: str
+    release: ReleaseName
     generation: int
     token: int
     host: str

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from pipelines.model.base import Frozen
-from pipelines.model.names import result_topic
+from pipelines.model.names import (
+    AppName,
+    Digest,
+    GroupName,
+    ModuleName,
+    OperationId,
+    ReleaseName,
+    TopicName,
+    release_name,
+    result_topic,
+)
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
 
@@ -25,14 +35,14 @@ class Entry(Frozen):
 
     at_ms: int = 0
     actor: str = ""
-    op: str | None = None
+    op: OperationId | None = None
     reason: str | None = None
 
 
 class InputSpec(Frozen):
     """An input as staged: its topic and the partitions that it had."""
 
-    topic: str
+    topic: TopicName
     partitions: int
 
 
@@ -43,24 +53,30 @@ class ReleaseSpec(Frozen):
     result, Spark DDL. `correction`: why the same code runs again, if it does.
     """
 
-    release: str
-    app: str
+    release: ReleaseName
+    app: AppName
     version: int
-    module: str
-    code_digest: str
+    module: ModuleName
+    code_digest: Digest
     settings: dict[str, Any]
     inputs: dict[str, InputSpec]
     table: bool
     key: tuple[str, ...]
     partitions: int
     schema_ddl: str
-    suite: str | None
+    suite: ModuleName | None
     watermark: str | None
     comparable: str
     reset_allowed: bool = True
     change: Literal["first", "none", "settings", "code", "schema"]
     correction: str | None = None
     platform: str = ""
+
+    @model_validator(mode="after")
+    def _is_of_its_app(self) -> Self:
+        if self.release != release_name(self.app, self.version):
+            raise ValueError(f"version {self.version} of {self.app} is not called {self.release}")
+        return self
 
     @property
     def topics(self) -> dict[str, str]:
@@ -86,7 +102,7 @@ class GenerationStarted(Entry):
     """
 
     kind: Literal["generation"] = "generation"
-    release: str
+    release: ReleaseName
     generation: int
     start: SourcePosition
     result: int | None = None
@@ -102,13 +118,13 @@ class GenerationStarted(Entry):
 
 class StateSet(Entry):
     kind: Literal["state"] = "state"
-    release: str
+    release: ReleaseName
     state: ReleaseState
 
 
 class WantedSet(Entry):
     kind: Literal["wanted"] = "wanted"
-    release: str
+    release: ReleaseName
     wanted: Wanted
 
 
@@ -125,7 +141,7 @@ class LeaseTaken(Entry):
     """The newest token of a release is the only one that may write."""
 
     kind: Literal["lease"] = "lease"
-    release: str
+    release: ReleaseName
     token: int
     holder: Holder
 
@@ -134,7 +150,7 @@ class LeaseEnded(Entry):
     """The holder of `token` stopped by itself."""
 
     kind: Literal["lease-ended"] = "lease-ended"
-    release: str
+    release: ReleaseName
     token: int
 
 
@@ -142,10 +158,10 @@ class Opened(Entry):
     """An operation begins: it blocks other operations on `releases` until it is closed or its deadline has passed."""
 
     kind: Literal["opened"] = "opened"
-    id: str
+    id: OperationId
     name: str
-    releases: tuple[str, ...]
-    alias: str | None = None
+    releases: tuple[ReleaseName, ...]
+    alias: AppName | None = None
     deadline_ms: int
     plan: dict[str, Any] = Field(default_factory=dict)
 
@@ -154,7 +170,7 @@ class Carried(Entry):
     """Process `holder` begins operation `id`, or goes on with it: while it lives nobody else does."""
 
     kind: Literal["carried"] = "carried"
-    id: str
+    id: OperationId
     holder: Holder
 
 
@@ -162,16 +178,16 @@ class Proposed(Entry):
     """A plan that waits for approval, by its id. It blocks nobody."""
 
     kind: Literal["proposed"] = "proposed"
-    id: str
+    id: OperationId
     name: str
-    releases: tuple[str, ...]
-    alias: str | None = None
+    releases: tuple[ReleaseName, ...]
+    alias: AppName | None = None
     plan: dict[str, Any] = Field(default_factory=dict)
 
 
 class Closed(Entry):
     kind: Literal["closed"] = "closed"
-    id: str
+    id: OperationId
     outcome: Literal["done", "failed", "abandoned", "expired"]
     detail: str = ""
 
@@ -183,9 +199,9 @@ class AlignOrdered(Entry):
     """
 
     kind: Literal["align"] = "align"
-    id: str
-    release: str
-    other: str
+    id: OperationId
+    release: ReleaseName
+    other: ReleaseName
     switch: int | None
 
 
@@ -197,18 +213,18 @@ class MarkOrdered(Entry):
     """
 
     kind: Literal["mark"] = "mark"
-    id: str
-    release: str
+    id: OperationId
+    release: ReleaseName
     past: SourcePosition
     switch: int | None
-    alias: str | None
+    alias: AppName | None
     deadline_ms: int
 
 
 class DeltaSegment(Frozen):
     """A range of a delta topic's only partition."""
 
-    topic: str
+    topic: TopicName
     start: int
     end: int
 
@@ -221,10 +237,10 @@ class Switch(Frozen):
     """
 
     number: int
-    old: str | None
+    old: ReleaseName | None
     old_generation: int | None
     old_end: ResultPosition | None
-    new: str
+    new: ReleaseName
     new_generation: int
     new_start: ResultPosition
     delta: tuple[DeltaSegment, ...] = ()
@@ -234,14 +250,15 @@ class Switch(Frozen):
 
 class Promoted(Entry):
     kind: Literal["promoted"] = "promoted"
-    alias: str
+    alias: AppName
     switch: Switch
 
 
 class SwitchAborted(Entry):
     kind: Literal["switch-aborted"] = "switch-aborted"
-    alias: str
-    id: str
+    # empty where the operation names none
+    alias: AppName | Literal[""]
+    id: OperationId
 
 
 class EvidenceRecorded(Entry):
@@ -251,10 +268,10 @@ class EvidenceRecorded(Entry):
     """
 
     kind: Literal["evidence"] = "evidence"
-    id: str
-    live: str
+    id: OperationId
+    live: ReleaseName
     live_generation: int
-    new: str
+    new: ReleaseName
     new_generation: int
     cut: SourcePosition
     live_result: ResultPosition
@@ -269,9 +286,9 @@ class VerdictRecorded(Entry):
     """What the gate found, bound to release, generation and the result range it looked at."""
 
     kind: Literal["verdict"] = "verdict"
-    release: str
+    release: ReleaseName
     generation: int
-    evidence: str | None
+    evidence: OperationId | None
     upto: ResultPosition
     passed: int
     failed: int
@@ -285,21 +302,21 @@ class ReadyRecorded(Entry):
     """`wait` found the release hydrated: bound to its generation."""
 
     kind: Literal["ready"] = "ready"
-    release: str
+    release: ReleaseName
     generation: int
     facts: dict[str, Any] = Field(default_factory=dict)
 
 
 class FollowerRegistered(Entry):
     kind: Literal["follower"] = "follower"
-    alias: str
-    group: str
+    alias: AppName
+    group: GroupName
 
 
 class FollowerRemoved(Entry):
     kind: Literal["follower-removed"] = "follower-removed"
-    alias: str
-    group: str
+    alias: AppName
+    group: GroupName
 
 
 AnyEntry = Annotated[

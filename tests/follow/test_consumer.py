@@ -404,7 +404,7 @@ def test_bad_input(cluster: Cluster) -> None:
         app=cluster.alias,
         version=1,
         module="m",
-        code_digest="0",
+        code_digest="0" * 64,
         settings={},
         inputs={},
         table=False,

@@ -114,7 +114,7 @@ def test_stages_of_a_new_release_say_what_is_created() -> None:
     entries = (Staged(spec=spec()), GenerationStarted(release="stock-stats.v1", generation=1, start=POSITION))
     assert describe(RecordRelease(release="stock-stats.v1", entries=entries)) == "enter stock-stats.v1 in the registry"
     assert "compact" in describe(CreateTopic(name="t", partitions=4, config={"cleanup.policy": "compact"}))
-    assert StateSet(release="a", state="live").kind == "state"
+    assert StateSet(release="a.v1", state="live").kind == "state"
 
 
 def test_an_id_sorts_by_time_and_can_be_read_aloud() -> None:

@@ -1,0 +1,214 @@
+"""What the registry says is input: a name that could lead elsewhere is refused when its entry is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from orchestration.operations.stages import DeleteFiles, DeleteGroup, Stage, StoreCode, from_journal, to_journal
+from pipelines.errors import SwitchyardError
+from pipelines.model.names import (
+    Digest,
+    GroupName,
+    ModuleName,
+    OperationId,
+    TopicName,
+    is_app_name,
+    is_group_name,
+    release_name,
+)
+from pipelines.model.progress import Heartbeat, Progress
+from pipelines.model.registry import Staged, decode, encode
+from tests.engine.test_lease import SPEC
+from tests.engine.test_registry_entries import ENTRIES, PROGRESS, STAGES
+
+Path = tuple[str | int, ...]
+
+# fields that become paths, topics, groups, modules or transactional ids, wherever they are
+NAMES = {
+    "release", "releases", "app", "alias", "module", "code_digest", "digest", "topic", "suite", "op", "id", "other", "old",
+    "new", "live", "evidence", "operation", "name",
+}  # fmt: skip
+# an operation's own name, as in `promote`, is text
+TEXT: set[tuple[str, Path]] = {("opened", ("name",)), ("proposed", ("name",))}
+
+HOSTILE = st.one_of(
+    st.sampled_from(
+        ["", ".", "..", "/", "/home/x", "../x", "x/../y", "a/b", "a\\b", "a\n", "a\0b", "~/x", "C:\\x", "a.v1/..", "a" * 2_000]
+    ),
+    st.tuples(st.text(max_size=8), st.sampled_from(["/", "\\", "\0", "\n", " ", ":"]), st.text(max_size=8)).map("".join),
+)  # fmt: skip
+
+
+def named(data: Any, path: Path = ()) -> Iterator[Path]:
+    """Where in an entry's JSON there are names; a path ends with "*" where the name is a key."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key == "topics" or (key == "plan" and path == ()):
+                yield from ((*path, key, topic, "*") for topic in value if key == "topics")
+            elif key in NAMES and isinstance(value, str):
+                yield (*path, key)
+            elif key in NAMES and isinstance(value, list) and all(isinstance(each, str) for each in value):
+                yield from ((*path, key, n) for n in range(len(value)))
+            else:
+                yield from named(value, (*path, key))
+    elif isinstance(data, list):
+        for n, each in enumerate(data):
+            yield from named(each, (*path, n))
+
+
+def forged(data: Any, path: Path, text: str) -> Any:
+    """`data` with the name at `path` replaced."""
+    copy = json.loads(json.dumps(data))
+    *way, last = path
+    if last == "*":
+        *way, last = way
+        at = _at(copy, way)
+        at[text] = at.pop(last)
+        return copy
+    _at(copy, way)[last] = text
+    return copy
+
+
+def _at(data: Any, way: list[str | int]) -> Any:
+    for step in way:
+        data = data[step]
+    return data
+
+
+ENTRY_NAMES = [
+    (data, path)
+    for data in (json.loads(encode(entry)) for entry in ENTRIES)
+    for path in named(data)
+    if (data["kind"], path) not in TEXT
+]
+STAGE_NAMES = [
+    (data, path)
+    for data in (json.loads(json.dumps(to_journal(s), default=lambda v: v.model_dump(mode="json")))
+                 for s in STAGES if not isinstance(s, StoreCode))
+    for path in named(data)
+]  # fmt: skip
+
+
+def test_every_kind_of_name_is_tried_here() -> None:
+    assert {path[-1] for _, path in ENTRY_NAMES} >= {"release", "topic", "code_digest", "module", "id", "alias", "*"}
+    assert {path[-1] for _, path in STAGE_NAMES} >= {"release", "name", "evidence", "operation", "alias"}
+
+
+@given(st.sampled_from(ENTRY_NAMES), HOSTILE)
+def test_an_entry_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
+    data, path = where
+    if data["kind"] == "switch-aborted" and path == ("alias",) and text == "":
+        # of an operation that names none
+        text = "/"
+    with pytest.raises(ValidationError):
+        decode(json.dumps(forged(data, path, text)).encode())
+
+
+@given(st.sampled_from(STAGE_NAMES), HOSTILE)
+def test_a_plan_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
+    data, path = where
+    with pytest.raises(SwitchyardError, match=r"stage \w+ that can't be read"):
+        from_journal(forged(data, path, text))
+
+
+@pytest.mark.parametrize("digest", ["/home/x/evil", "../evil", "0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n"])
+def test_a_staged_entry_with_a_digest_that_is_none_is_refused(digest: str) -> None:
+    data = json.loads(encode(Staged(spec=SPEC)))
+    data["spec"]["code_digest"] = digest
+    with pytest.raises(ValidationError, match="code_digest"):
+        decode(json.dumps(data).encode())
+
+
+@pytest.mark.parametrize(
+    ("stage", "field"),
+    [
+        (DeleteFiles(release="/home/x", code_digest=None), "release"),
+        (DeleteFiles(release="sums.v1", code_digest="../x"), "code_digest"),
+        (DeleteFiles(release="sums.v1", code_digest=None, evidence=("..",)), "evidence.0"),
+        (DeleteGroup(group="payments of others"), "group"),
+    ],
+)
+def test_what_is_of_another_place_is_deleted_by_no_plan(stage: Stage, field: str) -> None:
+    with pytest.raises(SwitchyardError, match=f"that can't be read: {field}: .*"):
+        from_journal(to_journal(stage))
+
+
+@pytest.mark.parametrize("topic", ["..", "a/b", "a b", ""])
+def test_an_input_is_a_topic(topic: str) -> None:
+    data = json.loads(encode(Staged(spec=SPEC)))
+    data["spec"]["inputs"] = {"lines": {"topic": topic, "partitions": 1}}
+    with pytest.raises(ValidationError, match=r"inputs\.lines\.topic"):
+        decode(json.dumps(data).encode())
+
+
+def test_a_release_is_called_by_its_app_and_version() -> None:
+    data = json.loads(encode(Staged(spec=SPEC)))
+    data["spec"]["release"] = "others.v1"
+    with pytest.raises(ValidationError, match=r"version 1 of sums is not called others\.v1"):
+        decode(json.dumps(data).encode())
+
+
+@pytest.mark.parametrize("topic", ["../x", ".", "..", "a b", "a" * 250])
+def test_progress_and_heartbeats_name_topics_and_releases_too(topic: str) -> None:
+    data = json.loads(PROGRESS.model_dump_json())
+    with pytest.raises(ValidationError, match="topics"):
+        Progress.model_validate_json(json.dumps({**data, "result": {"topics": {topic: {"0": 1}}}}))
+    with pytest.raises(ValidationError, match="release"):
+        Progress.model_validate_json(json.dumps({**data, "release": topic}))
+    with pytest.raises(ValidationError, match="release"):
+        Heartbeat(release=topic, generation=1, token=1, host="h", pid=1, at_ms=1, state="running")
+
+
+# -- what is right today stays right
+
+WORD = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+
+
+@given(st.lists(WORD, min_size=1, max_size=4).map("-".join), st.integers(1, 10_000))
+def test_every_app_of_today_can_be_staged(app: str, version: int) -> None:
+    assert is_app_name(app)
+    name = release_name(app, version)
+    spec = SPEC.model_copy(update={"app": app, "release": name, "version": version})
+    assert decode(encode(Staged(spec=spec))) == Staged(spec=spec)
+
+
+@given(st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda text: text not in (".", "..")))
+def test_every_topic_that_kafka_takes_can_be_an_input(topic: str) -> None:
+    assert TypeAdapter(TopicName).validate_python(topic) == topic
+
+
+@pytest.mark.parametrize("topic", ["Orders.EU_west-1", "__internal", "a", "...", "..a", "-", "a" * 249])
+def test_topics_of_others_have_names_of_their_own(topic: str) -> None:
+    assert TypeAdapter(TopicName).validate_python(topic) == topic
+
+
+@pytest.mark.parametrize("group", ["reader", "team/billing", "Meine Gruppe", "größe", "a:b"])
+def test_a_follower_s_group_is_any_text(group: str) -> None:
+    assert is_group_name(group) and TypeAdapter(GroupName).validate_python(group) == group
+
+
+@pytest.mark.parametrize("group", ["", "a\nb", "a\0", "\x1b[2J", "a\x9b", "a" * 1_001])
+def test_a_follower_s_group_has_no_control_characters(group: str) -> None:
+    assert not is_group_name(group)
+    with pytest.raises(ValidationError):
+        TypeAdapter(GroupName).validate_python(group)
+
+
+@pytest.mark.parametrize("module", ["stock_stats", "nested.deep.stats", "my-app", "größe"])
+def test_a_module_is_a_file_of_the_code_folder(module: str) -> None:
+    assert TypeAdapter(ModuleName).validate_python(module) == module
+
+
+def test_ids_and_digests_are_those_that_are_made() -> None:
+    from orchestration.operations.plan import new_id
+
+    made = new_id("reprocess")
+    assert TypeAdapter(OperationId).validate_python(made) == made
+    assert TypeAdapter(Digest).validate_python(SPEC.code_digest) == SPEC.code_digest

@@ -1,0 +1,186 @@
+"""Paths made of what the registry says: none leads out of the state folder, and nothing outside is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.launchers.local import LocalLauncher
+from orchestration.operations.apply import Applier
+from orchestration.operations.check import docs_dir
+from orchestration.operations.context import Context
+from orchestration.operations.evidence import evidence_path
+from orchestration.operations.plan import Plan
+from orchestration.operations.stages import DeleteCheckpoint, DeleteFiles, Stage
+from orchestration.operations.upkeep import path_of
+from pipelines.engine.checkpoint import fence, forget, inherit, newest_folder, release_folder
+from pipelines.engine.code import code_path
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.registry import Registry
+from pipelines.paths import below, remove
+from pipelines.settings import Settings
+from tests.operations.builders import Log, evidence
+
+NAME, DIGEST = "sums.v1", "0" * 64
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "state").mkdir()
+    return Settings(state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder that is none of ours, with a checkpoint's look."""
+    folder = tmp_path / "outside"
+    (folder / "g1.t1" / "offsets").mkdir(parents=True)
+    (folder / "fold.parquet").mkdir()
+    (folder / "precious").write_text("mine")
+    return folder
+
+
+def link(path: Path, to: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(to)
+    return path
+
+
+def applied(settings: Settings, stage: Stage) -> None:
+    context = Context(settings=settings, registry=cast(Registry, Log()), launcher=cast(Any, None))
+    Applier(context, Plan(id="retire-1", operation="retire", releases=(NAME,), stages=(stage,))).apply(stage)
+
+
+def test_a_path_below_is_where_it_is_said_to_be(settings: Settings, tmp_path: Path) -> None:
+    root = settings.state_dir
+    assert below(root, "checkpoints", NAME) == root / "checkpoints" / NAME
+    # the state folder itself may be a link, to a larger disk say
+    assert below(link(tmp_path / "linked", root), "code", "a.zip") == root / "code" / "a.zip"
+
+
+@pytest.mark.parametrize("part", ["", ".", "..", "/", "/etc", "a/b", "../a", "a/..", "a\0b"])
+def test_what_is_not_one_name_is_refused(settings: Settings, part: str) -> None:
+    for parts in ((part,), ("checkpoints", part), (part, "checkpoints")):
+        with pytest.raises(SwitchyardError, match="is not the name of a file in"):
+            below(settings.state_dir, *parts)
+    with pytest.raises(SwitchyardError, match="nothing is named"):
+        below(settings.state_dir)
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
+def test_whatever_is_named_lies_inside_or_is_refused(parts: list[str]) -> None:
+    root = Path("/nowhere/state")
+    try:
+        path = below(root, *parts)
+    except SwitchyardError:
+        return
+    assert path.parents[len(parts) - 1] == root and ".." not in path.parts
+
+
+def test_a_link_that_leads_elsewhere_is_refused(settings: Settings, outside: Path) -> None:
+    root = settings.state_dir
+    (root / "there").mkdir()
+    link(root / "checkpoints", outside)
+    link(root / "inside", root / "there")
+    link(root / "itself", root / "itself")
+    for parts in (("checkpoints",), ("checkpoints", "g1.t1"), ("inside", "x"), ("itself",)):
+        with pytest.raises(SwitchyardError, match="is a link, or below one, in the state folder"):
+            below(root, *parts)
+        with pytest.raises(SwitchyardError, match="is a link"):
+            remove(root, *parts)
+    assert (outside / "precious").read_text() == "mine"
+
+
+def test_a_link_inside_what_is_deleted_goes_and_what_it_leads_to_stays(settings: Settings, outside: Path) -> None:
+    folder = settings.state_dir / "checkpoints" / NAME
+    folder.mkdir(parents=True)
+    link(folder / "way-out", outside)
+    remove(settings.state_dir, "checkpoints", NAME)
+    assert not folder.exists() and (outside / "precious").read_text() == "mine"
+    # done again it does nothing
+    remove(settings.state_dir, "checkpoints", NAME)
+
+
+PATHS: list[tuple[Callable[[Settings, str], object], str]] = [
+    (code_path, "code"),
+    (release_folder, "checkpoints"),
+    (lambda settings, name: newest_folder(settings, name, 1), "checkpoints"),
+    (lambda settings, name: forget(settings, name, 1), "checkpoints"),
+    (lambda settings, name: fence(settings, name, 1, 2, expected=False), "checkpoints"),
+    (lambda settings, name: inherit(settings, name, 1, 2, settings.state_dir, lambda _: None), "checkpoints"),
+    (evidence_path, "evidence"),
+    (lambda settings, name: path_of(settings, evidence("a.v1", "a.v2").model_copy(update={"id": name})), "evidence"),
+    (lambda settings, name: LocalLauncher(settings).log_path(name), "logs"),
+    (lambda settings, name: LocalLauncher(settings).launch(name), "run"),
+]
+
+
+@pytest.mark.parametrize(("path", "folder"), PATHS)
+def test_every_path_of_the_registry_s_data_stays_inside(
+    settings: Settings, outside: Path, path: Callable[[Settings, str], object], folder: str
+) -> None:
+    # of a file that has an ending `..` is a name, and stays inside
+    for name in (str(outside), f"../{outside.name}", "x/../../.."):
+        with pytest.raises(SwitchyardError, match="is not the name of a file"):
+            path(settings, name)
+    link(settings.state_dir / folder, outside)
+    with pytest.raises(SwitchyardError, match="is a link"):
+        path(settings, NAME)
+    assert sorted(p.name for p in outside.iterdir()) == ["fold.parquet", "g1.t1", "precious"]
+
+
+def test_data_docs_are_written_inside(settings: Settings, outside: Path) -> None:
+    context = Context(settings=settings, registry=cast(Registry, Log()), launcher=cast(Any, None))
+    assert docs_dir(context) == settings.state_dir / "data-docs"
+    link(settings.state_dir / "data-docs", outside)
+    with pytest.raises(SwitchyardError, match="is a link"):
+        docs_dir(context)
+
+
+def test_a_checkpoint_that_is_a_link_is_not_taken_for_one(settings: Settings, outside: Path) -> None:
+    link(settings.state_dir / "checkpoints" / NAME / "g1.t1", outside / "g1.t1")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: fence(settings, NAME, 1, 2, expected=True),
+        lambda: newest_folder(settings, NAME, 1),
+        lambda: applied(settings, DeleteCheckpoint(release=NAME, generation=1)),
+    )
+    for call in calls:
+        with pytest.raises(SwitchyardError, match="is a link"):
+            call()
+    assert (outside / "g1.t1" / "offsets").is_dir()
+
+
+def test_a_forged_stage_deletes_nothing_of_another_place(settings: Settings, outside: Path) -> None:
+    for stage in (
+        DeleteFiles(release=str(outside), code_digest=None),
+        DeleteFiles(release=NAME, code_digest=str(outside / "precious")),
+        DeleteFiles(release=NAME, code_digest=None, evidence=(f"../../{outside.name}",)),
+        DeleteFiles(release="..", code_digest=None),
+        DeleteCheckpoint(release=str(outside), generation=1),
+    ):
+        with pytest.raises(SwitchyardError, match="is not the name of a file"):
+            applied(settings, stage)
+    assert (outside / "precious").exists() and (outside / "g1.t1").is_dir() and settings.state_dir.is_dir()
+
+
+def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(settings: Settings, outside: Path) -> None:
+    state = settings.state_dir
+    kept = state / "checkpoints" / NAME / "g1.t1"
+    kept.mkdir(parents=True)
+    (state / "run" / NAME).mkdir(parents=True)
+    (state / "code").mkdir()
+    (state / "code" / f"{DIGEST}.zip").write_bytes(b"zip")
+    way_out = link(state / "evidence" / "diff-1", outside)
+    stage = DeleteFiles(release=NAME, code_digest=DIGEST, evidence=("diff-1",))
+    with pytest.raises(SwitchyardError, match="diff-1 is a link"):
+        applied(settings, stage)
+    assert kept.is_dir() and (state / "code" / f"{DIGEST}.zip").exists() and (outside / "precious").exists()
+    way_out.unlink()
+    applied(settings, stage)
+    assert not kept.parent.exists() and not (state / "run" / NAME).exists()
+    assert not (state / "code" / f"{DIGEST}.zip").exists()
