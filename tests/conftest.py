@@ -187,7 +187,7 @@ def sweep(settings: Settings) -> None:
     for future in (client.delete_consumer_groups(groups) if groups else {}).values():
         with suppress(KafkaException):  # a member that was not closed is there until its session is over
             future.result(timeout=30)
-    # frozen code stays: its name is its digest, and Spark may fetch a file for its workers only when the next task runs
+    # frozen code stays: its name is its digest, and a worker of Spark's reads it when a task first needs it
     for name in ("checkpoints", "evidence", "data-docs", "run"):
         shutil.rmtree(settings.state_dir / name, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from orchestration.launchers.local import LocalLauncher
 from orchestration.local import server_config
 from orchestration.local.broker import EmbeddedBroker
 from pipelines.engine import driver
-from pipelines.engine.code import FrozenCode, store
+from pipelines.engine.code import freeze, store
 from pipelines.engine.session import session_conf
 from pipelines.private import private
 from pipelines.settings import Settings
@@ -61,7 +61,7 @@ def test_whatever_comes_first_makes_it_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(local.subprocess, "Popen", lambda _, **how: started.update(how))
     of_driver, of_code, of_broker = (Settings(state_dir=tmp_path / name) for name in ("driver", "code", "broker"))
     LocalLauncher(of_driver).spawn("a.v1")
-    store(of_code, FrozenCode(digest="0" * 64, data=b"zip"))
+    store(of_code, freeze(ROOT / "pipelines" / "apps"))
     with EmbeddedBroker(of_broker)._locked():
         pass
     for settings in (of_driver, of_code, of_broker):

@@ -29,7 +29,7 @@ class Launcher(Protocol):
 
 
 class LocalLauncher:
-    """Drivers as local processes. The folder they run in is empty, so that no working tree is importable from it."""
+    """Drivers as local processes, in a folder of their own, from which Python imports nothing (-P)."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -46,7 +46,7 @@ class LocalLauncher:
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = [flag for flag, wanted in (("--force", force), ("--settle", settle)) if wanted]
-        command = [sys.executable, "-m", "pipelines.engine.driver", release, *flags]
+        command = [sys.executable, "-P", "-m", "pipelines.engine.driver", release, *flags]
         with path.open("ab") as log:
             return subprocess.Popen(
                 command,

@@ -169,7 +169,7 @@ def plan_stage(
     given = dict(settings or {})
     if same_as is not None:
         model = model_for(state, app, same_as, code_dir)
-        code, given = frozen(context.settings, model.spec.code_digest), {**model.spec.settings, **given}
+        code, given = frozen(context.settings, model.spec.code_digest, model.name), {**model.spec.settings, **given}
         origin = model.name
     else:
         code, origin = freeze(code_dir or default_code_dir()), str(code_dir or "pipelines/apps")

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import io
 import os
-import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.engine.guard import admit, checked, digest_of, package_name, sources_in
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App
 from pipelines.paths import below
 from pipelines.private import private
 from pipelines.settings import Settings
 
-# digests that Python names can carry; 16 hexadecimal digits: 64 bits
-_DIGEST_CHARS = 16
 # packages of the repository: an installation imports them from its working tree, whatever was frozen
 _OURS = ("pipelines", "expectations", "orchestration", "benchmarks", "demo", "tests")
 _MODEL = ("pipelines.model",)
 _CLOCKS = ("random", "uuid", "secrets", "time", "datetime", "numpy.random", "os.urandom", "os.getrandom")
 # import what they are told while they run, where nothing looks
 _LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtins.__import__")
-
-
-def package_name(digest: str) -> str:
-    """The import name of frozen code: no working tree has a package of that name."""
-    return f"app_{digest[:_DIGEST_CHARS]}"
 
 
 def code_path(settings: Settings, digest: str) -> Path:
@@ -63,16 +55,14 @@ def freeze(folder: Path) -> FrozenCode:
     contents = {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
     for name, source in contents.items():
         _check(folder / name, source)
-    digest = hashlib.sha256()
-    for name, source in contents.items():
-        digest.update(f"{name}\0{len(source)}\0".encode() + source)
-    package = package_name(digest.hexdigest())
+    digest = digest_of(contents)
+    package = package_name(digest)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, source in {"__init__.py": b"", **contents}.items():
             # zip's epoch: a date of its own would change the bytes
             archive.writestr(zipfile.ZipInfo(f"{package}/{name}", (1980, 1, 1, 0, 0, 0)), source)
-    return FrozenCode(digest=digest.hexdigest(), data=buffer.getvalue())
+    return FrozenCode(digest=digest, data=buffer.getvalue())
 
 
 def _check(path: Path, source: bytes) -> None:
@@ -125,21 +115,22 @@ def _within(name: str, modules: tuple[str, ...]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
-def frozen(settings: Settings, digest: str) -> FrozenCode:
-    """Code that was frozen before, from its zip. Raises SwitchyardError if it is gone."""
-    path = code_path(settings, digest)
-    if not path.exists():
-        raise SwitchyardError(
-            f"the frozen code {path} is not there",
-            fix="name the state directory that it was staged with, by SWITCHYARD_STATE_DIR; if it is gone, bring it back from a backup, or give --from a folder",
-        )
-    return FrozenCode(digest=digest, data=path.read_bytes())
+def frozen(settings: Settings, digest: str, of: str) -> FrozenCode:
+    """The code that release `of` was staged with. Raises CodeChanged if it is gone or is not that code any more."""
+    code = checked(code_path(settings, digest), digest, of)
+    return FrozenCode(digest=digest, data=code.data)
 
 
 def store(settings: Settings, code: FrozenCode) -> Path:
-    """Writes the zip where drivers find it; there already: nothing to do."""
+    """Writes the zip where drivers find it; there already, as it should be: nothing to do.
+
+    Raises SwitchyardError if it is not the code of its digest.
+    """
     path = code_path(settings, code.digest)
-    if not path.exists():
+    if sources_in(code.data, code.digest) is None:
+        raise SwitchyardError(f"what is to be stored as {path} does not hold the code of digest {code.digest}",
+                              fix="`switchyard stage` again: it freezes the folder anew")  # fmt: skip
+    if not path.exists() or sources_in(path.read_bytes(), code.digest) is None:
         private(settings.state_dir)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
@@ -148,29 +139,16 @@ def store(settings: Settings, code: FrozenCode) -> Path:
     return path
 
 
-def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = None) -> tuple[App, str]:
+def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = None, *, of: str) -> tuple[App, str]:
     """Imports frozen code and finds app `app` in it. Returns it with the name of its module within the zip.
 
-    Raises SwitchyardError if the zip isn't the one that was staged or a module can't be imported, BadUsage if no module
-    (or more than one) defines the app.
+    `of`: the release, for messages. Raises CodeChanged, before any of it is imported, if the zip isn't the one that was
+    staged; BadUsage if a module can't be imported, or no module (or more than one) defines the app.
     """
-    if not path.exists():
-        raise SwitchyardError(
-            f"the frozen code {path} is not there",
-            fix="name the state directory that it was staged with, by SWITCHYARD_STATE_DIR; if it is gone, bring it back from a backup, or stage a new version",
-        )
     package = package_name(digest)
-    if str(path) not in sys.path:
-        sys.path.insert(0, str(path))
-        importlib.invalidate_caches()
-    with zipfile.ZipFile(path) as archive:
-        found = [n for n in archive.namelist() if n.startswith(f"{package}/")]
-    if not found:
-        raise SwitchyardError(f"{path} does not hold the code of digest {digest}", fix="stage a new version")
+    code = admit(path, digest, of)
     names = modules or tuple(
-        n.removeprefix(f"{package}/").removesuffix(".py").replace("/", ".")
-        for n in found
-        if not n.endswith("__init__.py")
+        name.removesuffix(".py").replace("/", ".") for name in code.sources if not name.endswith("__init__.py")
     )
     matches: list[tuple[App, str]] = []
     known: list[str] = []

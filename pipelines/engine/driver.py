@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
+from pipelines.engine.guard import checked
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
 from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
@@ -160,7 +161,8 @@ class Driver:
         if release.start is None:
             raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
         os.environ["SWITCHYARD_RELEASE"] = self._name
-        app, _ = load(code_path(self._settings, spec.code_digest), spec.code_digest, spec.app, (spec.module,))
+        code = code_path(self._settings, spec.code_digest)
+        app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
         inputs = {name: source.topic for name, source in app.inputs.items()}
         target = Target(
             release=self._name,
@@ -200,7 +202,7 @@ class Driver:
         if limits.total < throttled:
             log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
         # 3. frozen code, in the workers too
-        send_code(spark, code_path(self._settings, spec.code_digest))
+        send_code(spark, code, spec.code_digest, self._name)
         self._watch_memory(spark)
         writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
         query = Query(
@@ -380,6 +382,9 @@ class Driver:
         if _outage(error):
             self._wait_out(f"batch {batch}", error)
         else:
+            # workers refuse code that was changed: then neither the batch nor the app is at fault
+            spec = self._registry.known.releases[self._name].spec
+            checked(code_path(self._settings, spec.code_digest), spec.code_digest, self._name)
             self._tries[batch] = self._tries.get(batch, 0) + 1
             self._error = f"{self._name}, batch {batch} ({self._range(query, batch)}): {cause(error)}"
             log.error("try %d of %d: %s", self._tries[batch], _TRIES, self._error)

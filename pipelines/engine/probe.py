@@ -35,7 +35,7 @@ def probe(
     `session`: called once the code is imported and its settings are known to fit. The function runs on empty frames and its plan is started as a stream on an empty folder, so that what Spark can't
     run endlessly is refused here. Raises BadUsage for what the author must mend, Refused for a nondeterministic plan.
     """
-    app, module = load(path, digest, name)
+    app, module = load(path, digest, name, of=name)
     unknown = [key for key in settings if key not in app.settings]
     if unknown:
         raise BadUsage(
@@ -45,7 +45,7 @@ def probe(
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
     spark = session()
     # what a function hands to Python workers is imported there by name
-    send_code(spark, path)
+    send_code(spark, path, digest, name)
     result = run_on_nothing(spark, app, values)
     return {
         "app": name,

@@ -14,6 +14,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pipelines.engine.guard import WORKERS, environment_for
 from pipelines.engine.jars import class_archive, spark_jars
 from pipelines.private import UMASK, private
 from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
@@ -179,14 +180,19 @@ def end_session(timeout_s: float) -> None:
         proc.wait()
 
 
-def send_code(spark: SparkSession, path: Path) -> None:
-    """Has every Python process that Spark starts find the frozen code of `path`.
+def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
+    """Has every Python process that Spark starts import the frozen code of `path` by the guard, if it has that digest.
 
-    Workers get it as a file; the process by which Spark asks an app's StatefulProcessor for its state variables gets no
-    files, but the environment.
+    By the environment, which also the process gets by which Spark asks an app's StatefulProcessor for its state
+    variables; that one gets no files. Executors elsewhere are sent the file, as a file: on Python's path, where Spark
+    puts what it knows as code, all in it could be imported unchecked. `of`: the release, for messages.
     """
-    spark.sparkContext.addPyFile(str(path))
-    spark.sparkContext.environment["PYTHONPATH"] = str(path)
+    context = spark.sparkContext
+    given = (entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry)
+    context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(WORKERS), *given]))
+    context.environment.update(environment_for(path, digest, of))
+    if not context._jsc.sc().isLocal():
+        context.addFile(str(path))
 
 
 def spark_kafka_options(settings: Settings) -> dict[str, str]:

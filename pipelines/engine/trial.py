@@ -29,11 +29,11 @@ class Trial:
         spec = release.spec
         os.environ["SWITCHYARD_RELEASE"] = release.name
         path = code_path(settings, spec.code_digest)
-        send_code(spark, path)
+        send_code(spark, path, spec.code_digest, release.name)
         self._spark, self._settings, self._release = spark, settings, release
         # the process is an operator's, the code an author's
         with withheld(settings.driver_environment):
-            self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,))
+            self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,), of=release.name)
         self._inputs = {name: source.topic for name, source in self._app.inputs.items()}
 
     def run(self, checkpoint: Path, to: SourcePosition, start: SourcePosition) -> str | None:

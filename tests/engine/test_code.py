@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.code import code_path, freeze, load, package_name, store
-from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.engine.code import code_path, freeze, load, store
+from pipelines.engine.guard import CodeChanged, package_name
+from pipelines.errors import BadUsage, Refused
 from pipelines.settings import Settings
 
 APP = """
@@ -184,37 +185,37 @@ def test_an_app_is_found_in_frozen_code_and_stays_what_it_was(tmp_path: Path) ->
     assert path == code_path(Settings(state_dir=tmp_path), digest)
     # the working tree changes, the zip doesn't
     folder(tmp_path / "tree", sums="raise RuntimeError")
-    app, module = load(path, digest, "sums")
+    app, module = load(path, digest, "sums", of="sums.v1")
     assert (app.name, module) == ("sums", "sums")
     assert app.module == f"{package_name(digest)}.sums"
 
 
 def test_an_app_that_is_imported_by_a_neighbour_is_one_app(tmp_path: Path) -> None:
     path, digest = stored(tmp_path, sums=one_app(), more="from .sums import sums\n")
-    assert load(path, digest, "sums")[1] == "sums"
+    assert load(path, digest, "sums", of="sums.v1")[1] == "sums"
 
 
 def test_an_app_that_is_not_there_or_there_twice_is_bad_usage(tmp_path: Path) -> None:
     path, digest = stored(tmp_path, sums=one_app(), copy=one_app(function="again"))
     with pytest.raises(BadUsage, match="no app none in that code; there is: sums"):
-        load(path, digest, "none")
+        load(path, digest, "none", of="sums.v1")
     with pytest.raises(BadUsage, match="app sums is defined 2 times: copy, sums"):
-        load(path, digest, "sums")
+        load(path, digest, "sums", of="sums.v1")
 
 
 def test_a_module_that_can_not_be_imported_is_named(tmp_path: Path) -> None:
     path, digest = stored(tmp_path, sums="1 / 0")
     with pytest.raises(BadUsage, match="module sums can't be imported: ZeroDivisionError"):
-        load(path, digest, "sums")
+        load(path, digest, "sums", of="sums.v1")
 
 
 def test_frozen_code_that_is_gone_or_of_another_digest_stops_the_driver(tmp_path: Path) -> None:
     path, digest = stored(tmp_path, sums=one_app())
-    with pytest.raises(SwitchyardError, match="does not hold the code of digest 0000"):
-        load(path, "0" * 64, "sums")
+    with pytest.raises(CodeChanged, match="does not hold the code of digest 0000"):
+        load(path, "0" * 64, "sums", of="sums.v1")
     path.unlink()
-    with pytest.raises(SwitchyardError, match="is not there"):
-        load(path, digest, "sums")
+    with pytest.raises(CodeChanged, match="is not there"):
+        load(path, digest, "sums", of="sums.v1")
 
 
 def test_storing_twice_leaves_the_first(tmp_path: Path) -> None:

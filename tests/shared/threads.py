@@ -99,7 +99,7 @@ def _run(driver: Driver) -> None:
 @contextmanager
 def trials_in(spark: SparkSession) -> Iterator[None]:
     """While the block runs, `stage` tries an app's function in `spark`, not in a JVM that is started for it."""
-    # Spark fetches a file for its workers when the next task runs, so the code must outlive the trial
+    # a worker of Spark's reads the code when a task first needs it, so it must outlive the trial
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
     def trial(_: Context, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ import pytest
 
 from demo.ledger.check import check_log, check_result
 from orchestration.sources import Faults, Options, produce, source_for
+from pipelines.engine.guard import sources_in
 from pipelines.kafka.progress import newest_progress
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, progress_topic
 from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import RegistryState, decode, fold
+from pipelines.model.registry import RegistryState, Staged, decode, fold
 from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower
 from tests.ports import port_of
@@ -82,6 +84,15 @@ def test_every_heartbeat_of_0_1_is_read() -> None:
     assert {beat.release for beat in found} == set(RELEASES) and {"starting", "running"} <= {
         beat.state for beat in found
     }
+
+
+def test_the_frozen_code_of_0_1_is_what_its_registry_says() -> None:
+    entries = [decode(value) for topic, value in recorded() if topic == REGISTRY_TOPIC]
+    digests = {entry.spec.code_digest for entry in entries if isinstance(entry, Staged)}
+    with tarfile.open(ARCHIVE) as archive:
+        for digest in digests:
+            file = archive.extractfile(f"./code/{digest}.zip")
+            assert file is not None and sources_in(file.read(), digest)
 
 
 # -- the story
