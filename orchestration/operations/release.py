@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -56,6 +57,8 @@ from pipelines.model.registry import (
     StateSet,
     WantedSet,
 )
+
+log = logging.getLogger(__name__)
 
 # journaled: others on these releases wait until they are closed
 _JOURNALED = {"diff", "promote", "rollback", "retire", "reset", "undo", "clean"}
@@ -114,14 +117,19 @@ def _run_again(context: Context, plan: Plan) -> None:
 def abandon(context: Context, operation_id: str, *, reason: str | None = None) -> None:
     """Ends an operation for whoever began it. What it had stopped, and has not changed, runs on.
 
-    Raises as `journal.abandon` does.
+    Where its plan can't be read, what it had stopped isn't known, and stays stopped. Raises as `journal.abandon` does.
     """
     state = context.registry.state()
     opened = journal.under_way(state, operation_id).opened
     if opened.name not in RESETS:
         journal.abandon(context, operation_id, reason=reason)
         return
-    plan = Plan.from_journal(opened)
+    try:
+        plan = Plan.from_journal(opened)
+    except SwitchyardError as unreadable:
+        log.warning("%s: %s", operation_id, unreadable.what)
+        journal.abandon(context, operation_id, reason=reason)
+        return
     journal.abandon(context, operation_id, reason=reason, also=() if begun(state, operation_id) else _as_before(plan))
     _run_again(context, plan)
 

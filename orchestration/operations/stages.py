@@ -443,12 +443,15 @@ def to_journal(stage: Stage) -> dict[str, Any]:
 
 def from_journal(data: Mapping[str, Any]) -> Stage:
     """The stage that `to_journal` wrote. Raises SwitchyardError for one that this version doesn't know, or a name in it that
-    can't be one.
+    can't be one; and for one with code, which comes from the operator's folder alone: no journal is written with it.
     """
     kinds = {kind.__name__: kind for kind in get_args(Stage)}
-    kind = kinds.get(data["stage"])
+    kind = kinds.get(data.get("stage", ""))
+    if kind is StoreCode:
+        raise SwitchyardError("the journal has a stage that stores code: no version writes such a journal",
+                              fix="abandon that operation: `switchyard abandon`; `switchyard log` says who entered it")  # fmt: skip
     if kind is None:
-        raise SwitchyardError(f"the journal has a stage {data['stage']} that this version doesn't know",
+        raise SwitchyardError(f"the journal has a stage {data.get('stage')} that this version doesn't know",
                               fix="resume with the version that began it, or abandon it")  # fmt: skip
     try:
         stage: Stage = TypeAdapter(kind).validate_python(

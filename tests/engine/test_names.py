@@ -140,6 +140,11 @@ def test_what_is_of_another_place_is_deleted_by_no_plan(stage: Stage, field: str
         from_journal(to_journal(stage))
 
 
+def test_code_is_taken_from_no_journal() -> None:
+    with pytest.raises(SwitchyardError, match="a stage that stores code"):
+        from_journal(to_journal(StoreCode(digest="0" * 64, data=b"PK")))
+
+
 @pytest.mark.parametrize("topic", ["..", "a/b", "a b", ""])
 def test_an_input_is_a_topic(topic: str) -> None:
     data = json.loads(encode(Staged(spec=SPEC)))

@@ -235,6 +235,19 @@ def test_what_is_abandoned_before_it_has_changed_anything_runs_on(monkeypatch: p
     assert closed is not None and closed.outcome == "abandoned"
 
 
+@pytest.mark.parametrize(
+    "stage", [{"stage": "DeleteFiles", "release": "/home", "code_digest": None}, {"stage": "New"}, {}]
+)
+def test_a_plan_that_can_not_be_read_can_be_abandoned(stage: dict[str, Any]) -> None:
+    opened = Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60, plan={"stages": [stage]})
+    log = Log(*staged("a.v1"), opened, WantedSet(release="a.v1", wanted="stopped"))
+    rel.abandon(context_of(log), PLAN.id)
+    state = log.state()
+    assert state.releases["a.v1"].wanted == "stopped"
+    closed = state.operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "abandoned"
+
+
 @pytest.mark.parametrize("lived", [False, True], ids=["a candidate", "the live one"])
 def test_a_replay_is_of_what_consumers_have_had(monkeypatch: pytest.MonkeyPatch, lived: bool) -> None:
     end = SourcePosition(sources={"trades": {0: 9}})
