@@ -42,6 +42,9 @@ class Settings(BaseSettings):
     # replication of every topic that the platform creates
     replication_factor: int = Field(1, ge=1)
     request_timeout_s: float = Field(10.0, gt=0)
+    # how long the broker keeps the transaction of a killed driver open, in which readers of its results stand still; the
+    # broker looks every 10 s, so it is two minutes at most. A batch that isn't written by then is aborted and tried again
+    transaction_timeout_s: float = Field(110.0, ge=10)
 
     # everything on disk: broker data, checkpoints, frozen code, evidence, logs
     state_dir: Path = Path(".switchyard")

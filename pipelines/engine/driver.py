@@ -34,7 +34,7 @@ from pipelines.engine.session import build_session, end_session, jvm_exit_code, 
 from pipelines.engine.sink import Target
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.client import admin, passes
+from pipelines.kafka.client import admin, answers, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
@@ -42,6 +42,7 @@ from pipelines.kafka.registry import Registry, now_ms
 from pipelines.kafka.sizes import sizes_of
 from pipelines.logs import configure_driver
 from pipelines.model.limits import Size, limits_of
+from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
 from pipelines.model.registry import (
@@ -70,6 +71,9 @@ _TAIL_S = 0.1
 # between the end of its answers and its own: it runs its hooks
 _JVM_LOST_S = 5.0
 _MARK_S = 0.05
+# how often a broker that is away is asked for
+_ASK_S = 0.25
+_AWAY_S = 30.0
 
 
 class _Stop(Exception):
@@ -402,12 +406,18 @@ class Driver:
             self._start(query)
 
     def _wait_out(self, what: str, error: BaseException) -> None:
-        """Waits before Kafka is asked again, longer each time."""
+        """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one
+        does. Now and then all the same: the error says why.
+        """
         wait_s = _BACKOFF_S[min(self._outages, len(_BACKOFF_S) - 1)]
         self._outages += 1
         self._error = f"{what}: {cause(error)}"
         log.warning("%s: Kafka fails, again in %g s: %s", self._name, wait_s, self._error)
         self._signalled.wait(wait_s)
+        client = admin(self._settings)
+        until = time.monotonic() + _AWAY_S
+        while not self._signalled.is_set() and not answers(client, REGISTRY_TOPIC) and time.monotonic() < until:
+            self._signalled.wait(_ASK_S)
 
     def _range(self, query: Query, batch: int) -> str:
         try:

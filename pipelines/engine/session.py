@@ -202,7 +202,10 @@ def spark_kafka_options(settings: Settings) -> dict[str, str]:
     `sasl.jaas.config`, is taken as it is.
     """
     given = {**settings.kafka_properties}
-    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH}
+    # Spark hands them to its admin client, too, which by default waits 60 s for an answer that a broker has taken with it
+    request_ms = int(settings.request_timeout_s * 1000)
+    waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
+    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH, **waits}
     mechanism = given.pop("sasl.mechanisms", None) or given.get("sasl.mechanism")
     if mechanism:
         given["sasl.mechanism"] = mechanism

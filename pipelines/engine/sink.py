@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from pipelines.engine.checkpoint import Checkpoint, PlannedBatch
 from pipelines.engine.metrics import BatchMetrics
-from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Writer
+from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Superseded, TransactionEnded, Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
@@ -112,18 +112,21 @@ class Sink:
         with self._lock:
             # whoever connects fences all others: a driver that thaws, or comes back from an outage, must ask first
             self._admit()
-            last = self._writer.connect()
             try:
+                last = self._writer.connect()
                 # again: one that froze between the two has fenced a newer driver, and must not go on in its place
                 self._admit()
+                if last is not None and last.token > self.target.token:
+                    raise SwitchyardError(f"{self.target.release} has progress of a newer token, {last.token}")
+                self.last = last if last is not None and last.generation == self.target.generation else None
+                if self.last is None and self.target.seed is not None:
+                    self._sow(self.target.seed)
+            except Superseded as error:
+                raise self._fenced_without_heir() from error
             except BaseException:
+                # the next batch must begin with this again
                 self._writer.drop()
                 raise
-            if last is not None and last.token > self.target.token:
-                raise SwitchyardError(f"{self.target.release} has progress of a newer token, {last.token}")
-            self.last = last if last is not None and last.generation == self.target.generation else None
-            if self.last is None and self.target.seed is not None:
-                self._sow(self.target.seed)
 
     def _sow(self, seed: Progress) -> None:
         """Writes the first progress record of a generation that a reset began, with its result as it is now."""
@@ -388,6 +391,8 @@ class Sink:
             progress = self._progress(boundary, ResultPosition(topics={self.target.result_topic: written}), counts)
             # 3. - 5. progress record, the group's offsets, commit
             self._commit(progress, position.by_topic(self.target.inputs))
+        except Superseded as error:
+            raise self._fenced_without_heir() from error
         except OutcomeUnknown:
             self.connect()
             if self.last is None or self.last.boundary.batch_id != batch_id:
@@ -469,9 +474,20 @@ class Sink:
         try:
             self._writer.begin()
             self._commit(progress, offsets)
+        except Superseded as error:
+            raise self._fenced_without_heir() from error
         except KafkaException:
             self._writer.abort()
             raise
+
+    def _fenced_without_heir(self) -> TransactionEnded:
+        """What to raise where the broker takes this producer for fenced. Raises Superseded if another driver has the release."""
+        self._writer.drop()
+        self._admit()
+        return TransactionEnded(
+            f"the broker has fenced the producer of {self.target.release}, and no other driver has the release: a transaction took longer "
+            "than SWITCHYARD_TRANSACTION_TIMEOUT_S. The batch is written again"
+        )
 
     def _commit(self, progress: Progress, offsets: dict[str, dict[int, int]] | None) -> None:
         self._writer.commit(progress, offsets)

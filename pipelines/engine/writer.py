@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import TRANSACTION_TIMEOUT_MS, admin, await_connection, consumer, producer
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.kafka.client import admin, await_connection, consumer, producer
 from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of
 from pipelines.model.names import progress_topic
@@ -21,6 +22,14 @@ from pipelines.settings import Settings
 _RING = 100_000
 # how often produce() may find the queue full before flushing
 _POLL_EVERY = 5_000
+# of the transaction's time, in which a batch must be written: its offsets and its commit have the rest
+_WRITE_SHARE = 0.75
+# the first wait for an answer about a transaction, which takes milliseconds. After a broker's restart librdkafka may never
+# get it: the next producer does. Doubled with each call that is given up, so that a slow cluster is waited for
+_FIRST_WAIT_S = 3.0
+# librdkafka keeps to its own time-out, as a rule
+_GRACE_S = 1.0
+_FLUSH_S = 0.25
 
 Headers = list[tuple[str, str | bytes | None]]
 Record = tuple[str | None, str | None, Headers | None]
@@ -36,14 +45,29 @@ class OutcomeUnknown(SwitchyardError):
     retryable = True
 
 
+class TransactionEnded(OutcomeUnknown):
+    """The broker has ended the transaction, as it took too long: the batch is written again in the next one."""
+
+
 class Writer:
     """Writes batches of one release's generation.
 
-    Each method that talks to Kafka raises Superseded if another driver took over, OutcomeUnknown where a commit was
-    asked for and not answered, KafkaException for the rest (nothing of the batch is committed then).
+    Each method that talks to Kafka raises Superseded if another driver took over, or the broker has ended the transaction
+    (the registry tells which); OutcomeUnknown where a commit was asked for and not answered; KafkaException for the rest
+    (nothing of the batch is committed then). None waits for longer than its time-out, whatever librdkafka does.
     """
 
-    def __init__(self, settings: Settings, release: str, result_topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        release: str,
+        result_topic: str,
+        partitions: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._deadline = 0.0
+        self._wait_s = min(_FIRST_WAIT_S, settings.request_timeout_s)
         self._settings = settings
         self._release = release
         self._result_topic = result_topic
@@ -56,19 +80,35 @@ class Writer:
     def connect(self) -> Progress | None:
         """Fences every older writer, then reads the last committed progress record; None if there is none.
 
-        In this order: a record of a transaction that is still open, or aborted, must not count.
+        In this order: a record of a transaction that is still open, or aborted, must not count. Raises BadUsage where the
+        broker takes no transactions as long as the settings want.
         """
-        self._producer = producer(
+        timeout_ms = int(self._settings.transaction_timeout_s * 1000)
+        self.drop()
+        live = producer(
             self._settings,
             transactional_id=self._release,
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            transaction_timeout_ms=timeout_ms,
             # the broker's answer decides, not a clock of the client's
-            message_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            message_timeout_ms=timeout_ms,
         )
-        await_connection(self._producer, progress_topic(self._release))
-        self._guard(self._producer.init_transactions, self._settings.request_timeout_s * 3)
+        await_connection(live, progress_topic(self._release))
+        try:
+            # the broker may have to end the transaction of the writer before
+            self._bounded(live.init_transactions, timeout_s=self._settings.request_timeout_s * 3)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise BadUsage(
+                    f"the broker takes no transactions of {self._settings.transaction_timeout_s:g} s, as {self._release} would begin",
+                    fix="set SWITCHYARD_TRANSACTION_TIMEOUT_S to less than the broker's transaction.max.timeout.ms, or raise that",
+                ) from error
+            self._fenced(error)
+            raise
         values = read_tail(self._settings, progress_topic(self._release))
-        return Progress.model_validate_json(values[-1]) if values else None
+        last = Progress.model_validate_json(values[-1]) if values else None
+        # last: a producer whose progress was not read would write a batch again that is committed
+        self._producer = live
+        return last
 
     def drop(self) -> None:
         """Gives the producer up: the next `connect` makes another one."""
@@ -83,11 +123,12 @@ class Writer:
         return self._producer is not None
 
     def begin(self) -> None:
-        """Begins the batch's transaction."""
+        """Begins the batch's transaction. What is sent must be acknowledged within three quarters of its time."""
+        self._deadline = self._clock() + _WRITE_SHARE * self._settings.transaction_timeout_s
         self._guard(self._live().begin_transaction)
 
     def send(self, topic: str, records: Iterable[Record]) -> list[tuple[Record, str]]:
-        """Queues (key, value, headers) records, in order; waits where the queue is full.
+        """Queues (key, value, headers) records, in order; waits where the queue is full, as long as the batch may take.
 
         Returns the records that can't be written, each with the reason: too large for the producer.
         """
@@ -99,7 +140,7 @@ class Writer:
                     produce(topic, value, key, headers=headers)
                     break
                 except BufferError:
-                    self._live().poll(0.1)
+                    self._await_room()
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                         self._fenced(error)
@@ -108,6 +149,7 @@ class Writer:
                     break
             if number % _POLL_EVERY == 0:
                 self._live().poll(0)
+                self._must_be_in_time("not all records are written")
         return refused
 
     def send_dead(
@@ -124,7 +166,7 @@ class Writer:
                 self._live().produce(topic, value, key, headers=said)
                 return
             except BufferError:
-                self._live().poll(0.1)
+                self._await_room()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     self._fenced(error)
@@ -138,11 +180,20 @@ class Writer:
 
     def acknowledged(self) -> dict[int, int]:
         """Waits until the broker has every record; returns the result's next offset per partition."""
-        left = self._guard(self._live().flush, self._settings.request_timeout_s * 6)
-        if left:
-            raise KafkaException(
-                KafkaError(KafkaError._TIMED_OUT, f"{left} records of {self._release} not acknowledged")
-            )
+        live, since = self._live(), self._clock()
+        left = len(live)
+        while left:
+            before, left = left, self._guard(live.flush, _FLUSH_S)
+            now = self._clock()
+            since = now if left < before else since
+            if left:
+                self._must_be_in_time(f"{left:,} records are not acknowledged")
+                silent_s = self._settings.request_timeout_s
+                if now - since > silent_s:
+                    raise _timed_out(
+                        f"of {left:,} records of {self._release} none was acknowledged for {silent_s:g} s "
+                        "(SWITCHYARD_REQUEST_TIMEOUT_S)"
+                    )
         # this release alone writes the topic: the high watermark is behind its last record
         return end_of(self._settings, self._result_topic, self._partitions, committed=False, client=self._admin)
 
@@ -157,6 +208,7 @@ class Writer:
             wanted = [TopicPartition(t, p, o, note) for t, ps in offsets.items() for p, o in ps.items()]
             group = self._group.consumer_group_metadata()
             self._guard(self._bounded, live.send_offsets_to_transaction, wanted, group)
+        began = self._clock()
         try:
             self._bounded(live.commit_transaction)
         except KafkaException as error:
@@ -167,6 +219,8 @@ class Writer:
                 raise
             self._producer = None
             raise OutcomeUnknown(f"the commit of {self._release} wasn't answered: {reason.str()}") from error
+        # a cluster that is slow is not given up again with each batch
+        self._wait_s = max(min(_FIRST_WAIT_S, self._settings.request_timeout_s), 2 * (self._clock() - began))
 
     def abort(self) -> None:
         """Takes back what the batch has written; if that fails, drops the producer: the next `connect` fences it."""
@@ -174,8 +228,8 @@ class Writer:
             return
         try:
             self._producer.purge()
-            self._producer.abort_transaction(self._settings.request_timeout_s)
-        except KafkaException:
+            self._bounded(self._producer.abort_transaction)
+        except (KafkaException, OutcomeUnknown):
             self._producer = None
 
     def _live(self) -> Producer:
@@ -183,30 +237,53 @@ class Writer:
             raise OutcomeUnknown(f"the producer of {self._release} isn't connected")
         return self._producer
 
-    def _bounded(self, call: Callable[..., Any], *arguments: object) -> None:
-        """Calls it with a time-out as its last argument, and keeps it to that.
+    def _await_room(self) -> None:
+        """Waits a moment for room in the full queue; raises KafkaException where the batch has no time left."""
+        self._live().poll(0.1)
+        self._must_be_in_time("the producer's queue is full")
+
+    def _must_be_in_time(self, what: str) -> None:
+        """Raises KafkaException with `what` where the batch has no time left: the broker would end its transaction."""
+        if self._clock() > self._deadline:
+            raise _timed_out(
+                f"{what} within {_WRITE_SHARE:.0%} of the time of a transaction of {self._release} "
+                f"(SWITCHYARD_TRANSACTION_TIMEOUT_S, {self._settings.transaction_timeout_s:g} s)"
+            )
+
+    def _bounded(self, call: Callable[..., Any], *arguments: object, timeout_s: float | None = None) -> None:
+        """Calls it with a time-out as its last argument, and keeps it to that; by default the time that a transaction's
+        coordinator is waited for.
 
         librdkafka may not: after a broker's restart it has been seen to ask for a group's coordinator for ever. Then this
         producer is given up with its thread; the next one fences it.
         """
-        timeout_s = self._settings.request_timeout_s * 2
+        wait_s = timeout_s or self._wait_s
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def run() -> None:
             try:
-                call(*arguments, timeout_s)
+                call(*arguments, wait_s)
                 ended.put(None)
             except BaseException as error:
                 ended.put(error)
 
         threading.Thread(target=run, name="kafka-call", daemon=True).start()
         try:
-            error = ended.get(timeout=timeout_s * 1.5)
+            error = ended.get(timeout=wait_s + _GRACE_S)
         except queue.Empty:
             self._producer = None
-            raise OutcomeUnknown(f"a call of the producer of {self._release} did not come back") from None
+            self._be_patient()
+            raise OutcomeUnknown(
+                f"a call of the producer of {self._release} did not come back in {wait_s:g} s"
+            ) from None
         if error is not None:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT:
+                self._be_patient()
             raise error
+
+    def _be_patient(self) -> None:
+        """Has the next call wait for twice as long."""
+        self._wait_s = min(2 * self._wait_s, 3 * self._settings.request_timeout_s)
 
     def _guard(self, call: Callable[..., Any], *arguments: object) -> Any:
         """What `call` returns; Superseded where it says that this producer is fenced, which any call may."""
@@ -223,3 +300,7 @@ class Writer:
             raise Superseded(
                 f"another driver has taken over {self._release}", fix="see `switchyard status` for who runs it"
             ) from error
+
+
+def _timed_out(why: str) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, why))

@@ -20,8 +20,6 @@ _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
 Answer = TypeVar("Answer")
 # of consumers that belong to no group: librdkafka asks for its coordinator all the same
 _NO_GROUP = "switchyard-unused"
-# 15 min is the broker's default maximum; over the longest batch, under that
-TRANSACTION_TIMEOUT_MS = 600_000
 # what brokers take by default (Kafka's message.max.bytes: 1 MiB and 12 bytes), less a batch's header of 61 bytes, which
 # librdkafka leaves out when it measures a record: so what it queues, the broker takes. Its own default, 1,000,000, would
 # refuse what a Java producer (max.request.size: 1 MiB) has written
@@ -165,6 +163,15 @@ def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminC
         client.poll(0)
         raise failure(settings, errors.last or error.args[0]) from error
     return client
+
+
+def answers(client: AdminClient, topic: str, timeout_s: float = 1.0) -> bool:
+    """Whether a broker answers within `timeout_s`, whatever it says; `topic`: what it is asked for."""
+    try:
+        client.list_topics(topic, timeout=timeout_s)
+    except KafkaException as error:
+        return error.args[0].code() not in _NOT_REACHED
+    return True
 
 
 # no answer, or none that a request could follow: what is wrong is the way to the cluster

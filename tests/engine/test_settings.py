@@ -84,6 +84,9 @@ def test_without_security_only_the_servers_and_how_to_read() -> None:
         "kafka.isolation.level": "read_committed",
         "kafka.fetch.max.wait.ms": "5",
         "kafka.max.poll.records": "50000",
+        # of its admin client, too, whose own is 60 s
+        "kafka.request.timeout.ms": "10000",
+        "kafka.default.api.timeout.ms": "20000",
     }
 
 

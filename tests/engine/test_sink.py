@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.metrics import BatchMetrics, DeadLetter
 from pipelines.engine.sink import ProgressGap, Sink, StopAtBoundary, Target
-from pipelines.engine.writer import OutcomeUnknown, Record, Superseded
+from pipelines.engine.writer import OutcomeUnknown, Record, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.progress import Progress
@@ -444,6 +444,52 @@ def test_a_driver_that_was_superseded_never_connects_again(world: World) -> None
         world.run(1, ("a", "2"))
     # connecting would have fenced the newer driver
     assert world.writer.connects == 1
+
+
+def test_a_batch_whose_transaction_the_broker_has_ended_is_written_again(world: World) -> None:
+    world.run(0, ("a", "1"))
+    world.writer.fail["commit"] = Superseded("fenced, as the client says")
+    with pytest.raises(TransactionEnded, match="SWITCHYARD_TRANSACTION_TIMEOUT_S"):
+        world.run(1, ("a", "2"))
+    assert not world.writer.connected
+    world.sink.open()
+    world.run(1, ("a", "2"))
+    assert [record[1] for _, record in world.writer.written] == ["1", "2"]
+    assert world.writer.connects == 2
+
+
+def test_a_driver_that_is_fenced_by_a_newer_one_is_superseded(world: World) -> None:
+    world.run(0, ("a", "1"))
+    world.writer.fail["commit"], world.newer = Superseded("fenced"), Superseded("token 2 has it")
+    with pytest.raises(Superseded, match="token 2 has it"):
+        world.run(1, ("a", "2"))
+    assert world.writer.connects == 1
+
+
+def test_a_connection_that_fails_halfway_is_made_again_before_the_next_batch(world: World) -> None:
+    world.run(0, ("a", "1"))
+    seed = world.sink.last
+    assert seed is not None
+    world.writer.progress.clear()
+    world.sink.target = replace(world.sink.target, generation=2, seed=seed.model_copy(update={"generation": 2}))
+    # the first record of the generation can't be written
+    world.writer.fail["begin"] = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    with pytest.raises(KafkaException):
+        world.sink.connect()
+    assert not world.writer.connected
+    world.run(1, ("a", "2"))
+    assert [(p.generation, p.boundary.batch_id) for p in world.writer.progress] == [(2, 0), (2, 1)]
+
+
+def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None:
+    world.run(0, ("a", "1"))
+    with ThreadPoolExecutor(1) as pool:
+        world.sink.rest()
+        held = pool.submit(world.run, 1, ("a", "2"))
+        world.comes(lambda: world.sink.at_rest)
+        assert world.writer._open is None and len(world.writer.progress) == 2
+        world.sink.release(None)
+        held.result(10)
 
 
 def test_a_driver_that_froze_while_it_connected_does_not_go_on_in_place_of_a_newer_one(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from pipelines.engine import writer as engine_writer
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
-from pipelines.errors import Refused
+from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import MAX_RECORD_BYTES, consumer, producer
 from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets
@@ -310,3 +311,40 @@ def test_a_topic_that_is_not_there_is_refused_by_name(broker: Settings) -> None:
 
 def test_a_group_that_has_committed_nothing_has_no_offsets(broker: Settings) -> None:
     assert group_offsets(broker, "nobody") == {}
+
+
+# -- how long a transaction may take
+
+
+def test_a_broker_that_takes_no_transaction_of_that_length_is_told_of(world: World) -> None:
+    # the embedded broker's limit is 15 min
+    world.settings = world.settings.model_copy(update={"transaction_timeout_s": 901.0})
+    with pytest.raises(BadUsage, match=r"no transactions of 901 s") as caught:
+        world.writer().connect()
+    assert "transaction.max.timeout.ms" in caught.value.fix
+
+
+@pytest.mark.long
+def test_a_batch_that_the_broker_has_ended_is_in_no_result_until_it_is_written_again(world: World) -> None:
+    world.settings = world.settings.model_copy(update={"transaction_timeout_s": 10.0})
+    slow = world.writer()
+    slow.connect()
+    world.write(slow, 0, "1", "2")
+    deadline = time.monotonic() + 120
+    # the broker looks every 10 s
+    while end_of(world.settings, world.result, PARTITIONS) != end_of(
+        world.settings, world.result, PARTITIONS, committed=False
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    # goes on as if nothing had happened
+    with pytest.raises((Superseded, KafkaException, OutcomeUnknown)):
+        slow.send(world.result, [("key-3", "3", None)])
+        slow.acknowledged()
+        world.commit(slow, 0)
+    slow.abort()
+    assert world.read() == [] and read_tail(world.settings, progress_topic(world.release)) == []
+    assert slow.connect() is None
+    world.write(slow, 0, "1", "2", "3")
+    world.commit(slow, 0)
+    assert sorted(str(value) for _, value, _ in world.read()) == ["b'1'", "b'2'", "b'3'"]

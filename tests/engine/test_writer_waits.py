@@ -1,0 +1,214 @@
+"""How long a writer waits, without a broker: every wait ends, whatever the client does."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from pipelines.engine import writer as engine_writer
+from pipelines.engine.writer import OutcomeUnknown, Writer
+from pipelines.errors import BadUsage, Unavailable
+from pipelines.settings import Settings
+
+SETTINGS = Settings(bootstrap_servers="127.0.0.1:1", request_timeout_s=0.5, transaction_timeout_s=100)
+
+
+class Client:
+    """A producer that does as it is told. `time_s`: what its writer takes for the time."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+        self.full = False
+        self.queued = 0
+        self.acknowledges: Callable[[], int] = lambda: self.queued
+        self.fails: dict[str, BaseException] = {}
+        self.hangs: dict[str, threading.Event] = {}
+        self.waits: list[tuple[str, float]] = []
+
+    def __len__(self) -> int:
+        return self.queued
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _do(self, name: str, timeout_s: float) -> None:
+        self.waits.append((name, timeout_s))
+        if name in self.hangs:
+            self.hangs[name].wait(60)
+        if name in self.fails:
+            raise self.fails[name]
+
+    def list_topics(self, *_: object, **__: object) -> None:
+        pass
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self._do("init", timeout_s)
+
+    def begin_transaction(self) -> None:
+        pass
+
+    def produce(self, *_: object, **__: object) -> None:
+        if self.full:
+            raise BufferError
+        self.queued += 1
+
+    def poll(self, timeout_s: float) -> None:
+        self.time_s += timeout_s
+
+    def flush(self, timeout_s: float) -> int:
+        self.time_s += timeout_s
+        self.queued -= self.acknowledges()
+        return self.queued
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        self._do("commit", timeout_s)
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self._do("abort", timeout_s)
+
+    def purge(self) -> None:
+        pass
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    made = Client()
+    monkeypatch.setattr(engine_writer, "producer", lambda *_, **__: made)
+    monkeypatch.setattr(engine_writer, "read_tail", lambda *_: [])
+    monkeypatch.setattr(engine_writer, "end_of", lambda *_, **__: {0: 1})
+    monkeypatch.setattr(engine_writer, "_GRACE_S", 0.01)
+    yield made
+    for event in made.hangs.values():
+        event.set()
+
+
+@pytest.fixture
+def writer(client: Client) -> Iterator[Writer]:
+    made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1, clock=lambda: client.time_s)
+    made.connect()
+    made.begin()
+    yield made
+    made.close()
+
+
+def timed_out(error: pytest.ExceptionInfo[KafkaException]) -> str:
+    reason: Any = error.value.args[0]
+    assert reason.code() == KafkaError._TIMED_OUT
+    return str(reason.str())
+
+
+def test_a_full_queue_is_waited_for_as_long_as_a_batch_may_take(client: Client, writer: Writer) -> None:
+    client.full = True
+    for send in (
+        lambda: writer.send("sums.v1.g1", [("k", "v", None)]),
+        lambda: writer.send_dead("sums.v1.dead-letters", b"k", b"v", []),
+    ):
+        writer.begin()
+        began = client.time_s
+        with pytest.raises(KafkaException) as error:
+            send()
+        assert "the producer's queue is full within 75%" in timed_out(error)
+        assert "SWITCHYARD_TRANSACTION_TIMEOUT_S, 100 s" in timed_out(error)
+        assert client.time_s - began == pytest.approx(75, abs=0.3)
+
+
+def test_acknowledgements_that_keep_coming_are_waited_for_and_others_are_not(client: Client, writer: Writer) -> None:
+    client.acknowledges = lambda: 1
+    writer.send("sums.v1.g1", [("k", "v", None)] * 20)
+    assert writer.acknowledged() == {0: 1}
+    # 20 of them took ten times the request timeout
+    began = client.time_s
+    assert began >= 10 * SETTINGS.request_timeout_s
+    client.acknowledges = lambda: 0
+    writer.send("sums.v1.g1", [("k", "v", None)] * 7)
+    with pytest.raises(KafkaException) as error:
+        writer.acknowledged()
+    assert "of 7 records of sums.v1 none was acknowledged for 0.5 s (SWITCHYARD_REQUEST_TIMEOUT_S)" in timed_out(error)
+    assert client.time_s - began < 3 * SETTINGS.request_timeout_s
+
+
+def test_a_batch_that_takes_too_long_is_given_up_though_acknowledgements_come(client: Client, writer: Writer) -> None:
+    client.acknowledges = lambda: 1
+    writer.send("sums.v1.g1", [("k", "v", None)] * 1_000)
+    with pytest.raises(KafkaException) as error:
+        writer.acknowledged()
+    assert "records are not acknowledged within 75%" in timed_out(error)
+    assert client.time_s == pytest.approx(75, abs=0.6)
+
+
+def test_a_batch_whose_rows_come_too_slowly_is_given_up(client: Client, writer: Writer) -> None:
+    def rows() -> Iterator[Any]:
+        for number in itertools.count():
+            client.time_s += 0.01
+            yield f"k{number}", "v", None
+
+    with pytest.raises(KafkaException) as error:
+        writer.send("sums.v1.g1", rows())
+    assert "not all records are written within 75%" in timed_out(error)
+
+
+@pytest.mark.parametrize("call", ["commit", "abort"])
+def test_a_call_that_does_not_come_back_is_given_up_with_its_producer(
+    client: Client, writer: Writer, call: str
+) -> None:
+    client.hangs[call] = threading.Event()
+    if call == "commit":
+        with pytest.raises(OutcomeUnknown, match="did not come back"):
+            writer.commit(None, None)
+    else:
+        writer.abort()
+    assert not writer.connected
+
+
+def test_a_connection_that_does_not_come_back_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.hangs["init"] = threading.Event()
+    made = Writer(SETTINGS.model_copy(update={"request_timeout_s": 0.05}), "sums.v1", "sums.v1.g1", 1)
+    with pytest.raises(OutcomeUnknown, match="did not come back"):
+        made.connect()
+    assert not made.connected
+    made.close()
+
+
+def test_a_producer_whose_progress_could_not_be_read_is_not_used(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> None:
+        raise Unavailable("no Kafka broker answers")
+
+    made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1)
+    monkeypatch.setattr(engine_writer, "read_tail", unavailable)
+    with pytest.raises(Unavailable):
+        made.connect()
+    # else a batch whose commit was not answered would be written again, though it was committed
+    assert not made.connected
+    made.close()
+
+
+def test_each_call_that_is_given_up_makes_the_next_one_more_patient(client: Client, writer: Writer) -> None:
+    client.fails["commit"] = KafkaException(KafkaError(KafkaError._TIMED_OUT, "slow"))
+    for _ in range(5):
+        with pytest.raises(OutcomeUnknown):
+            writer.commit(None, None)
+        writer.connect()
+        writer.begin()
+    assert [s for name, s in client.waits if name == "commit"] == [0.5, 1.0, 1.5, 1.5, 1.5]
+    client.fails.clear()
+    writer.commit(None, None)
+    writer.begin()
+    writer.commit(None, None)
+    assert client.waits[-1] == ("commit", 0.5)
+
+
+def test_a_transaction_that_is_too_long_for_the_broker_is_said(client: Client) -> None:
+    client.fails["init"] = KafkaException(KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "too long"))
+    made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1)
+    with pytest.raises(BadUsage, match="no transactions of 100 s") as caught:
+        made.connect()
+    assert "transaction.max.timeout.ms" in caught.value.fix
+    assert not made.connected
+    made.close()
