@@ -81,20 +81,22 @@ class _StandardError(_Ours):
 
 def configure_driver(form: LogFormat, release: str) -> None:
     """Sets up the log of a driver's process, on standard output, from INFO on."""
-    logging.getLogger().setLevel(logging.INFO)
-    _replace(_Ours(sys.stdout), JsonLines(release) if form == "json" else VisibleFormatter(TEXT))
+    _replace(_Ours(sys.stdout), JsonLines(release) if form == "json" else VisibleFormatter(TEXT), logging.INFO)
 
 
 def configure_command(form: LogFormat) -> None:
     """Sets up the log of a command's process, on standard error, from WARNING on."""
-    handler = _StandardError(sys.stderr) if form == "json" else None
-    if handler:
-        handler.setLevel(logging.WARNING)
-    _replace(handler, JsonLines())
+    _replace(_StandardError(sys.stderr) if form == "json" else None, JsonLines(), logging.WARNING)
 
 
-def _replace(handler: logging.Handler | None, formatter: logging.Formatter) -> None:
+def configure_service(form: LogFormat) -> None:
+    """Sets up the log of a command that runs until it is told to end, on standard error, from INFO on."""
+    _replace(_StandardError(sys.stderr), JsonLines() if form == "json" else VisibleFormatter(TEXT), logging.INFO)
+
+
+def _replace(handler: logging.Handler | None, formatter: logging.Formatter, level: int) -> None:
     root = logging.getLogger()
+    root.setLevel(level)
     for old in [each for each in root.handlers if isinstance(each, _Ours)]:
         root.removeHandler(old)
     if handler:

@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     lease_timeout_s: float = Field(15.0, gt=0)
     # a lease whose holder has not sent its first heartbeat yet: a boot on two busy cores
     boot_timeout_s: float = Field(120.0, gt=0)
+    # how often in a row a supervisor starts a driver that doesn't stay, before its release is set to failed
+    restart_limit: int = Field(6, ge=1)
     # how long a stopped driver's JVM may take to end, before it is killed; shorter than `lease_timeout_s`
     jvm_end_timeout_s: float = Field(10.0, gt=0)
     # longest that an app's function may take on empty frames when it is staged: a JVM boots for it

@@ -27,24 +27,52 @@ def register(app: typer.Typer) -> None:
 
 def up(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it answers.")] = 60.0,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Then start every release that is wanted running, and wait until each runs.")
+    ] = False,
+    start_timeout: Annotated[float, typer.Option(min=1, help="With --all: seconds to wait for the releases.")] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Start the embedded broker, and wait until it answers. Running already: nothing happens."""
+    """Start the embedded broker, and wait until it answers. Running already: nothing happens.
+
+    With --all, as after a reboot, also the releases that were running. Exit code 1 if one of them doesn't run.
+    """
     settings = load_settings()
+    value, text = _broker_up(settings, timeout)
+    if not all_:
+        _say(as_json, value, text)
+        return
+    from orchestration.commands.show import say
+    from orchestration.operations import alerts
+    from orchestration.operations.context import open_context
+    from orchestration.operations.supervision import bring_up
+
+    if not as_json:
+        print(text)
+    found = bring_up(open_context(settings, say=say), timeout_s=start_timeout, alert=alerts.to_environment)
+    lines = [
+        f"{s.release.name}: {s.health if s.release.state != 'failed' else f'failed: {s.release.failure}'}"
+        for s in found
+    ]
+    _say(
+        as_json,
+        {**value, "releases": [_as_json(each) for each in found]},
+        "\n".join(lines) or "no release is wanted running",
+    )
+    if any(s.holder is None or s.health == "starting" for s in found):
+        raise typer.Exit(1)
+
+
+def _broker_up(settings: Settings, timeout_s: float) -> tuple[dict[str, Any], str]:
     if not settings.embedded:
         from pipelines.kafka.client import require_broker
 
         require_broker(settings)
-        _say(
-            as_json,
-            _cluster(settings, answering=True),
-            f"nothing to start: the cluster at {settings.bootstrap} answers",
-        )
-        return
+        return _cluster(settings, answering=True), f"nothing to start: the cluster at {settings.bootstrap} answers"
     from orchestration.local.broker import EmbeddedBroker
 
-    found = EmbeddedBroker(settings).start(timeout)
-    _say(as_json, asdict(found), f"broker up at {found.bootstrap} (process {found.pid})")
+    found = EmbeddedBroker(settings).start(timeout_s)
+    return asdict(found), f"broker up at {found.bootstrap} (process {found.pid})"
 
 
 def down(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import getpass
-import json
-import logging
 import os
 import signal
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,17 +14,15 @@ from dagster import ConfigurableResource, EnvVar, InitResourceContext
 from dagster_pyspark import PySparkResource
 from pydantic import Field, PrivateAttr
 
+from orchestration.operations import alerts as alerting
 from orchestration.operations.context import Context, Say, open_context
 from pipelines.engine.session import build_session, session_conf
-from pipelines.secrets import masked, remember
+from pipelines.secrets import remember
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
-_WEBHOOK_TIMEOUT_S = 10.0
-_WEBHOOK = "SWITCHYARD_ALERT_WEBHOOK"
 _BY_DAGSTER = " (dagster)"
 
 
@@ -110,24 +105,14 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
     webhook_url: str | None = Field(default=None, description="Posted to; default: only the log.")
 
     def send(self, text: str) -> None:
-        """Tells `text`. A webhook that can't be reached is logged: an alert must not fail what it tells of."""
-        _log.error("alert: %s", text)
-        if self.webhook_url is None:
-            return
-        body = json.dumps({"text": text}).encode()
-        try:
-            # one that is no URL is refused here, by an error that shows it
-            request = urllib.request.Request(self.webhook_url, body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT_S):
-                pass
-        except (OSError, ValueError) as error:
-            _log.error("the webhook could not be told: %s", masked(str(error)))
+        """Tells `text`, as `operations.alerts` does."""
+        alerting.send(text, self.webhook_url)
 
 
 def alerts() -> Alerts:
     """Alerts to the webhook of the environment, if it names one; the UI shows the variable's name, never its value."""
-    url = os.environ.get(_WEBHOOK)
+    url = os.environ.get(alerting.WEBHOOK)
     if url:
         # who knows it can write there
-        remember({_WEBHOOK: url})
-    return Alerts(webhook_url=EnvVar(_WEBHOOK) if url else None)
+        remember({alerting.WEBHOOK: url})
+    return Alerts(webhook_url=EnvVar(alerting.WEBHOOK) if url else None)

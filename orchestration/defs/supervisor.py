@@ -21,16 +21,15 @@ from dagster import (
     SkipReason,
     sensor,
 )
-from pydantic import BaseModel, ValidationError
+from pydantic import Field, ValidationError
 
 from orchestration.defs import report
 from orchestration.defs.jobs import start_job
 from orchestration.defs.names import APP_TAG, RELEASE_TAG, partitions_name, releases_of
-from orchestration.defs.resources import Platform, by_dagster
-from orchestration.operations import journal
+from orchestration.defs.resources import Alerts, Platform, by_dagster
+from orchestration.operations import supervise, supervision
 from orchestration.operations.context import Context
-from orchestration.operations.overview import ReleaseStatus, statuses
-from orchestration.operations.supervise import Attempt, to_start
+from orchestration.operations.overview import ReleaseStatus
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.offsets import end_offsets, first_offsets
 from pipelines.kafka.registry import now_ms
@@ -40,8 +39,6 @@ from pipelines.model.registry import RegistryState
 _INTERVAL_S = 10
 # the UI's plots and freshness need no more, and the event log is kept for long
 TELL_EVERY_MS = 60_000
-# releases that have run for so long count as started: their next failure is a first one
-_FORGET_MS = 900_000
 # a start that takes longer has lost its worker
 _START_RUN = timedelta(minutes=5)
 _UNFINISHED = [
@@ -54,17 +51,16 @@ _UNFINISHED = [
 Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
 
 
-class Memory(BaseModel):
-    """What the supervisor keeps from turn to turn, in its cursor. Times in milliseconds since the epoch.
+class Memory(supervise.Memory):
+    """What the sensor keeps from turn to turn, in its cursor. Times in milliseconds since the epoch.
 
-    attempts: release -> count and time of the starts in a row that didn't last. told: subject -> when it was last told
+    told: subject -> when it was last told
     of. switches: app -> newest switch told of. mirrored: subject -> time of the registry's entry that was told.
     """
 
-    attempts: dict[str, tuple[int, int]] = {}
-    told: dict[str, int] = {}
-    switches: dict[str, int] = {}
-    mirrored: dict[str, int] = {}
+    told: dict[str, int] = Field(default_factory=dict)
+    switches: dict[str, int] = Field(default_factory=dict)
+    mirrored: dict[str, int] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, cursor: str | None) -> Memory:
@@ -80,18 +76,6 @@ class Memory(BaseModel):
             return False
         self.told[subject] = now
         return True
-
-
-def starts(memory: Memory, found: Sequence[ReleaseStatus], starting: Iterable[str], now: int) -> list[str]:
-    """Releases to start now, counted in `memory`. One that a run is starting already is left to it."""
-    attempts = {
-        name: Attempt(count=count, at_ms=at) for name, (count, at) in memory.attempts.items() if now - at < _FORGET_MS
-    }
-    names = [name for name in to_start(list(found), attempts, now) if name not in set(starting)]
-    for name in names:
-        attempts[name] = Attempt(count=attempts[name].count + 1 if name in attempts else 1, at_ms=now)
-    memory.attempts = {name: (attempt.count, attempt.at_ms) for name, attempt in attempts.items()}
-    return names
 
 
 def news(memory: Memory, found: Sequence[ReleaseStatus], state: RegistryState, now: int) -> list[Event]:
@@ -159,27 +143,36 @@ def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefin
         minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
         description="Every 10 s: starts releases that are wanted running and that nobody runs (with a growing pause), "
-        "adopts those that run, ends operations past their deadline, and tells once a minute how all are doing.",
+        "adopts those that run, replaces drivers that hang, sets releases to failed that don't stay, ends operations past "
+        "their deadline, and tells once a minute how all are doing.",
     )
-    def supervisor(context: SensorEvaluationContext, platform: Platform) -> SensorResult | SkipReason:
+    def supervisor(context: SensorEvaluationContext, platform: Platform, alerts: Alerts) -> SensorResult | SkipReason:
         try:
             with platform.open(context.log.info) as operations:
-                return _turn(context, operations, topics, apps)
+                return _turn(context, operations, alerts, topics, apps)
         except SwitchyardError as error:
-            # the cursor stays as it is
+            if context.cursor is not None:
+                # else as it is: when Kafka answers again, drivers have time to be heard
+                context.update_cursor(Memory.of(context.cursor).model_copy(update={"silent": {}}).model_dump_json())
             return SkipReason(str(error))
 
     return supervisor
 
 
 def _turn(
-    context: SensorEvaluationContext, operations: Context, topics: Sequence[str], apps: Sequence[str]
+    context: SensorEvaluationContext, operations: Context, alerts: Alerts, topics: Sequence[str], apps: Sequence[str]
 ) -> SensorResult:
     first, memory, now = context.cursor is None, Memory.of(context.cursor), now_ms()
-    journal.expire(operations.registry)
-    found = statuses(operations)
-    state = operations.registry.known
-    names = starts(memory, found, starting(context.instance), now)
+    # a start is a run of Dagster's: what it says is kept with it
+    done = supervision.turn(
+        operations,
+        memory,
+        alert=alerts.send,
+        start=lambda _: None,
+        elsewhere=starting(context.instance),
+        now=lambda: now,
+    )
+    found, state, names = done.found, done.state, done.started
     events = mirror(memory, found, apps, first=first)
     events += [e for e in news(memory, found, state, now) if e.asset_key.path[-1] in apps]
     events += _inputs(memory, operations, topics, now)

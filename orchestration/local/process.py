@@ -66,6 +66,11 @@ class ProcessRef:
             time.sleep(POLL_S)
         return True
 
+    def kill(self) -> None:
+        """Kills its process group, one that is stopped included. Does nothing to another process that has its pid by now."""
+        if self.alive():
+            self._signal(signal.SIGKILL)
+
     def resident_bytes(self) -> int | None:
         """Its resident memory; None if that can't be told."""
         try:

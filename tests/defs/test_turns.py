@@ -22,7 +22,7 @@ from orchestration.defs import jobs, schedules, supervisor, watching
 from orchestration.defs.jobs import promote_job
 from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dagster
 from orchestration.defs.schedules import why_not
-from orchestration.defs.supervisor import Memory, mirror, news, starts
+from orchestration.defs.supervisor import Memory, mirror, news
 from orchestration.defs.watching import to_watch
 from orchestration.operations.check import BeingReset
 from orchestration.operations.context import Context, Say
@@ -103,34 +103,6 @@ def status(release: Release, *, held: bool = True, live: bool = False) -> Releas
 
 
 # -- the supervisor
-
-
-def test_what_is_down_is_started_after_growing_pauses() -> None:
-    state, _ = world(staged("sums.v1"))
-    down = [status(state.releases["sums.v1"], held=False)]
-    memory, times = Memory(), []
-    for now in range(NOW, NOW + 120_000, 1_000):
-        if starts(memory, down, (), now):
-            times.append((now - NOW) // 1_000)
-    assert times == [0, 5, 15, 35, 75]
-
-
-def test_what_runs_is_adopted() -> None:
-    state, _ = world(staged("sums.v1"))
-    assert starts(Memory(), [status(state.releases["sums.v1"])], (), NOW) == []
-
-
-def test_what_a_run_starts_already_is_left_to_it() -> None:
-    state, _ = world(staged("sums.v1"))
-    memory = Memory()
-    assert starts(memory, [status(state.releases["sums.v1"], held=False)], {"sums.v1"}, NOW) == []
-    assert memory.attempts == {}
-
-
-@pytest.mark.parametrize(("condition", "wanted"), [("ready", "stopped"), ("failed", "running")])
-def test_what_is_not_wanted_or_has_failed_stays_down(condition: str, wanted: str) -> None:
-    state, _ = world(staged("sums.v1", condition, wanted))
-    assert starts(Memory(), [status(state.releases["sums.v1"], held=False)], (), NOW) == []
 
 
 def test_the_memory_survives_the_cursor() -> None:
@@ -353,9 +325,17 @@ def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_broker_sensors_and_schedules_skip_and_say_why() -> None:
     with DagsterInstance.ephemeral() as instance:
         for each in (supervisor.supervisor_sensor(topics=["t"], apps=["sums"]), watching.watch_after_promotion):
-            answer: Any = each(build_sensor_context(instance, resources={"platform": Platform()}))
+            resources = {"platform": Platform(), "alerts": Alerts()}
+            answer: Any = each(build_sensor_context(instance, resources=resources))
             assert isinstance(answer, SkipReason)
             assert "no Kafka broker answers" in (answer.skip_message or "")
+        before = Memory(attempts={"sums.v1": (2, NOW)}, silent={"sums.v1": NOW})
+        told = build_sensor_context(
+            instance, cursor=before.model_dump_json(), resources={"platform": Platform(), "alerts": Alerts()}
+        )
+        supervisor.supervisor_sensor(topics=["t"], apps=["sums"])(told)
+        # a driver that could not be heard is not one that hangs
+        assert Memory.of(told.cursor) == before.model_copy(update={"silent": {}})
         for schedule in (schedules.quality_checks_hourly, schedules.refresh_hourly, schedules.janitor_often):
             answer = schedule(build_schedule_context(instance, resources={"platform": Platform()}))
             assert "no Kafka broker answers" in (answer.skip_message or "")

@@ -1,0 +1,53 @@
+"""`switchyard supervise`: keeps running what is wanted running, in the foreground, as Dagster's sensor does."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+
+from orchestration.commands.context import load_settings
+from orchestration.commands.options import seconds
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command of this module."""
+    app.command()(supervise)
+
+
+def supervise(
+    every: Annotated[str, typer.Option(metavar="DURATION", help="How often it looks.")] = "2s",
+) -> None:
+    """Keep running what is wanted running, until SIGTERM or Ctrl-C: start it again, replace drivers that hang, end what is overdue.
+
+    In the foreground, for systemd; drivers run on when it ends. A driver that doesn't stay is started again after growing
+    pauses; after SWITCHYARD_RESTART_LIMIT starts its release is set to failed, and SWITCHYARD_ALERT_WEBHOOK is told.
+    """
+    import logging
+    import signal
+
+    from orchestration.operations import alerts
+    from orchestration.operations.context import open_context
+    from orchestration.operations.supervision import attend
+    from pipelines.logs import configure_command, configure_service
+
+    settings, every_s = load_settings(), seconds(every, least_s=0.1)
+    configure_service(settings.log_format)
+    log, stopped = logging.getLogger("switchyard.supervise"), threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        log.info("supervises the releases of %s", settings.bootstrap)
+        attend(
+            settings,
+            lambda: open_context(settings, say=log.info),
+            stopped=stopped,
+            every_s=every_s,
+            alert=alerts.to_environment,
+            say=log.warning,
+        )
+        log.info("ends; drivers run on")
+    finally:
+        configure_command(settings.log_format)
+        for number, handler in before.items():
+            signal.signal(number, handler)

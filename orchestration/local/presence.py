@@ -1,0 +1,41 @@
+"""Supervisors of this host, as they say of themselves: whoever waits for a dead driver asks whether it will be replaced."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from orchestration.local.process import ProcessRef
+from pipelines.settings import Settings
+
+# Dagster's sensor has a turn each 10 s, and may be late
+_FRESH_S = 60.0
+
+
+def say_present(settings: Settings) -> None:
+    """Says that this process supervises the releases of this host; a supervisor says it in each turn."""
+    folder = _folder(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    this = ProcessRef.of(os.getpid())
+    if this is not None:
+        this.write(folder / f"{this.pid}.json")
+
+
+def say_gone(settings: Settings) -> None:
+    """Says that this process no longer does."""
+    (_folder(settings) / f"{os.getpid()}.json").unlink(missing_ok=True)
+
+
+def is_supervised(settings: Settings) -> bool:
+    """Whether a supervisor of this host has had a turn in the last minute, and lives."""
+    now = time.time()
+    for path in _folder(settings).glob("*.json"):
+        process = ProcessRef.read(path)
+        if process is not None and process.alive() and now - path.stat().st_mtime < _FRESH_S:
+            return True
+    return False
+
+
+def _folder(settings: Settings) -> Path:
+    return settings.state_dir / "run" / "supervisors"

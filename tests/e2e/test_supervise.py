@@ -1,0 +1,146 @@
+"""Two `switchyard supervise` at once, as processes: a release that nobody runs, a driver that hangs; and a host that was rebooted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.ledger import check_result
+from orchestration.operations.context import Context
+from pipelines.kafka.progress import newest_progress
+from pipelines.kafka.topics import partition_count
+from pipelines.model.names import result_topic
+from pipelines.model.registry import Release, WantedSet
+from pipelines.settings import Settings
+from tests.e2e.harness import Drivers, at_rest, cluster, code_without_suite, operator, producing, stage, until
+from tests.shared.threads import trials_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+NAME = "word-count.v1"
+BOOT_S = 300.0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    with cluster(tmp_path / "state", lease_timeout_s=5.0) as found:
+        yield found
+
+
+def switchyard(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "orchestration.cli", *arguments]
+    return subprocess.Popen(command, env=settings.child_environment(), stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it said, ended well by SIGTERM."""
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and "Traceback" not in said, said
+    return said
+
+
+def release(context: Context) -> Release:
+    return context.registry.state().releases[NAME]
+
+
+def commits(settings: Settings, context: Context, above: int) -> Release:
+    """The release, once a driver with a token above that has committed."""
+
+    def there() -> bool:
+        progress = newest_progress(settings, NAME)
+        return progress is not None and progress.token > above
+
+    until(f"no driver after token {above} commits", there, BOOT_S)
+    return release(context)
+
+
+def pid_of(found: Release) -> int:
+    assert found.lease is not None and not found.lease_ended
+    return found.lease.holder.pid
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_two_supervisors_start_and_replace_a_driver_once_and_a_host_comes_back(
+    settings: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    drivers = Drivers(settings)
+    code = code_without_suite(tmp_path / "code", "word_count")
+    with (
+        trials_in(spark),
+        operator(settings, drivers) as context,
+        producing(settings, "word-count", 200) as end_input,
+    ):
+        supervisors: list[subprocess.Popen[str]] = []
+        pids: list[int] = []
+        try:
+            until("no input", lambda: partition_count(settings, "lines") is not None, 60)
+            stage(context, "word-count", 1, code)
+            supervisors += [switchyard(settings, "supervise", "--every", "500ms") for _ in range(2)]
+            until("no two supervisors are there", lambda: len(_present(settings)) == 2, 60)
+
+            # wanted, and nobody runs it: both would start it
+            context.registry.step(lambda _: [WantedSet(release=NAME, wanted="running")])
+            found = commits(settings, context, 0)
+            assert found.token == 1
+            pids.append(pid_of(found))
+
+            # hangs: it lives and says nothing
+            os.killpg(pids[-1], signal.SIGSTOP)
+            found = commits(settings, context, found.token)
+            # one token for the fence, one for its successor
+            assert found.token == 3 and found.state != "failed"
+            until("the driver that hung is still there", lambda: not alive(pids[0]), 30)
+            pids.append(pid_of(found))
+
+            said = [ended(each) for each in supervisors]
+            supervisors.clear()
+            assert sum("hangs: process" in each for each in said) == 1, said
+            assert alive(pids[-1])
+
+            # a host that comes back: nothing runs
+            os.killpg(pids[-1], signal.SIGKILL)
+            up = switchyard(settings, "up", "--all")
+            _, text = up.communicate(timeout=BOOT_S)
+            assert up.returncode == 0, text
+            found = commits(settings, context, found.token)
+            assert found.token == 4
+            pids.append(pid_of(found))
+            end_input()
+            until(f"{NAME} has not read everything", lambda: at_rest(settings, NAME, {"lines": "lines"}), 120)
+        finally:
+            for each in supervisors:
+                each.kill()
+                each.communicate()
+            for pid in {*pids, *_holder(context)}:
+                if alive(pid):
+                    os.killpg(pid, signal.SIGKILL)
+            drivers.end()
+    ledger = check_result("word-count", settings.bootstrap, result_topic(NAME, 1))
+    assert ledger.clean and ledger.records > 0, ledger.as_json()
+
+
+def _present(settings: Settings) -> list[Path]:
+    return list((settings.state_dir / "run" / "supervisors").glob("*.json"))
+
+
+def _holder(context: Context) -> list[int]:
+    """The process that has the lease, which a supervisor may have started."""
+    known = context.registry.state().releases.get(NAME)
+    return [known.lease.holder.pid] if known is not None and known.lease is not None and not known.lease_ended else []

@@ -1,0 +1,296 @@
+"""A supervisor's turn on a registry without a broker: what it enters, what it ends, whom it tells."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestration.local.process import ProcessRef
+from orchestration.local.running import Running
+from orchestration.operations import journal, overview, supervision
+from orchestration.operations.context import Context
+from orchestration.operations.supervise import Memory
+from orchestration.operations.supervision import attend, bring_up, last_lines, turn
+from pipelines.engine.lease import this_process
+from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.kafka.registry import now_ms
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import (
+    Entry,
+    Holder,
+    LeaseEnded,
+    LeaseTaken,
+    MarkOrdered,
+    Opened,
+    StateSet,
+    SwitchAborted,
+    WantedSet,
+)
+from pipelines.settings import Settings
+from tests.operations.builders import POSITION, Log, staged
+
+NAME = "sums.v1"
+
+
+class Launcher:
+    """Remembers what was launched. `log`: the log of every driver."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.launched: list[str] = []
+
+    def launch(self, release: str, **_: object) -> str:
+        self.launched.append(release)
+        return "nowhere"
+
+    def log_path(self, release: str) -> Path:
+        return self.log
+
+
+class World:
+    """A registry with `sums.v1`, live and wanted running, and its supervisors' world. Times in milliseconds."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=folder, restart_limit=2)
+        self.log = Log(*staged(NAME), StateSet(release=NAME, state="live"), WantedSet(release=NAME, wanted="running"))
+        self.launcher = Launcher(folder / "driver.log")
+        self.said: list[str] = []
+        self.alerts: list[str] = []
+        self.beats: dict[str, Heartbeat] = {}
+        self.processes: list[Running] = []
+        self.now = now_ms()
+        for module in (overview, supervision):
+            monkeypatch.setattr(module, "latest_heartbeats", lambda _: self.beats)
+        for module in (overview, supervision, journal):
+            monkeypatch.setattr(module, "now_ms", lambda: self.now)
+        monkeypatch.setattr(overview, "notes", lambda *_: ())
+        monkeypatch.setattr(supervision, "running_with", lambda _: self.processes)
+        monkeypatch.setattr(supervision.rel, "plan_start", lambda *_: None)
+
+    @property
+    def context(self) -> Context:
+        return Context(
+            settings=self.settings, registry=cast(Any, self.log), launcher=cast(Any, self.launcher), say=self.said.append,
+            sleep=self._pass,
+        )  # fmt: skip
+
+    def _pass(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+
+    def enter(self, *entries: Entry) -> None:
+        self.log.entries += entries
+
+    def turns(self, memory: Memory, seconds: int) -> None:
+        for _ in range(seconds):
+            turn(self.context, memory, alert=self.alerts.append, now=lambda: self.now)
+            self.now += 1000
+
+    def beat(self, **changes: Any) -> None:
+        self.beats[NAME] = Heartbeat(
+            **{"release": NAME, "generation": 1, "token": self.token, "host": "h", "pid": 1, "at_ms": self.now,
+               "state": "running", **changes}
+        )  # fmt: skip
+
+    @property
+    def token(self) -> int:
+        return self.log.known.releases[NAME].token
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_what_nobody_runs_is_launched_and_too_often_is_a_failure_with_its_reason_and_log(world: World) -> None:
+    world.launcher.log.write_text("".join(f"line {n}\n" for n in range(99)) + "ValueError: \x1b[31mno heap\n")
+    memory = Memory(trouble={NAME: "the JVM has ended"})
+    world.turns(memory, 30)
+    assert world.launcher.launched == [NAME, NAME]
+    release = world.log.known.releases[NAME]
+    assert release.state == "failed" and release.failure is not None
+    assert "started 2 times in a row" in release.failure and "the JVM has ended" in release.failure
+    assert "line 98" in release.failure and "no heap" in release.failure and "\x1b" not in release.failure
+    [alert] = world.alerts
+    assert f"{NAME} has failed" in alert and "line 98" in alert
+    # it stays failed until someone starts it
+    world.turns(memory, 400)
+    assert (world.launcher.launched, len(world.alerts)) == ([NAME, NAME], 1)
+
+
+def test_of_two_supervisors_one_sets_it_to_failed_and_tells(world: World) -> None:
+    one, other = (Memory(attempts={NAME: (2, world.now - 60_000)}) for _ in range(2))
+    for memory in (one, other):
+        turn(world.context, memory, alert=world.alerts.append, now=lambda: world.now)
+    assert sum(isinstance(e, StateSet) and e.state == "failed" for e in world.log.entries) == 1
+    assert len(world.alerts) == 1
+
+
+def test_a_start_that_is_refused_counts_and_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise SwitchyardError("retention has deleted its input")
+
+    monkeypatch.setattr(supervision.rel, "plan_start", refuse)
+    world.turns(Memory(), 30)
+    assert world.launcher.launched == []
+    assert "retention has deleted its input" in (world.log.known.releases[NAME].failure or "")
+
+
+def test_a_failure_that_a_driver_entered_itself_is_told(world: World) -> None:
+    memory = Memory()
+    world.turns(memory, 1)
+    world.enter(StateSet(release=NAME, state="failed", reason="batch 7: not a price"))
+    world.turns(memory, 3)
+    [alert] = world.alerts
+    assert "batch 7: not a price" in alert
+
+
+def hung(world: World, *, pid: int | None = None) -> Holder:
+    """The driver of `sums.v1` is this very process, which lives, and was heard a minute ago."""
+    holder = this_process(world.settings)
+    world.enter(LeaseTaken(release=NAME, token=1, holder=holder, at_ms=world.now - 900_000))
+    world.beat(at_ms=world.now - 60_000)
+    process = ProcessRef(pid=pid or holder.pid, started=f"{holder.boot_id}:{holder.started}")
+    world.processes = [Running(process=process, program="d", release=NAME, cluster=None)]
+    return holder
+
+
+def test_a_driver_that_hangs_is_fenced_and_killed_and_then_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(ProcessRef, "kill", lambda self: killed.append(self.pid))
+    holder = hung(world)
+    memory = Memory()
+    world.turns(memory, 5)
+    assert (killed, world.launcher.launched) == ([], [])
+    world.turns(memory, 2)
+    assert killed == [holder.pid]
+    assert world.token == 2 and world.log.known.releases[NAME].lease_ended
+    assert world.launcher.launched == [NAME]
+    assert len(world.alerts) == 1 and "hangs" in world.alerts[0]
+
+
+def test_only_a_process_that_is_seen_to_be_the_driver_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(ProcessRef, "kill", lambda self: killed.append(self.pid))
+    # the registry names this process; no driver of the release runs as that
+    hung(world, pid=1)
+    world.turns(Memory(), 8)
+    assert (killed, world.token) == ([], 2)
+
+
+def test_a_driver_that_is_heard_at_the_last_moment_is_left_alone(world: World) -> None:
+    hung(world)
+    memory = Memory()
+    world.turns(memory, 5)
+    memory.turned, found = world.now, dict(world.beats)
+    step = world.log.step
+
+    def heard(*given: Any, **more: Any) -> Any:
+        world.beat(at_ms=world.now)
+        return step(*given, **more)
+
+    world.log.step = heard  # type: ignore[method-assign]
+    world.turns(memory, 1)
+    assert found != world.beats
+    assert (world.token, world.alerts, world.launcher.launched) == (1, [], [])
+
+
+def test_of_two_supervisors_one_fences(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessRef, "kill", lambda _: None)
+    hung(world)
+    memories = Memory(), Memory()
+    for _ in range(6):
+        for memory in memories:
+            turn(world.context, memory, alert=world.alerts.append, start=lambda _: None, now=lambda: world.now)
+        world.now += 1000
+    assert [e.token for e in world.log.entries if isinstance(e, LeaseEnded)] == [2]
+    assert len(world.alerts) == 1
+
+
+def test_a_mark_past_its_deadline_is_void_by_whichever_supervisor_comes_first(world: World) -> None:
+    world.beat()
+    opened = Opened(
+        id="promote-1", name="promote", deadline_ms=world.now + 900_000, releases=(NAME, "sums.v2"), alias="sums"
+    )
+    mark = MarkOrdered(
+        id="promote-1", release=NAME, past=POSITION, switch=2, alias="sums", deadline_ms=world.now + 2_500
+    )
+    world.enter(opened, mark)
+    memories = Memory(), Memory()
+    for second in range(5):
+        for memory in memories:
+            turn(world.context, memory, alert=world.alerts.append, now=lambda: world.now)
+        assert world.log.known.operations["promote-1"].aborted == (second > 2), second
+        world.now += 1000
+    assert sum(isinstance(e, SwitchAborted) for e in world.log.entries) == 1
+
+
+# -- the loop
+
+
+def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(world: World) -> None:
+    stopped, said, tries = threading.Event(), list[str](), 0
+
+    def open_() -> Context:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise Unavailable("no Kafka broker answers")
+        stopped.set()
+        return world.context
+
+    world.log.close = lambda: None  # type: ignore[attr-defined]
+    attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=world.alerts.append, say=said.append)
+    assert tries == 4
+    assert said == ["no release is looked after until this is over: no Kafka broker answers", "Kafka answers again"]
+    assert world.launcher.launched == [NAME]
+
+
+def test_the_loop_ends_for_settings_that_mean_nothing(world: World) -> None:
+    def open_() -> Context:
+        raise BadUsage("the broker is another's")
+
+    with pytest.raises(BadUsage):
+        attend(world.settings, open_, stopped=threading.Event(), every_s=0.001, alert=print, say=print)
+
+
+# -- after a reboot
+
+
+def test_all_that_was_wanted_is_brought_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.enter(*staged("sums.v2", "sums.v3"), WantedSet(release="sums.v2", wanted="running"))
+    launch = world.launcher.launch
+
+    def launched(release: str, **_: object) -> str:
+        holder = this_process(world.settings)
+        world.enter(LeaseTaken(release=release, token=1, holder=holder, at_ms=world.now))
+        world.beats[release] = Heartbeat(
+            release=release, generation=1, token=1, host="h", pid=1, at_ms=world.now, state="running"
+        )
+        return launch(release)
+
+    monkeypatch.setattr(world.launcher, "launch", launched)
+    found = bring_up(world.context, timeout_s=60, alert=world.alerts.append)
+    assert {s.release.name: s.health for s in found} == {NAME: "running", "sums.v2": "running"}
+    assert sorted(world.launcher.launched) == [NAME, "sums.v2"]
+
+
+def test_what_does_not_come_up_is_told(world: World) -> None:
+    clock = iter(range(100))
+    context = Context(
+        settings=world.settings, registry=cast(Any, world.log), launcher=cast(Any, world.launcher),
+        monotonic=lambda: float(next(clock)), sleep=lambda _: None,
+    )  # fmt: skip
+    [found] = bring_up(context, timeout_s=3, alert=world.alerts.append)
+    assert (found.release.name, found.health) == (NAME, "down")
+
+
+def test_the_end_of_a_log_is_short_and_printable(world: World) -> None:
+    assert last_lines(world.context, NAME) == ""
+    world.launcher.log.write_bytes(b"\xff" * 20_000 + b"\nlast \x07line\n")
+    said = last_lines(world.context, NAME)
+    assert said.endswith("last  line") and len(said) <= 2_000
