@@ -52,6 +52,7 @@ from orchestration.operations.stages import (
     WriteDelta,
     describe,
 )
+from orchestration.operations.vigil import Vigil
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
@@ -292,15 +293,19 @@ class Applier:
         return self._tails[release]
 
     def _await_progress(self, release: str, timeout_s: float, what: str, done: object) -> Progress:
-        """The first newest progress record of `release` that satisfies `done`. Raises once the operation was ended."""
+        """The first newest progress record of `release` that satisfies `done`. Raises once the operation was ended, or
+        `release` is run by nobody and won't be.
+        """
         tail = self._tail(release)
         deadline = self._context.monotonic() + timeout_s
+        vigil = Vigil(self._context, release)
         while True:
             progress = tail.poll(_POLL_S)
             if progress is not None and done(progress):  # type: ignore[operator]
                 return progress
             self._context.registry.poll(0)
             self._operation(self._context.registry.known)
+            vigil.look()
             if self._context.monotonic() > deadline:
                 raise SwitchyardError(f"{what}: not within {timeout_s:g} s",
                                       fix=f"see `switchyard status` and the log of {release}")  # fmt: skip
