@@ -163,5 +163,5 @@ def _switch(
     )
     context.until("the consumer has not gone on", lambda: number in consumer.first, timeout_s=60, poll_s=0.01)
     context.registry.state()
-    opened = next(e.at_ms for e in reversed(context.registry.entries) if isinstance(e, Opened))
+    opened = next(e.at_ms for e in reversed([*context.registry.history()]) if isinstance(e, Opened))
     return round(consumer.first[number] - began, 2), round(opened / 1000 - began, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -36,11 +37,16 @@ def log(
     from orchestration.operations.overview import audit
     from orchestration.operations.plan import Plan
     from pipelines.errors import BadUsage, SwitchyardError
-    from pipelines.model.registry import Opened, Proposed
+    from pipelines.model.registry import Entry, Opened, Proposed
 
-    found = list(audit(open_context(load_settings(), say=say), name))
-    entries = found[-limit:]
-    if name is not None and not found:
+    entries: deque[Entry] = deque(maxlen=limit)
+    planned: Opened | Proposed | None = None
+    # one by one: the whole log may not fit into memory
+    for entry in audit(open_context(load_settings(), say=say), name):
+        entries.append(entry)
+        if isinstance(entry, Opened | Proposed) and entry.id == name:
+            planned = entry
+    if name is not None and not entries:
         raise BadUsage(
             f"nothing is known of {name}", fix="name a release, an app or an operation as `switchyard log` shows it"
         )
@@ -48,10 +54,9 @@ def log(
         for entry in entries:
             print_json_line(entry.model_dump(mode="json", exclude_none=True))
         return
-    planned = [entry for entry in found if isinstance(entry, Opened | Proposed) and entry.id == name]
-    if planned:
+    if planned is not None:
         try:
-            show_plan(Plan.from_journal(planned[-1]))
+            show_plan(Plan.from_journal(planned))
         except (SwitchyardError, ValidationError):
             # the trail outlives the version that wrote it
             out(f"{name} was planned by another version of switchyard: its steps can't be shown (--json has them)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster import (
@@ -23,7 +22,7 @@ from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resources import Alerts, Platform
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
-from pipelines.model.registry import Entry, Promoted, RegistryState
+from pipelines.model.registry import RegistryState
 
 _INTERVAL_S = 15
 _SWITCH_TAG = "switchyard/switch"
@@ -40,18 +39,15 @@ class Watch:
     left_s: float
 
 
-def to_watch(state: RegistryState, entries: Iterable[Entry], now: int, for_s: float) -> list[Watch]:
+def to_watch(state: RegistryState, now: int, for_s: float) -> list[Watch]:
     """Promotions younger than `for_s` that still stand.
 
     A rollback is not watched, since going back happens once; nor is a first promotion, which has nothing behind it.
     """
     watches = []
-    for entry in entries:
-        if not isinstance(entry, Promoted) or entry.switch.old is None:
-            continue
-        operation = state.operations.get(entry.op or "")
-        standing = state.live(entry.alias)
-        if operation is None or operation.opened.name != "promote" or standing != entry.switch:
+    for entry in state.promoted.values():
+        operation = state.known_operations.get(entry.op or "")
+        if entry.switch.old is None or operation is None or operation.opened.name != "promote":
             continue
         left_s = for_s - (now - entry.at_ms) / 1000
         if left_s > 0:
@@ -69,7 +65,7 @@ def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) 
     try:
         with platform.open(context.log.info) as operations:
             state = operations.registry.state()
-            watches = to_watch(state, operations.registry.entries, now_ms(), _FOR_S)
+            watches = to_watch(state, now_ms(), _FOR_S)
     except SwitchyardError as error:
         return SkipReason(str(error))
     if not watches:

@@ -104,6 +104,8 @@ class Applier:
         # where the two sides of a switch stand, if they did not meet at a boundary
         self._ends: dict[str, Mark] = {}
         self._generations = Generations(context, plan, self._step)
+        # whether the plan's operation was seen in the registry
+        self._opened = False
 
     def orders(self) -> list[Entry]:
         """What the drivers may be asked in the very step that opens the operation: it saves a step where seconds count."""
@@ -211,10 +213,16 @@ class Applier:
 
     def _refuse_closed(self, state: RegistryState) -> None:
         """Raises Refused if this plan's operation was ended meanwhile: nothing more of it may happen."""
-        known = state.operations.get(self._plan.id)
-        if known is not None and known.closed is not None:
-            raise Refused(f"{self._plan.id} was {known.closed.outcome} meanwhile: {known.closed.detail or 'by someone else'}",
-                          fix="see `switchyard log`; make a new plan if it is still wanted")  # fmt: skip
+        known = state.known_operations.get(self._plan.id)
+        self._opened = self._opened or known is not None
+        if known is None and self._opened:
+            # closed so long ago that the state has forgotten it
+            how = "ended meanwhile"
+        elif known is not None and known.closed is not None:
+            how = f"{known.closed.outcome} meanwhile: {known.closed.detail or 'by someone else'}"
+        else:
+            return
+        raise Refused(f"{self._plan.id} was {how}", fix="see `switchyard log`; make a new plan if it is still wanted")
 
     # -- drivers
 
@@ -312,9 +320,9 @@ class Applier:
 
     def _operation(self, state: RegistryState) -> Operation:
         """This plan's operation. Raises Refused if it was ended meanwhile."""
-        operation = state.operations[self._plan.id]
-        if operation.closed is not None or operation.aborted:
-            how = operation.closed.outcome if operation.closed else "aborted"
+        operation = state.known_operations.get(self._plan.id)
+        if operation is None or operation.closed is not None or operation.aborted:
+            how = operation.closed.outcome if operation and operation.closed else "aborted"
             raise Refused(
                 f"{self._plan.id} was {how} meanwhile: its deadline passed, or someone ended it",
                 fix=f"`switchyard log {self._plan.id}` says who; consumers stay where they are; begin anew",

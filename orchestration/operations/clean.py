@@ -14,7 +14,7 @@ from pipelines.engine.checkpoint import newest_folder, size_of
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import topic_names
-from pipelines.model.registry import GenerationStarted, RegistryState, Release
+from pipelines.model.registry import RegistryState, Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Archive:
 def archives_of(context: Context, state: RegistryState, release: Release) -> list[Archive]:
     """The archives of a release's resets, oldest first."""
     there = topic_names(context.settings)
-    ended_ms = {generation: _ended_ms(context, release, generation) for generation in release.ended}
+    ended_ms = {generation: release.ended_ms.get(generation, 0) for generation in release.ended}
     found = []
     for generation in sorted(release.ended):
         topic = release.topic_of(generation)
@@ -53,18 +53,6 @@ def archives_of(context: Context, state: RegistryState, release: Release) -> lis
         if archive.topic is not None or archive.has_state:
             found.append(archive)
     return found
-
-
-def _ended_ms(context: Context, release: Release, generation: int) -> int:
-    times = [
-        e.at_ms
-        for e in context.registry.entries
-        if isinstance(e, GenerationStarted)
-        and e.release == release.name
-        and e.ended is not None
-        and e.ended.generation == generation
-    ]
-    return max(times, default=0)
 
 
 def needing_result(context: Context, state: RegistryState, release: Release, topic: str) -> list[str]:

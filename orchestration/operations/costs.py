@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestration.operations.context import Context
 from pipelines.engine.checkpoint import newest_folder, size_of
 from pipelines.kafka.offsets import end_offsets, first_offsets
-from pipelines.model.registry import ReadyRecorded, RegistryState, Release
+from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 
 
@@ -99,11 +99,8 @@ def replay_rate(
     read, a rate says little), as far as its throttle allows; None: it was never measured.
     """
     names = {name, *(r.name for r in state.of_app(app))}
-    rates = [
-        (e.release == name, float(e.facts["records_per_s"]), e.release)
-        for e in context.registry.entries
-        if isinstance(e, ReadyRecorded) and e.release in names and e.facts.get("records_per_s")
-    ]
+    found = [state.releases[n] for n in names if n in state.releases]
+    rates = [(r.name == name, r.records_per_s, r.name) for r in found if r.records_per_s is not None]
     if not rates:
         return None
     trigger_s = context.settings.trigger_s

@@ -102,7 +102,7 @@ def refuse_unfinished(state: RegistryState, release: Release) -> None:
 
 
 def _lead_on(state: RegistryState, operation: str) -> str:
-    known = state.operations.get(operation)
+    known = state.known_operations.get(operation)
     if known is not None and known.closed is None:
         return f"`switchyard resume {operation}` leads them on"
     return f"it was left in the middle: `switchyard undo {operation} --stop --execute` takes it back"
@@ -112,7 +112,7 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     """What whoever looks at a release should know beside its state: why it failed, who was left behind, what it read that is past."""
     found = [release.failure] if release.failure else []
     begun_by = left_behind(state, release)
-    operation = state.operations.get((release.under.op if release.under else None) or "")
+    operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if begun_by is not None:
         found.append(
             f"consumers of {release.spec.app} have not gone along with {begun_by}; {_lead_on(state, begun_by)}"

@@ -63,7 +63,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             other = state.blocking(release)
             if other is not None and other.id not in closed:
                 refuse_blocked(state, release, but=plan.id)
-        known = state.operations.get(plan.id)
+        known = state.known_operations.get(plan.id)
         if known is None:
             _refuse_changed(state, plan)
         if known is not None:
@@ -142,7 +142,7 @@ def fail(context: Context, plan_id: str, error: BaseException, also: Sequence[En
 
 def under_way(state: RegistryState, operation_id: str) -> Operation:
     """The operation of that id. Raises BadUsage for an unknown one, Refused for one that is over."""
-    operation = state.operations.get(operation_id)
+    operation = state.known_operations.get(operation_id)
     if operation is None:
         raise BadUsage(f"there is no operation {operation_id}", fix="`switchyard operations` lists those under way")
     if operation.closed is not None:

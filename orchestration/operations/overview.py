@@ -13,7 +13,7 @@ from pipelines.errors import Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Entry, Operation, RegistryState, Release
+from pipelines.model.registry import Entry, Opened, Operation, RegistryState, Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,17 @@ def audit(context: Context, name: str | None = None) -> Iterator[Entry]:
 
     Operations past their deadline are ended first, and so are among them.
     """
-    operations = _expired(context).operations
-    for entry in context.registry.entries:
-        # what was done by an operation on a release is of that release, whatever it names itself
-        known = operations.get(entry.op or "")
-        if name is None or name in _subjects(entry) or (known is not None and name in _subjects(known.opened)):
+    _expired(context)
+    # what was done by an operation on a release is of that release, whatever it names itself
+    operations: set[str] = set()
+    for entry in context.registry.history():
+        if name is None:
+            yield entry
+            continue
+        mine = name in _subjects(entry)
+        if mine and isinstance(entry, Opened):
+            operations.add(entry.id)
+        if mine or entry.op in operations:
             yield entry
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,6 +47,7 @@ from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
     Entry,
+    EvidenceRecorded,
     GenerationStarted,
     InputSpec,
     ReadyRecorded,
@@ -469,7 +470,7 @@ def plan_retire(
         raise Refused(f"{release.name} is retired already", fix="nothing is left to do")
     refuse_live(state, release)
     refuse_blocked(state, release.name)
-    idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(context, release)) / 1000
+    idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(release)) / 1000
     # one that was left half retired can't be used any more: the rest goes at once
     if idle_s < after_s and release.state != "retired":
         raise Refused(
@@ -479,7 +480,11 @@ def plan_retire(
     refuse_needed(context, state, release)
     others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
     shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
-    topics = [*owned_topics(state, release.name), *_delta_topics(state, release)]
+    # all that there were: the state knows the newest
+    compared = [
+        e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and release.name in (e.live, e.new)
+    ]
+    topics = [*owned_topics(state, release.name), *_delta_topics(state, release, compared)]
     return Plan(
         id=new_id("retire"),
         operation="retire",
@@ -493,7 +498,7 @@ def plan_retire(
             DeleteFiles(
                 release=release.name,
                 code_digest=None if shared else release.spec.code_digest,
-                evidence=tuple(e.id for e in state.evidence if release.name in (e.live, e.new)),
+                evidence=tuple(e.id for e in compared),
             ),
         ),
         reason=reason,
@@ -509,14 +514,13 @@ def _left_of(context: Context, state: RegistryState, release: Release) -> bool:
     return bool(topics or group) or release_folder(context.settings, release.name).exists()
 
 
-def _out_of_use_ms(context: Context, release: Release) -> int:
+def _out_of_use_ms(release: Release) -> int:
     """When the release's state was last set, or it was staged, milliseconds since the epoch."""
-    times = [e.at_ms for e in context.registry.entries if isinstance(e, StateSet) and e.release == release.name]
-    return max([release.staged_ms, *times])
+    return max(release.staged_ms, release.state_ms)
 
 
-def _delta_topics(state: RegistryState, release: Release) -> list[str]:
-    mine = {e.forward.topic for e in state.evidence if e.forward and release.name in (e.live, e.new)}
+def _delta_topics(state: RegistryState, release: Release, compared: Sequence[EvidenceRecorded]) -> list[str]:
+    mine = {e.forward.topic for e in compared if e.forward}
     # of a reset that cleared a result
     chain = state.chains.get(release.spec.app, ())
     mine |= {segment.topic for s in chain if s.old == s.new == release.name for segment in s.delta}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.app import setting_like
 from pipelines.model.names import release_name
-from pipelines.model.registry import Proposed, RegistryState, ReleaseSpec
+from pipelines.model.registry import EvidenceRecorded, Proposed, RegistryState, ReleaseSpec
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -241,7 +242,7 @@ def _refreshed(
     """The same promotion as `before` by evidence of now. Raises Refused where that is worse, and proposes it then."""
     name = before.releases[0]
     context.say(f"what {before.id} goes by is too old: comparing and checking {name} again")
-    shown = _shown(state, before)
+    shown = _shown(context, state, before)
     verdict = state.releases[name].verdict
     # as it was checked before; a verdict of an older version doesn't say
     tolerance = verdict.volume_tolerance if verdict is not None else None
@@ -260,10 +261,13 @@ def _refreshed(
     return now
 
 
-def _shown(state: RegistryState, plan: Plan) -> Comparison | None:
-    """The comparison that a proposed promotion was shown with."""
-    evidence = {stage.evidence for stage in plan.stages if isinstance(stage, AppendSwitch)}
-    return next((sw.comparison(e) for e in state.evidence if e.id in evidence), None)
+def _shown(context: Context, state: RegistryState, plan: Plan) -> Comparison | None:
+    """The comparison that a proposed promotion was shown with: the state may have forgotten it, the log has it."""
+    wanted = {stage.evidence for stage in plan.stages if isinstance(stage, AppendSwitch)}
+    known = (e for e in state.evidence if e.id in wanted)
+    logged = (e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and e.id in wanted)
+    found = next(chain(known, logged), None) if wanted else None
+    return sw.comparison(found) if found is not None else None
 
 
 def _but_evidence(plan: Plan) -> list[Stage]:

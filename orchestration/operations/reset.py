@@ -649,7 +649,7 @@ def plan_undo(
     Raises BadUsage for an unknown reset; Refused where it is under way, was followed by another one, or its archive is gone.
     """
     state = journal.standing(context.registry)
-    operation = state.operations.get(reset_id)
+    operation = state.known_operations.get(reset_id)
     if operation is None or operation.opened.name not in RESETS:
         raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` names them")
     release = state.releases[operation.opened.releases[0]]

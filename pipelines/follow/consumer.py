@@ -220,7 +220,7 @@ class LiveConsumer:
             here,
             chain,
             self._control.progress,
-            state.operations,
+            state.known_operations,
             ended=reads.end_of(here.topic) if reads else None,
             member=self._member,
             commits=commits,

@@ -127,10 +127,13 @@ class Control:
 
     def _read_to(self, topic: str, end: int) -> None:
         deadline = time.monotonic() + self._settings.request_timeout_s
-        while self._next[topic] < end:
+        while (before := self._next[topic]) < end:
             self._take(self._consumer.consume(num_messages=1, timeout=0.05))
-            self._take(self._consumer.consume(num_messages=1000, timeout=0))
-            if time.monotonic() > deadline:
+            self._take(self._consumer.consume(num_messages=10_000, timeout=0))
+            if self._next[topic] != before:
+                # a long log takes longer than one request
+                deadline = time.monotonic() + self._settings.request_timeout_s
+            elif time.monotonic() > deadline:
                 raise unavailable(self._settings, None)
 
     def _take(self, messages: list[Message]) -> bool:

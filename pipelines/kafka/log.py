@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -28,6 +28,10 @@ from pipelines.settings import Settings
 _FETCH_WAIT_MS = 200
 # a kept producer saves the steps of one operation 65-500 ms each; idle ones are not worth a connection
 _KEEP_S = 30.0
+
+
+# offset and value
+Record = tuple[int, bytes]
 
 
 class LogReader:
@@ -67,44 +71,57 @@ class LogReader:
 
     def poll(self, timeout_s: float) -> list[bytes]:
         """Values of records that have come since the last call; waits up to `timeout_s` for the first one."""
-        values: list[bytes] = []
+        return [value for _, value in self.records(timeout_s)]
+
+    def records(self, timeout_s: float) -> list[Record]:
+        """Offsets and values of at most some thousand records that have come since the last call, as `poll` does."""
+        found: list[Record] = []
         deadline = self._clock() + timeout_s
-        while not values:
+        while not found:
             messages = drain(self._consumer, max(0.0, deadline - self._clock()))
-            values = self._take(messages)
+            found = self._take(messages)
             if not messages or self._clock() >= deadline:
                 break
-        return values
+        return found
 
     def read_to_end(self) -> list[bytes]:
         """Values of all records up to the end as it is now: the last stable offset.
 
-        Raises Unavailable if the broker doesn't answer within the settings' request timeout.
+        Raises Unavailable if for the settings' request timeout nothing comes from the broker.
         """
-        # asked on a connection of its own: on the consumer's it would queue behind a fetch that waits
-        end = end_of(self._settings, self._topic, 1, client=self._admin)[0]
-        return self.read_to(end)
+        return [value for records in self.records_to(self.end()) for _, value in records]
 
-    def read_to(self, end: int) -> list[bytes]:
-        """Values of all records before offset `end`; waits for them. Raises Unavailable as `read_to_end` does."""
-        values: list[bytes] = []
+    def end(self) -> int:
+        """The log's end as it is now, the last stable offset. Raises Unavailable as `read_to_end` does."""
+        # asked on a connection of its own: on the consumer's it would queue behind a fetch that waits
+        return end_of(self._settings, self._topic, 1, client=self._admin)[0]
+
+    def records_to(self, end: int) -> Iterator[list[Record]]:
+        """Offsets and values of all records before offset `end`, some thousand at a time; waits for them.
+
+        Raises Unavailable as `read_to_end` does: a long log may take longer than one request.
+        """
         deadline = self._clock() + self._settings.request_timeout_s
         # the last offset before the end is a transaction's marker, which is never shown
         while self._next < end - 1:
-            values += self.poll(0.05)
-            if self._clock() > deadline:
+            before = self._next
+            records = self.records(0.05)
+            if self._next != before:
+                deadline = self._clock() + self._settings.request_timeout_s
+            if records:
+                yield records
+            elif self._clock() > deadline:
                 raise unavailable(self._settings, None)
-        return values
 
-    def _take(self, messages: list[Message]) -> list[bytes]:
-        values = []
+    def _take(self, messages: list[Message]) -> list[Record]:
+        values: list[Record] = []
         for message in messages:
             error = message.error()
             if error is None:
                 self._next = (message.offset() or 0) + 1
                 value = message.value()
                 if value is not None:
-                    values.append(value)
+                    values.append((message.offset() or 0, value))
             elif error.code() == KafkaError._PARTITION_EOF:
                 # the end lies past control records, which are never shown
                 self._next = max(self._next, message.offset() or 0)

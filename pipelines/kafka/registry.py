@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from pipelines.kafka.client import require_broker
-from pipelines.kafka.log import FencedWriter, LogReader
+from pipelines.kafka.log import FencedWriter, LogReader, Record
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.registry import Entry, RegistryState, decode, encode, fold
@@ -34,10 +34,9 @@ class Registry:
         self.actor = actor or getpass.getuser()
         self._admin = require_broker(self.settings)
         self._reader: LogReader | None = None
+        self._state = RegistryState()
         self._open()
         self._writer = FencedWriter(self.settings, REGISTRY_TOPIC, REGISTRY_TOPIC)
-        self._entries: list[Entry] = []
-        self._state = RegistryState()
 
     def __enter__(self) -> Registry:
         return self
@@ -56,17 +55,24 @@ class Registry:
         """The state as last read, without asking the broker."""
         return self._state
 
-    @property
-    def entries(self) -> Sequence[Entry]:
-        """All entries read so far, oldest first: the audit trail."""
-        return self._entries
+    def history(self) -> Iterator[Entry]:
+        """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
+        if self._open() is None:
+            return
+        reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+        try:
+            for records in reader.records_to(reader.end()):
+                for _, value in records:
+                    yield decode(value)
+        finally:
+            reader.close()
 
     def state(self) -> RegistryState:
         """The state as of now: reads to the end first."""
         reader = self._open()
         if reader is not None:
-            self._take(reader.read_to_end())
-        return self._state
+            self._read_to(reader, reader.end())
+        return self.known
 
     def poll(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` for new entries. Returns whether any came."""
@@ -74,9 +80,9 @@ class Registry:
         if reader is None:
             time.sleep(timeout_s)
             return False
-        values = reader.poll(timeout_s)
-        self._take(values)
-        return bool(values)
+        records = reader.records(timeout_s)
+        self._take(records)
+        return bool(records)
 
     def step(self, decide: Decide, *, op: str | None = None, reason: str | None = None) -> RegistryState:
         """One checked step: `decide` gets the newest state and returns the entries to write, or raises.
@@ -90,22 +96,25 @@ class Registry:
                 # the registry last: once it is there, both are
                 ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
                 ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
-                self._reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+                self._reader = self._begin()
                 # another one may have made it, and written
                 if self.state() != RegistryState():
-                    entries = decide(self._state)
+                    entries = decide(self.known)
             return [encode(self._stamp(entry, op, reason)) for entry in entries]
 
         end = self._writer.append(values)
         if self._reader is not None:
             # a commit is acknowledged before its records can be read; `end` lies before the transaction's marker
-            self._take(self._reader.read_to(end + 1))
-        return self._state
+            self._read_to(self._reader, end + 1)
+        return self.known
 
     def _open(self) -> LogReader | None:
         if self._reader is None and partition_count(self.settings, REGISTRY_TOPIC, client=self._admin) is not None:
-            self._reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+            self._reader = self._begin()
         return self._reader
+
+    def _begin(self) -> LogReader:
+        return LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
 
     def _stamp(self, entry: Entry, op: str | None, reason: str | None) -> Entry:
         return entry.model_copy(
@@ -117,7 +126,9 @@ class Registry:
             }
         )
 
-    def _take(self, values: Sequence[bytes]) -> None:
-        entries = [decode(value) for value in values]
-        self._entries += entries
-        self._state = fold(self._state, entries)
+    def _read_to(self, reader: LogReader, end: int) -> None:
+        for records in reader.records_to(end):
+            self._take(records)
+
+    def _take(self, records: Sequence[Record]) -> None:
+        self._state = fold(self._state, [decode(value) for _, value in records])

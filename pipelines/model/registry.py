@@ -5,6 +5,7 @@ Every entry says when, who, for which operation and why: the log of entries is t
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
@@ -306,6 +307,12 @@ class ReadyRecorded(Entry):
     generation: int
     facts: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def rate(self) -> float | None:
+        """Records per second while it hydrated; None where that was not measured."""
+        rate = self.facts.get("records_per_s")
+        return float(rate) if isinstance(rate, int | float) and rate else None
+
 
 class FollowerRegistered(Entry):
     kind: Literal["follower"] = "follower"
@@ -361,6 +368,12 @@ class Release:
     verdict: VerdictRecorded | None = None
     failure: str | None = None
     staged_ms: int = 0
+    # when its state was last set
+    state_ms: int = 0
+    # generation -> when it ended last
+    ended_ms: Mapping[int, int] = field(default_factory=dict)
+    # the best rate with which it has hydrated
+    records_per_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -436,16 +449,36 @@ class Operation:
         return self.closed is None and release in self.opened.releases
 
 
+# Of what the log keeps for ever, the state keeps so much: the rest is read from the log by whoever asks for it.
+CLOSED_KEPT = 200
+PROPOSALS_KEPT = 200
+EVIDENCE_KEPT = 10
+BARRIERS_KEPT = 100
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryState:
-    """All that the registry says, folded from its entries in order."""
+    """What the registry says, folded from its entries in order. It grows with what there is, not with what was done.
+
+    `operations`: those under way, and of those that are closed the newest `CLOSED_KEPT`, or up to twice as many. `past`: of older
+    ones, without their plans, those that a follower may still ask for (the last `BARRIERS_KEPT` orders of a barrier for a
+    release) or that began a generation. `evidence`: of the same two releases the newest `EVIDENCE_KEPT`. `promoted`: alias ->
+    the entry of its newest switch.
+    """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
     operations: Mapping[str, Operation] = field(default_factory=dict)
+    past: Mapping[str, Operation] = field(default_factory=dict)
     chains: Mapping[str, tuple[Switch, ...]] = field(default_factory=dict)
+    promoted: Mapping[str, Promoted] = field(default_factory=dict)
     evidence: tuple[EvidenceRecorded, ...] = ()
     followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     proposals: Mapping[str, Proposed] = field(default_factory=dict)
+
+    @property
+    def known_operations(self) -> Mapping[str, Operation]:
+        """All operations that the state still knows of, `past` ones included."""
+        return ChainMap(self.operations, self.past)  # type: ignore[arg-type]
 
     def live(self, alias: str) -> Switch | None:
         """The newest link of the alias's chain; None before the first promotion."""
@@ -471,83 +504,184 @@ class RegistryState:
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
 
 
-def _put(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    return {**table, key: value}
-
-
 def fold(state: RegistryState, entries: Iterable[Entry]) -> RegistryState:
-    """The state after `entries`, in order. An entry about something unknown changes nothing."""
+    """The state after `entries`, in order. An entry about something unknown changes nothing.
+
+    Each table is copied once, when an entry first changes it: the cost is that of the entries and of one copy of the state.
+    """
+    draft = _Draft(state)
     for entry in entries:
-        state = _apply(state, entry)
-    return state
+        _apply(draft, entry)
+    return draft.state()
 
 
-def _apply(state: RegistryState, entry: Entry) -> RegistryState:
+class _Draft:
+    """A state that entries change in place; nothing of the state that it began with is changed."""
+
+    def __init__(self, state: RegistryState) -> None:
+        self._begun = state
+        self._tables: dict[str, Any] = {}
+        # releases of which the tables of generations are this draft's own
+        self._owned: set[str] = set()
+        self._closed: int | None = None
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A table of the state, this draft's own."""
+        if name not in self._tables:
+            self._tables[name] = dict(getattr(self._begun, name))
+        found: dict[str, Any] = self._tables[name]
+        return found
+
+    def state(self) -> RegistryState:
+        tables: dict[str, Any] = dict(self._tables)
+        if not tables:
+            return self._begun
+        if "chains" in tables:
+            tables["chains"] = {alias: tuple(chain) for alias, chain in tables["chains"].items()}
+        if "evidence" in tables:
+            kept = sorted((e for pair in tables["evidence"].values() for e in pair), key=lambda e: e[0])
+            tables["evidence"] = tuple(e for _, e in kept)
+        return replace(self._begun, **tables)
+
+    def release(self, name: str, /, **changes: Any) -> None:
+        known = self.table("releases").get(name)
+        if known is not None:
+            self.table("releases")[name] = replace(known, **changes)
+
+    def operation(self, op: str, /, **changes: Any) -> None:
+        known = self.table("operations").get(op)
+        if known is not None:
+            self.table("operations")[op] = replace(known, **changes)
+
+    def begin(self, entry: GenerationStarted) -> None:
+        release = self.table("releases").get(entry.release)
+        if release is None:
+            return
+        tables = {"generations": release.generations, "ended": release.ended, "ended_ms": release.ended_ms}
+        if entry.release not in self._owned:
+            self._owned.add(entry.release)
+            tables = {name: dict(table) for name, table in tables.items()}
+        tables["ended"].pop(entry.generation, None)
+        if entry.ended is not None:
+            if release.generation != entry.generation:
+                tables["ended"][release.generation] = entry.ended
+            last_ms = tables["ended_ms"].get(entry.ended.generation, 0)
+            tables["ended_ms"][entry.ended.generation] = max(last_ms, entry.at_ms)
+        # as it was begun the first time
+        tables["generations"].setdefault(entry.generation, entry)
+        self.release(entry.release, under=entry, ready=None, verdict=None, **tables)
+
+    def promote(self, entry: Promoted) -> None:
+        if "chains" not in self._tables:
+            self._tables["chains"] = {alias: list(chain) for alias, chain in self._begun.chains.items()}
+        self._tables["chains"].setdefault(entry.alias, []).append(entry.switch)
+        self.table("promoted")[entry.alias] = entry
+        if entry.op:
+            self.operation(entry.op, promoted=entry)
+
+    def record(self, entry: EvidenceRecorded) -> None:
+        """Adds an evidence, and forgets the oldest of the same releases."""
+        if "evidence" not in self._tables:
+            self._tables["evidence"] = {}
+            self._numbered = 0
+            for known in self._begun.evidence:
+                self._record(known)
+        self._record(entry)
+
+    def _record(self, entry: EvidenceRecorded) -> None:
+        pair = frozenset({(entry.live, entry.live_generation), (entry.new, entry.new_generation)})
+        kept = self._tables["evidence"].setdefault(pair, [])
+        kept.append((self._numbered, entry))
+        self._numbered += 1
+        del kept[:-EVIDENCE_KEPT]
+
+    def propose(self, entry: Proposed) -> None:
+        proposals = self.table("proposals")
+        proposals[entry.id] = entry
+        if len(proposals) >= 2 * PROPOSALS_KEPT:
+            for op in list(proposals)[:-PROPOSALS_KEPT]:
+                del proposals[op]
+
+    def close(self, entry: Closed) -> None:
+        operations = self.table("operations")
+        known = operations.get(entry.id)
+        if known is None:
+            return
+        if self._closed is None:
+            self._closed = sum(o.closed is not None for o in operations.values())
+        if known.closed is None:
+            self._closed += 1
+        operations[entry.id] = replace(known, closed=entry)
+        if self._closed >= 2 * CLOSED_KEPT:
+            self._forget()
+            self._closed = CLOSED_KEPT
+
+    def _forget(self) -> None:
+        """Moves the closed operations that were opened first out of the state, but for what someone may ask for."""
+        operations, past = self.table("operations"), self.table("past")
+        closed = [op for op, o in operations.items() if o.closed is not None]
+        for op in closed[:-CLOSED_KEPT]:
+            known = operations.pop(op)
+            self.table("proposals").pop(op, None)
+            opened = known.opened.model_copy(update={"plan": {}})
+            past[op] = replace(known, opened=opened)
+        began = {g.op for r in self.table("releases").values() for g in (*r.generations.values(), r.under) if g}
+        barriers: dict[str, list[str]] = {}
+        for op, known in past.items():
+            if known.mark is not None and known.mark.switch is not None:
+                barriers.setdefault(known.mark.release, []).append(op)
+        needed = {op for ops in barriers.values() for op in ops[-BARRIERS_KEPT:]} | began
+        for op in [op for op in past if op not in needed]:
+            del past[op]
+
+
+def _apply(draft: _Draft, entry: Entry) -> None:
     match entry:
         case Staged(spec=spec):
-            return replace(
-                state, releases=_put(state.releases, spec.release, Release(spec=spec, staged_ms=entry.at_ms))
-            )
-        case GenerationStarted(release=name):
-            return _begin(state, state.releases.get(name), entry)
+            draft.table("releases")[spec.release] = Release(spec=spec, staged_ms=entry.at_ms)
+        case GenerationStarted():
+            draft.begin(entry)
         case StateSet(release=name):
             failure = entry.reason if entry.state == "failed" else None
-            return _release(state, name, state=entry.state, failure=failure)
+            draft.release(name, state=entry.state, failure=failure, state_ms=entry.at_ms)
         case WantedSet(release=name):
-            return _release(state, name, wanted=entry.wanted)
+            draft.release(name, wanted=entry.wanted)
         case LeaseTaken(release=name):
-            return _release(state, name, token=entry.token, lease=entry, lease_ended=False)
+            draft.release(name, token=entry.token, lease=entry, lease_ended=False)
         case LeaseEnded(release=name):
-            known = state.releases.get(name)
-            return _release(state, name, lease_ended=True) if known and known.token == entry.token else state
+            known = draft.table("releases").get(name)
+            if known is not None and known.token == entry.token:
+                draft.release(name, lease_ended=True)
         case ReadyRecorded(release=name):
-            return _release(state, name, ready=entry)
+            known = draft.table("releases").get(name)
+            rates = [r for r in (known.records_per_s if known else None, entry.rate) if r is not None]
+            draft.release(name, ready=entry, records_per_s=max(rates, default=None))
         case VerdictRecorded(release=name):
-            return _release(state, name, verdict=entry)
+            draft.release(name, verdict=entry)
         case Opened():
-            return replace(state, operations=_put(state.operations, entry.id, Operation(opened=entry)))
+            draft.table("operations")[entry.id] = Operation(opened=entry)
         case Carried(id=op):
-            return _operation(state, op, carrier=entry.holder)
-        case Proposed(id=op):
-            return replace(state, proposals=_put(state.proposals, op, entry))
-        case Closed(id=op):
-            return _operation(state, op, closed=entry)
+            draft.operation(op, carrier=entry.holder)
+        case Proposed():
+            draft.propose(entry)
+        case Closed():
+            draft.close(entry)
         case AlignOrdered(id=op):
-            return _operation(state, op, align=entry)
+            draft.operation(op, align=entry)
         case MarkOrdered(id=op):
-            return _operation(state, op, mark=entry)
+            draft.operation(op, mark=entry)
         case SwitchAborted(id=op):
-            return _operation(state, op, aborted=True)
-        case Promoted(alias=alias):
-            chain = (*state.chains.get(alias, ()), entry.switch)
-            state = replace(state, chains=_put(state.chains, alias, chain))
-            return _operation(state, entry.op, promoted=entry) if entry.op else state
+            draft.operation(op, aborted=True)
+        case Promoted():
+            draft.promote(entry)
         case EvidenceRecorded():
-            return replace(state, evidence=(*state.evidence, entry))
+            draft.record(entry)
         case FollowerRegistered(alias=alias, group=group):
-            groups = state.followers.get(alias, ())
-            return replace(state, followers=_put(state.followers, alias, tuple(dict.fromkeys((*groups, group)))))
+            groups = draft.table("followers").get(alias, ())
+            if group not in groups:
+                draft.table("followers")[alias] = (*groups, group)
         case FollowerRemoved(alias=alias, group=group):
-            groups = tuple(g for g in state.followers.get(alias, ()) if g != group)
-            return replace(state, followers=_put(state.followers, alias, groups))
-    raise AssertionError(f"no rule for a registry entry of kind {type(entry).__name__}")
-
-
-def _begin(state: RegistryState, release: Release | None, entry: GenerationStarted) -> RegistryState:
-    if release is None:
-        return state
-    ended = {g: p for g, p in release.ended.items() if g != entry.generation}
-    if entry.ended is not None and release.generation != entry.generation:
-        ended[release.generation] = entry.ended
-    generations = {entry.generation: entry, **release.generations}
-    return _release(state, release.name, generations=generations, under=entry, ended=ended, ready=None, verdict=None)
-
-
-def _release(state: RegistryState, name: str, /, **changes: Any) -> RegistryState:
-    known = state.releases.get(name)
-    return replace(state, releases=_put(state.releases, name, replace(known, **changes))) if known else state
-
-
-def _operation(state: RegistryState, op: str, /, **changes: Any) -> RegistryState:
-    known = state.operations.get(op)
-    return replace(state, operations=_put(state.operations, op, replace(known, **changes))) if known else state
+            groups = draft.table("followers").get(alias, ())
+            draft.table("followers")[alias] = tuple(g for g in groups if g != group)
+        case _:
+            raise AssertionError(f"no rule for a registry entry of kind {type(entry).__name__}")

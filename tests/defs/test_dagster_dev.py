@@ -102,7 +102,7 @@ def running(settings: Settings, release: str) -> bool:
 def tokens(operations: Context, release: str) -> list[int]:
     """Every lease that was ever taken on a release."""
     operations.registry.state()
-    return [e.token for e in operations.registry.entries if isinstance(e, LeaseTaken) and e.release == release]
+    return [e.token for e in operations.registry.history() if isinstance(e, LeaseTaken) and e.release == release]
 
 
 def goes_on(settings: Settings, release: str) -> Callable[[], bool]:

@@ -172,12 +172,12 @@ def test_a_release_of_an_app_without_assets_is_not_mirrored() -> None:
 
 
 def test_a_promotion_is_watched_for_what_is_left_of_its_time() -> None:
-    state, entries = world(
+    state, _ = world(
         staged("sums.v1"), staged("sums.v2"), promoted(1, None, "sums.v1", NOW), promoted(2, "sums.v1", "sums.v2", NOW)
     )
-    [watch] = to_watch(state, entries, NOW + 4 * MINUTE, 600.0)
+    [watch] = to_watch(state, NOW + 4 * MINUTE, 600.0)
     assert (watch.app, watch.release, watch.number, watch.left_s) == ("sums", "sums.v2", 2, 360.0)
-    assert to_watch(state, entries, NOW + 10 * MINUTE, 600.0) == []
+    assert to_watch(state, NOW + 10 * MINUTE, 600.0) == []
 
 
 def test_a_watch_that_died_with_dagster_is_taken_up_again() -> None:
@@ -195,19 +195,19 @@ def test_a_watch_that_died_with_dagster_is_taken_up_again() -> None:
 
 
 def test_going_back_happens_once() -> None:
-    state, entries = world(
+    state, _ = world(
         staged("sums.v1"),
         staged("sums.v2"),
         promoted(1, None, "sums.v1", NOW),
         promoted(2, "sums.v1", "sums.v2", NOW),
         promoted(3, "sums.v2", "sums.v1", NOW, "rollback"),
     )
-    assert to_watch(state, entries, NOW, 600.0) == []
+    assert to_watch(state, NOW, 600.0) == []
 
 
 def test_a_first_promotion_has_nothing_to_go_back_to() -> None:
-    state, entries = world(staged("sums.v1"), promoted(1, None, "sums.v1", NOW))
-    assert to_watch(state, entries, NOW, 600.0) == []
+    state, _ = world(staged("sums.v1"), promoted(1, None, "sums.v1", NOW))
+    assert to_watch(state, NOW, 600.0) == []
 
 
 # -- scheduled reprocessing

@@ -108,7 +108,7 @@ class Story:
             ]
 
         self.cluster.until("the follower has not gone on", past)
-        entries = self.cluster.registry.entries
+        entries = self.cluster.registry.history()
         aborted_ms = next(e.at_ms for e in entries if isinstance(e, SwitchAborted) and e.id == operation.id)
         assert min(past()) >= aborted_ms
 

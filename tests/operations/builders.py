@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from expectations.verdict import CheckResult, Verdict
@@ -100,6 +100,9 @@ class Log:
 
     def state(self) -> RegistryState:
         return self.known
+
+    def history(self) -> Iterator[Entry]:
+        return iter(self.entries)
 
     def poll(self, timeout_s: float) -> bool:
         return False

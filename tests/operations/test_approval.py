@@ -60,7 +60,7 @@ def context(*also: Any, said: list[str] | None = None, written: list[Any] | None
         assert written is not None, "nothing may be written"
         written.extend(decide(state))
 
-    registry = SimpleNamespace(state=lambda: state, step=step)
+    registry = SimpleNamespace(state=lambda: state, step=step, history=lambda: iter(entries))
     return cast(Context, SimpleNamespace(registry=registry, say=(said if said is not None else []).append))
 
 

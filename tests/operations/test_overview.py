@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,6 +39,9 @@ class FakeRegistry:
 
     def state(self) -> RegistryState:
         return self.known
+
+    def history(self) -> Iterator[Entry]:
+        return iter(self.entries)
 
     def step(self, decide: Decide, *, op: str | None = None, reason: str | None = None) -> RegistryState:
         entries = list(decide(self.known))

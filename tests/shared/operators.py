@@ -211,11 +211,15 @@ def _die_at(death: Death) -> None:
     if death.entry is not None:
         step = Registry.step
 
-        def stepped(self: Registry, *given: Any, **more: Any) -> Any:
-            known = len(self.entries)
-            state = step(self, *given, **more)
-            # of its own operation: others may write, too
-            if any(type(e).__name__ == death.entry and e.actor == self.actor for e in self.entries[known:]):
+        def stepped(self: Registry, decide: Any, **more: Any) -> Any:
+            written: list[Any] = []
+
+            def noted(state: Any) -> Any:
+                written[:] = decide(state)
+                return written
+
+            state = step(self, noted, **more)
+            if any(type(e).__name__ == death.entry for e in written):
                 _die()
             return state
 
