@@ -42,13 +42,12 @@ def up(
     if not all_:
         _say(as_json, value, text)
         return
-    from orchestration.commands.show import say
     from orchestration.operations import alerts
     from orchestration.operations.context import open_context
     from orchestration.operations.supervision import bring_up
 
     if not as_json:
-        print(text)
+        out(text)
     found = bring_up(open_context(settings, say=say), timeout_s=start_timeout, alert=alerts.to_environment)
     lines = [
         f"{s.release.name}: {s.health if s.release.state != 'failed' else f'failed: {s.release.failure}'}"
