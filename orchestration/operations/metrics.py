@@ -237,15 +237,11 @@ def _apps(reading: Reading | None) -> list[Metric]:
         unit="seconds",
     )
     state = reading.state if reading else RegistryState()
-    moved: dict[str, int] = {}
-    for operation in state.operations.values():
-        if (link := operation.promoted) is not None:
-            moved[link.alias] = max(link.at_ms, moved.get(link.alias, 0))
     for app, chain in state.chains.items():
         switches.add_metric((app,), len(chain))
         followers.add_metric((app,), len(state.followers.get(app, ())))
-    for app, at_ms in moved.items():
-        last.add_metric((app,), at_ms / 1000)
+    for app, moved in state.promoted.items():
+        last.add_metric((app,), moved.at_ms / 1000)
     return [switches, followers, last]
 
 
