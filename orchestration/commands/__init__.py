@@ -5,7 +5,18 @@ A module here imports Spark, Dagster, Kafka and operations inside its functions 
 
 from __future__ import annotations
 
-from orchestration.commands import broker, follow, metrics, overview, produce, release, reset, supervise, switch
+from orchestration.commands import (
+    broker,
+    follow,
+    metrics,
+    overview,
+    produce,
+    registry,
+    release,
+    reset,
+    supervise,
+    switch,
+)
 
 # in the order of `switchyard --help`
-MODULES = (broker, produce, release, switch, reset, follow, overview, supervise, metrics)
+MODULES = (broker, produce, release, switch, reset, follow, overview, registry, supervise, metrics)

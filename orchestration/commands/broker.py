@@ -13,6 +13,7 @@ from orchestration.commands.terminal import out, print_facts, print_json, print_
 if TYPE_CHECKING:
     from orchestration.local.broker import BrokerStatus
     from orchestration.operations.overview import ReleaseStatus
+    from pipelines.model.registry import RegistryState
     from pipelines.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for scripts.")]
@@ -110,11 +111,16 @@ def status(
     cluster, facts = _cluster_status(settings, as_json)
     if not cluster["answering"]:
         _unknown(settings, name, cluster, facts, as_json)
-    releases = _releases(settings, name)
+    releases, state = _releases(settings, name)
     if as_json:
-        print_json({**cluster, "releases": [_as_json(each) for each in releases]})
+        unread = len(state.unread) + state.unread_before
+        print_json({**cluster, "releases": [_as_json(each) for each in releases], "unread": unread})
         return
+    from orchestration.operations.repair import in_short
+
     if name is None:
+        unread_entries = in_short(state)
+        facts["unread"] = f"{unread_entries}; see `switchyard registry check`" if unread_entries else None
         print_facts(facts)
     _table(releases)
     for each in releases:
@@ -158,19 +164,20 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
     return _cluster(settings, answering=True), {"cluster": settings.bootstrap, "state": "answers"}
 
 
-def _releases(settings: Settings, name: str | None) -> list[ReleaseStatus]:
+def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus], RegistryState]:
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import statuses
     from pipelines.errors import BadUsage
 
-    found = [s for s in statuses(open_context(settings, say=say)) if s.release.state != "retired" or name is not None]
+    context = open_context(settings, say=say)
+    found = [s for s in statuses(context) if s.release.state != "retired" or name is not None]
     if name is None:
-        return found
+        return found, context.registry.known
     named = [s for s in found if name in (s.release.name, s.release.spec.app)]
     if not named:
         known = sorted({s.release.name for s in found})
         raise BadUsage(f"there is no release or app {name}", f"there are: {', '.join(known) or 'none; stage one'}")
-    return named
+    return named, context.registry.known
 
 
 def _table(releases: list[ReleaseStatus]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,10 @@ from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, Reason
 from orchestration.commands.show import run_plan, show_comparison, show_plan
 from orchestration.commands.terminal import out, print_json, print_json_line, print_table, say
+
+if TYPE_CHECKING:
+    from pipelines.model.registry import Entry
+    from pipelines.model.unread import Unread
 
 
 def register(app: typer.Typer) -> None:
@@ -37,9 +42,10 @@ def log(
     from orchestration.operations.overview import audit
     from orchestration.operations.plan import Plan
     from pipelines.errors import BadUsage, SwitchyardError
-    from pipelines.model.registry import Entry, Opened, Proposed
+    from pipelines.model.registry import Opened, Proposed
+    from pipelines.model.unread import Unread
 
-    entries: deque[Entry] = deque(maxlen=limit)
+    entries: deque[Entry | Unread] = deque(maxlen=limit)
     planned: Opened | Proposed | None = None
     # one by one: the whole log may not fit into memory
     for entry in audit(open_context(load_settings(), say=say), name):
@@ -52,7 +58,10 @@ def log(
         )
     if as_json:
         for entry in entries:
-            print_json_line(entry.model_dump(mode="json", exclude_none=True))
+            if isinstance(entry, Unread):
+                print_json_line({"unread": asdict(entry)})
+            else:
+                print_json_line(entry.model_dump(mode="json", exclude_none=True))
         return
     if planned is not None:
         try:
@@ -60,11 +69,16 @@ def log(
         except (SwitchyardError, ValidationError):
             # the trail outlives the version that wrote it
             out(f"{name} was planned by another version of switchyard: its steps can't be shown (--json has them)")
-    rows = [
-        (f"{datetime.fromtimestamp(e.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}", e.actor, _what(e), e.reason or "")
-        for e in entries
-    ]
-    print_table(("at (UTC)", "who", "what", "why"), rows)
+    print_table(("at (UTC)", "who", "what", "why"), map(_row, entries))
+
+
+def _row(entry: Entry | Unread) -> tuple[str, str, str, str]:
+    from pipelines.model.unread import Unread
+
+    if isinstance(entry, Unread):
+        return "", entry.writer or "", f"can't be read: {entry}", ""
+    at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S}", entry.actor, _what(entry), entry.reason or ""
 
 
 def _what(entry: Any) -> str:

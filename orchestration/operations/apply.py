@@ -41,6 +41,7 @@ from orchestration.operations.stages import (
     PrepareDelta,
     Reach,
     RecordRelease,
+    Repair,
     Seize,
     SetState,
     Stage,
@@ -76,12 +77,14 @@ from pipelines.model.registry import (
     RegistryState,
     Release,
     ReleaseState,
+    Repaired,
     StateSet,
     Switch,
     Wanted,
     WantedSet,
 )
 from pipelines.model.switch import choose_start, of_generation, promotion
+from pipelines.model.unread import refuse_unread
 from pipelines.paths import below, remove
 from pipelines.settings import Settings
 
@@ -196,6 +199,8 @@ class Applier:
                 self._delete_group(stage.group)
             case DeleteFiles():
                 _delete_files(settings, stage)
+            case Repair():
+                self._step(lambda state: [Repaired(offsets=stage.offsets)] if _still_unread(state, stage) else [])
             case (
                 BeginGeneration() | FinishBatch() | Seize() | GiveBack() | InheritState() | Tombstone() | Reach()
                 | CompareGenerations() | WriteClearing() | AppendGeneration() | AwaitFollowers() | DeleteCheckpoint()
@@ -207,6 +212,8 @@ class Applier:
     def _step(self, decide: Decide) -> RegistryState:
         def mine(state: RegistryState) -> Sequence[Entry]:
             self._refuse_closed(state)
+            for release in self._plan.releases:
+                refuse_unread(state.not_understood(release), release)
             return decide(state)
 
         return self._context.registry.step(mine, op=self._plan.id, reason=self._plan.reason)
@@ -590,6 +597,10 @@ def left_by_consumers(release: Release) -> list[Entry]:
 
 def _late(progress: Progress | None) -> int:
     return progress.total.late_dropped if progress is not None else 0
+
+
+def _still_unread(state: RegistryState, stage: Repair) -> bool:
+    return not {u.offset for u in state.unread}.isdisjoint(stage.offsets)
 
 
 def _new_release(state: RegistryState, stage: RecordRelease) -> Sequence[Entry]:

@@ -17,6 +17,7 @@ from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.names import release_name, split_release
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
+from pipelines.model.unread import refuse_unread
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -138,7 +139,10 @@ def live_release(state: RegistryState, app: str) -> Release | None:
 
 
 def refuse_blocked(state: RegistryState, release: str, *, but: str | None = None) -> None:
-    """Raises Refused while another operation than `but` is under way on `release`."""
+    """Raises Refused while another operation than `but` is under way on `release`, or the registry says something of it that
+    this version can't read and must understand.
+    """
+    refuse_unread(state.not_understood(release), release)
     other = state.blocking(release)
     if other is not None and other.id != but:
         raise Refused(

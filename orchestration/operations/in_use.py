@@ -111,6 +111,11 @@ def _lead_on(state: RegistryState, operation: str) -> str:
 def notes(state: RegistryState, release: Release) -> list[str]:
     """What whoever looks at a release should know beside its state: why it failed, who was left behind, what it read that is past."""
     found = [release.failure] if release.failure else []
+    unread = state.not_understood(release.name)
+    if unread is not None:
+        found.append(
+            f"held: this version of Switchyard can't read {unread}; upgrade it, or `switchyard registry check`"
+        )
     begun_by = left_behind(state, release)
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if begun_by is not None:

@@ -12,6 +12,7 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.registry import Carried, Closed, Entry, Holder, Opened, Operation, RegistryState, fold
 from pipelines.model.switch import abortion, emptying, expired
+from pipelines.model.unread import refuse_unread
 
 
 def ending(state: RegistryState, operation: Operation, outcome: str, detail: str) -> list[Entry]:
@@ -57,6 +58,8 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
     carried = Carried(id=plan.id, holder=mine)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
+        for release in plan.releases:
+            refuse_unread(state.not_understood(release), release)
         entries = expired(state, now_ms())
         closed = {e.id for e in entries if isinstance(e, Closed)}
         for release in plan.releases:
@@ -161,7 +164,8 @@ def abandon(context: Context, operation_id: str, *, reason: str | None = None, a
     old table nor the new one.
     """
     state = context.registry.state()
-    under_way(state, operation_id)
+    for name in under_way(state, operation_id).opened.releases:
+        refuse_unread(state.not_understood(name), name)
     if (release := emptying(state, operation_id)) is not None:
         raise Refused(
             f"{operation_id} empties {release}, which can only be finished",

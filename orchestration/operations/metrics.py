@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from orchestration.operations.context import Context, open_context
 from orchestration.operations.overview import ReleaseStatus, statuses_of
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import topic_names
 from pipelines.model.names import progress_topic
@@ -104,7 +104,7 @@ class KafkaReader:
         there = topic_names(self._settings) if unread else set()
         for each in unread:
             name = each.release.name
-            progress = context.progress(name) if progress_topic(name) in there else None
+            progress = _readable(context, name) if progress_topic(name) in there else None
             self._at_rest[name] = (each.release.generation, each.release.token), progress
         for each in others:
             progress = self._at_rest[each.release.name][1]
@@ -117,6 +117,15 @@ class KafkaReader:
         under, progress = self._at_rest.get(each.release.name, (None, None))
         same = under == (each.release.generation, each.release.token)
         return progress if same and each.holder is None else None
+
+
+def _readable(context: Context, release: str) -> Progress | None:
+    """Its newest progress record; None where it can't be read, which must not hide the other releases."""
+    try:
+        return context.progress(release)
+    except Refused as error:
+        log.warning("%s: its rows aren't known: %s", release, error.what)
+        return None
 
 
 class ReleaseCollector(Collector):

@@ -14,6 +14,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Entry, Opened, Operation, RegistryState, Release
+from pipelines.model.unread import Unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def open_operations(context: Context) -> list[Operation]:
     return [o for o in _expired(context).operations.values() if o.closed is None]
 
 
-def audit(context: Context, name: str | None = None) -> Iterator[Entry]:
+def audit(context: Context, name: str | None = None) -> Iterator[Entry | Unread]:
     """The registry's entries, oldest first; only those of a release, app or operation, if `name` is given.
 
     Operations past their deadline are ended first, and so are among them.
@@ -76,7 +77,7 @@ def audit(context: Context, name: str | None = None) -> Iterator[Entry]:
         if name is None:
             yield entry
             continue
-        mine = name in _subjects(entry)
+        mine = name in (entry.about if isinstance(entry, Unread) else _subjects(entry))
         if mine and isinstance(entry, Opened):
             operations.add(entry.id)
         if mine or entry.op in operations:

@@ -332,6 +332,13 @@ class DeleteCheckpoint:
     generation: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Marks the unread entries at these offsets of the registry as ones that don't count."""
+
+    offsets: tuple[int, ...]
+
+
 # what a reset and its undo are made of, besides what others have, too
 GenerationStage = (
     BeginGeneration | FinishBatch | Seize | GiveBack | InheritState | Tombstone | Reach | CompareGenerations | WriteClearing
@@ -342,7 +349,7 @@ Stage = (
     StoreCode | CreateTopic | RecordRelease | BeginGeneration | Want | Launch | AwaitStopped | SetState | Align | FlagBoundary | Meet
     | Fence | ChooseStart | Compare | PrepareDelta | WriteDelta | VerifyStream | AppendSwitch | AbortSwitch | DeleteTopic | DeleteGroup
     | DeleteFiles | FinishBatch | Seize | GiveBack | InheritState | Tombstone | Reach | CompareGenerations | WriteClearing
-    | AppendGeneration | AwaitFollowers | DeleteCheckpoint
+    | AppendGeneration | AwaitFollowers | DeleteCheckpoint | Repair
 )  # fmt: skip
 
 
@@ -389,6 +396,8 @@ def describe(stage: Stage) -> str:
             return f"append switch {stage.number} to {stage.alias}: from generation {stage.old} of {stage.release} to {stage.new}"
         case AwaitFollowers():
             return f"wait until the followers of {stage.alias} have passed switch {stage.number}, at most {stage.timeout_s:g} s"
+        case Repair():
+            return f"ignore {len(stage.offsets)} entries of the registry for good: offsets {', '.join(map(str, stage.offsets))}"
         case DeleteCheckpoint():
             return f"delete the checkpoint of generation {stage.generation} of {stage.release}"
         case Want():

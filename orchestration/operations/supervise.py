@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from orchestration.operations.overview import ReleaseStatus
+from orchestration.operations.repair import in_short
+from pipelines.model.registry import RegistryState
 
 # a driver that dies at once must not be started in a loop: 5 s, 10 s, 20 s ... 5 min
 _FIRST_PAUSE_MS = 5_000
@@ -39,7 +41,8 @@ class Memory(BaseModel):
 
     turned: when the last turn was. attempts: release -> count and time of the starts in a row that didn't last. silent: release -> since when its driver
     has not been heard, though its process lives. trouble: release -> what its driver said last, or why it could not be
-    started. failed: the releases that are known to have failed; None before the first turn.
+    started. failed: the releases that are known to have failed; None before the first turn. unread: the offset after the
+    last entry of the registry that can't be read and was alerted.
     """
 
     turned: int = 0
@@ -47,6 +50,7 @@ class Memory(BaseModel):
     silent: dict[str, int] = {}
     trouble: dict[str, str] = {}
     failed: list[str] | None = None
+    unread: int = 0
 
     def attempt(self, name: str) -> Attempt | None:
         """The starts of `name` in a row; None: there was none, or the last one lasted."""
@@ -75,15 +79,21 @@ def decide(
     now: int,
     limit: int,
     room: int,
+    held: Collection[str] = (),
 ) -> Decision:
     """What to do about the releases in `found`; `memory` is brought up to date.
 
     `living`: releases whose lease is held by a process that lives on this host. `booting`: releases that someone is
     starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once.
+    `held`: releases of which the registry says what must be understood and can't be read here: left to who can read it.
     """
     memory.attempts = {name: (c, at) for name, (c, at) in memory.attempts.items() if now - at < _LASTED_MS}
     _remember_trouble(memory, found)
-    down = [s.release.name for s in found if s.health == "down" and s.release.state not in _OVER]
+    down = [
+        s.release.name
+        for s in found
+        if s.health == "down" and s.release.state not in _OVER and s.release.name not in held
+    ]
     hung = _hung(memory, [name for name in down if name in living], now)
     start: list[str] = []
     give_up: list[str] = []
@@ -98,6 +108,15 @@ def decide(
             start.append(name)
             memory.attempts[name] = (attempt.count + 1 if attempt else 1, now)
     return Decision(start=tuple(start), hung=tuple(hung), give_up=tuple(give_up), failed=_newly_failed(memory, found))
+
+
+def unreadable(memory: Memory, state: RegistryState) -> str | None:
+    """What is to be alerted of entries that can't be read; None: there are none that were not alerted."""
+    newest = max((each.offset + 1 for each in state.unread), default=0)
+    if newest <= memory.unread:
+        return None
+    memory.unread = newest
+    return f"{in_short(state)}; see `switchyard registry check`"
 
 
 def _hung(memory: Memory, silent: Sequence[str], now: int) -> list[str]:

@@ -19,7 +19,7 @@ from orchestration.local.running import Running, running_with
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context, Say
 from orchestration.operations.overview import ReleaseStatus, statuses
-from orchestration.operations.supervise import Memory, decide
+from orchestration.operations.supervise import Memory, decide, unreadable
 from pipelines.engine.lease import held_by, is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
@@ -60,7 +60,8 @@ def turn(
     releases that something else is starting.
 
     1. operations past their deadline are ended; 2. drivers that hang are fenced and ended; 3. releases that nobody runs
-    are started; 4. those that were started too often are set to failed.
+    are started; 4. those that were started too often are set to failed. Of what the registry has that can't be read here, an
+    alert is sent, once; releases that it holds are left alone.
     """
     say_present(context.settings)
     try:
@@ -68,6 +69,9 @@ def turn(
     except SwitchyardError:
         memory.silent = {}
         raise
+    state = context.registry.known
+    if (alarm := unreadable(memory, state)) is not None:
+        alert(alarm)
     processes = _drivers(context) if any(s.health == "down" for s in found) else []
     decision = decide(
         memory,
@@ -77,6 +81,7 @@ def turn(
         now=now(),
         limit=context.settings.restart_limit,
         room=max(2, os.cpu_count() or 1),
+        held={name for name in state.releases if state.not_understood(name) is not None},
     )
     for name in decision.hung:
         _replace(context, name, processes, alert)

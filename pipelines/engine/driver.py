@@ -80,6 +80,10 @@ class _Stop(Exception):
     """The driver is to stop at a boundary."""
 
 
+class _Held(Exception):
+    """The registry has an entry about the release that must be understood, and this version can't read it."""
+
+
 class Driver:
     """Runs one release under one lease token until it is told to stop, fails, or is superseded."""
 
@@ -189,7 +193,7 @@ class Driver:
         begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
         expected = seeded or begun
         # 2. the checkpoint's fence
-        self._check()
+        self._go_when_understood()
         path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
         stands = known.boundary.position if known is not None and begun else release.start
         with ThreadPoolExecutor(1, "sizes") as pool:
@@ -238,10 +242,41 @@ class Driver:
 
     def _loop(self) -> None:
         query = self._need_query()
-        state = self._check()
-        query.sink.limit(self._free_until())
-        if state.standing_align(self._name) is None:
-            self._start(query)
+        while True:
+            state = self._go_when_understood()
+            query.sink.limit(self._free_until())
+            try:
+                if state.standing_align(self._name) is None:
+                    self._start(query)
+                self._watch_over(query)
+            except _Held:
+                query.pause()
+
+    def _go_when_understood(self) -> RegistryState:
+        """Waits while the registry has an entry about this release that must be understood and can't be; says so.
+
+        It may say who writes, or where this release has to stop: no further batch is committed before that entry is
+        repaired, or another driver has taken over. Raises Superseded and _Stop as `_check` does.
+        """
+        told: str | None = None
+        before = self._state
+        while True:
+            try:
+                state = self._check()
+                if told is not None:
+                    self._state, self._error = before, None
+                    log.info("%s: goes on", self._name)
+                return state
+            except _Held as held:
+                if told != str(held):
+                    told = self._error = str(held)
+                    self._state = "held"
+                    log.error("%s is held: %s", self._name, told)
+                    self._heart.beat()
+                self._registry.poll(_TAIL_S)
+
+    def _watch_over(self, query: Query) -> None:
+        """Obeys the registry, turn by turn."""
         while True:
             self._registry.poll(_TAIL_S)
             state = self._check()
@@ -302,7 +337,7 @@ class Driver:
             query.pause()
             self._wait_out(what, error)
             self._check()
-        except (Superseded, _Stop):
+        except (Superseded, _Stop, _Held):
             raise
         except Exception:
             if query.error() is None:
@@ -312,7 +347,7 @@ class Driver:
             self._start(query)
 
     def _check(self) -> RegistryState:
-        """The state as known. Raises Superseded or _Stop where this driver must end."""
+        """The state as known. Raises Superseded or _Stop where this driver must end, _Held where it must not go on."""
         state = self._registry.known
         release = state.releases[self._name]
         if release.token != self._token:
@@ -323,7 +358,13 @@ class Driver:
             or release.state in ("retired", "aborted")
         ):
             raise _Stop
+        self._check_understood()
         return state
+
+    def _check_understood(self) -> None:
+        unread = self._registry.known.not_understood(self._name)
+        if unread is not None:
+            raise _Held(f"this version of Switchyard can't read {unread}; upgrade it, or `switchyard registry check`")
 
     def _start(self, query: Query) -> None:
         try:
@@ -332,7 +373,7 @@ class Driver:
             # no longer at rest, if it was: it is started again as one that has stopped
             query.pause()
             self._wait_out("before it goes on", error)
-        except (Superseded, _Stop):
+        except (Superseded, _Stop, _Held):
             raise
         except Exception:
             # what the query has failed with is taken up at the next turn
@@ -559,6 +600,7 @@ class Driver:
 
     def _check_token(self) -> None:
         self._registry.poll(0)
+        self._check_understood()
         if self._registry.known.releases[self._name].token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded")
 

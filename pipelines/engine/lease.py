@@ -10,6 +10,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Entry, Holder, LeaseTaken, RegistryState, Release
+from pipelines.model.unread import refuse_unread
 from pipelines.settings import Settings
 
 
@@ -72,6 +73,7 @@ def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTa
             raise Refused(f"there is no release {name}", fix="see `switchyard status`; stage it first")
         if release.state in ("retired", "aborted"):
             raise Refused(f"{name} is {release.state}", fix="stage a new version")
+        refuse_unread(state.not_understood(name), name)
         holder = held_by(release, latest_heartbeats(settings).get(name), settings, at_ms=now_ms())
         if holder is not None and not force:
             raise Refused(f"{name} is run by {holder}", fix=f"leave it running, or `switchyard stop {name}` first")

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.client import admin, await_connection, consumer, producer
-from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.progress import newest_progress
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
@@ -104,8 +104,7 @@ class Writer:
                 ) from error
             self._fenced(error)
             raise
-        values = read_tail(self._settings, progress_topic(self._release))
-        last = Progress.model_validate_json(values[-1]) if values else None
+        last = newest_progress(self._settings, self._release)
         # last: a producer whose progress was not read would write a batch again that is committed
         self._producer = live
         return last

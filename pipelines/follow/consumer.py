@@ -119,7 +119,7 @@ class LiveConsumer:
         if partition_count(self._settings, REGISTRY_TOPIC) is None:
             raise _unknown(alias, RegistryState())
         self._admin = admin(self._settings)
-        self._control = Control(self._settings)
+        self._control = Control(self._settings, alias)
         self._data = DataReader(self._settings, group)
         # what is read and may be delivered; a mapping is where the offsets are once all before it is delivered
         self._ready: deque[Message | dict[int, int]] = deque()

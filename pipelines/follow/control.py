@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -10,9 +11,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pipelines.errors import Unavailable
 from pipelines.kafka.client import consumer, failure, unavailable
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic
-from pipelines.model.progress import Progress
-from pipelines.model.registry import RegistryState, decode, fold
+from pipelines.model.progress import Progress, read_progress
+from pipelines.model.registry import Entry, RegistryState, fold, read
+from pipelines.model.unread import Unread
 from pipelines.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 # how long a fetch waits where there is nothing new: a record that comes ends it at once. A topic that is assigned
 # meanwhile, at a switch, waits for it. So an idle follower asks about 10 times a second on each of two connections
@@ -25,11 +29,14 @@ class Control:
     """Reads the registry whole, and one release's progress from its newest record on.
 
     A progress record is shown only after the registry was read to its end behind it: else a follower could know that
-    a result goes on and not that it was told to leave it.
+    a result goes on and not that it was told to leave it. While the registry has an entry about `alias` that must be
+    understood and can't be, no newer progress is shown: it may speak of results past a cut that isn't known here.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, alias: str) -> None:
         self._settings = settings
+        self._alias = alias
+        self._told: str | None = None
         self._consumer: Consumer = consumer(
             settings, auto_offset_reset="earliest", fetch_wait_max_ms=FETCH_WAIT_MS, enable_partition_eof=True
         )
@@ -50,6 +57,11 @@ class Control:
     def state(self) -> RegistryState:
         """The registry as read so far."""
         return self._state
+
+    @property
+    def held(self) -> Unread | None:
+        """The entry for which this follower waits where it is: it must be understood, and this version can't read it."""
+        return self._state.not_understood(self._alias)
 
     @property
     def progress(self) -> Progress | None:
@@ -96,8 +108,20 @@ class Control:
         while self._incoming:
             newest, known = self._incoming[-1], len(self._incoming)
             self.sync()  # may bring more
+            if self.held is not None:
+                self._tell(f"waits where it is: this version of Switchyard can't read {self.held}; upgrade it here")
+                # the newest alone is needed once that is over
+                del self._incoming[:-1]
+                return
+            self._tell(None)
             self._progress = newest
             del self._incoming[:known]
+
+    def _tell(self, what: str | None) -> None:
+        """Logs it, unless it was told already."""
+        if what is not None and what != self._told:
+            _log.warning("follower of %s: %s", self._alias, what)
+        self._told = what
 
     def _from_newest(self, topic: str) -> None:
         first, end = self._range(topic)
@@ -137,8 +161,8 @@ class Control:
                 raise unavailable(self._settings, None)
 
     def _take(self, messages: list[Message]) -> bool:
-        entries: list[bytes] = []
-        newest: bytes | None = None
+        entries: list[Entry | Unread] = []
+        newest: Progress | None = None
         for message in messages:
             topic, offset, error = message.topic() or "", message.offset() or 0, message.error()
             if topic not in self._next:
@@ -147,18 +171,27 @@ class Control:
                 self._next[topic] = offset + 1
                 value = message.value()
                 if value is not None and topic == REGISTRY_TOPIC:
-                    entries.append(value)
+                    entries.append(read(value, offset))
                 elif value is not None:
-                    newest = value
+                    newest = self._read_progress(topic, offset, value) or newest
             elif error.code() == KafkaError._PARTITION_EOF:
                 # the end lies past control records, which are never shown
                 self._next[topic] = max(self._next[topic], offset)
             elif not passing(error):
                 raise KafkaException(error)
-        self._state = fold(self._state, map(decode, entries))
+        self._state = fold(self._state, entries)
         if newest is not None:
-            self._incoming.append(Progress.model_validate_json(newest))
+            self._incoming.append(newest)
         return bool(entries) or newest is not None
+
+    def _read_progress(self, topic: str, offset: int, value: bytes) -> Progress | None:
+        """A progress record; None where it can't be read: then the newest before it says how far the follower may go."""
+        try:
+            return read_progress(value)
+        except ValueError as error:
+            _log.warning("follower of %s: waits, as record %d of %s can't be read: %s; upgrade Switchyard here",
+                         self._alias, offset, topic, error)  # fmt: skip
+            return None
 
 
 def passing(error: KafkaError) -> bool:

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from pydantic import ValidationError
 
 from pipelines.kafka.client import consumer, drain, failure, once_led, unavailable
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.offsets import end_of
 from pipelines.model.names import HEARTBEATS_TOPIC
-from pipelines.model.progress import Heartbeat
+from pipelines.model.progress import Heartbeat, read_heartbeat
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ def _read(values: Iterable[bytes]) -> list[Heartbeat]:
     found = []
     for value in values:
         try:
-            found.append(Heartbeat.model_validate_json(value))
-        except ValidationError:
-            log.warning("a record of %s is not a heartbeat: %s", HEARTBEATS_TOPIC, value[:100])
+            found.append(read_heartbeat(value))
+        except ValueError as error:
+            log.warning("a record of %s can't be read as a heartbeat: %s", HEARTBEATS_TOPIC, error)
     return found

@@ -11,7 +11,8 @@ from pipelines.kafka.client import require_broker
 from pipelines.kafka.log import FencedWriter, LogReader, Record
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
-from pipelines.model.registry import Entry, RegistryState, decode, encode, fold
+from pipelines.model.registry import Entry, RegistryState, encode, fold, read
+from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
 
 Decide = Callable[[RegistryState], Sequence[Entry]]
@@ -55,15 +56,15 @@ class Registry:
         """The state as last read, without asking the broker."""
         return self._state
 
-    def history(self) -> Iterator[Entry]:
+    def history(self) -> Iterator[Entry | Unread]:
         """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
         if self._open() is None:
             return
         reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
         try:
             for records in reader.records_to(reader.end()):
-                for _, value in records:
-                    yield decode(value)
+                for offset, value in records:
+                    yield read(value, offset)
         finally:
             reader.close()
 
@@ -131,4 +132,4 @@ class Registry:
             self._take(records)
 
     def _take(self, records: Sequence[Record]) -> None:
-        self._state = fold(self._state, [decode(value) for _, value in records])
+        self._state = fold(self._state, [read(value, offset) for offset, value in records])

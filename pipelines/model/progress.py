@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipelines.model.base import Frozen
 from pipelines.model.names import OperationId, ReleaseName
 from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.unread import read_record
 
 
 class Boundary(Frozen):
@@ -66,6 +67,11 @@ class Progress(Frozen):
     reached: Mark | None = None
 
 
+def read_progress(data: bytes) -> Progress:
+    """A progress record, of this version or another; raises ValueError, saying why, for one that can't be read."""
+    return read_record(Progress, data)
+
+
 # the names of what a progress record carries along
 MARKS = ("barrier", "evidence", "paused", "aligned", "reached")
 
@@ -116,3 +122,8 @@ class Heartbeat(Frozen):
     error: str | None = None
     pausing: Pausing | None = None
     flagging: Flagging | None = None
+
+
+def read_heartbeat(data: bytes) -> Heartbeat:
+    """A heartbeat, as `read_progress` reads progress."""
+    return read_record(Heartbeat, data)

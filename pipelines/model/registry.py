@@ -5,12 +5,13 @@ Every entry says when, who, for which operation and why: the log of entries is t
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from pipelines.model.base import Frozen
 from pipelines.model.names import (
@@ -26,13 +27,25 @@ from pipelines.model.names import (
 )
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
+from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, unread
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
 Wanted = Literal["running", "stopped"]
 
 
 class Entry(Frozen):
-    """What every entry has. `at_ms`: milliseconds since the epoch by the writer's clock."""
+    """What every entry has. `at_ms`: milliseconds since the epoch by the writer's clock.
+
+    A field that has its default isn't written, so that an older version reads the entry: a default never changes. A kind
+    whose fields change otherwise gets the next `schema_version`. `must_understand`: whoever can't read such an entry holds;
+    set it with a new version, or a new kind, that decides who may write or where consumers read. Such an entry names its
+    `release`, `releases` or `alias`; what names none of them concerns all. `decides`: a kind of the first version that does
+    so, which can't say it, as that version would not read it: a malformed one holds what it names.
+    """
+
+    schema_version: ClassVar[int] = 1
+    must_understand: ClassVar[bool] = False
+    decides: ClassVar[bool] = False
 
     at_ms: int = 0
     actor: str = ""
@@ -102,6 +115,8 @@ class GenerationStarted(Entry):
     is over and the driver starts again.
     """
 
+    decides: ClassVar[bool] = True
+
     kind: Literal["generation"] = "generation"
     release: ReleaseName
     generation: int
@@ -140,6 +155,8 @@ class Holder(Frozen):
 
 class LeaseTaken(Entry):
     """The newest token of a release is the only one that may write."""
+
+    decides: ClassVar[bool] = True
 
     kind: Literal["lease"] = "lease"
     release: ReleaseName
@@ -250,6 +267,8 @@ class Switch(Frozen):
 
 
 class Promoted(Entry):
+    decides: ClassVar[bool] = True
+
     kind: Literal["promoted"] = "promoted"
     alias: AppName
     switch: Switch
@@ -326,26 +345,76 @@ class FollowerRemoved(Entry):
     group: GroupName
 
 
+class Repaired(Entry):
+    """The unread entries at these offsets no longer count: nobody holds because of them, and nobody is told of them."""
+
+    kind: Literal["repaired"] = "repaired"
+    offsets: tuple[int, ...]
+
+
 AnyEntry = Annotated[
     Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Carried | Proposed | Closed
     | AlignOrdered | MarkOrdered | Promoted | SwitchAborted | EvidenceRecorded | VerdictRecorded | ReadyRecorded
-    | FollowerRegistered | FollowerRemoved,
+    | FollowerRegistered | FollowerRemoved | Repaired,
     Field(discriminator="kind"),
 ]  # fmt: skip
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEntry)
+_KINDS: dict[str, type[Entry]] = {each.model_fields["kind"].default: each for each in get_args(get_args(AnyEntry)[0])}
 
 
 def encode(entry: Entry) -> bytes:
     """An entry as it stands in the log. What couldn't be read back is refused here, not by every later reader."""
-    data = entry.model_dump_json().encode()
+    fields = json.loads(entry.model_dump_json(exclude_defaults=True))
+    # what these hold is free: models in there are written whole, as nothing else says what they are
+    free = json.loads(entry.model_dump_json(include={"plan", "facts", "summary"}))
+    fields |= {name: value for name, value in free.items() if name in fields}
+    said: dict[str, Any] = {"kind": type(entry).model_fields["kind"].default}
+    if entry.schema_version != 1:
+        said[SCHEMA_VERSION] = entry.schema_version
+    if entry.must_understand:
+        said[MUST_UNDERSTAND] = True
+    data = json.dumps({**said, **fields}).encode()
     decode(data)
     return data
 
 
 def decode(data: bytes) -> Entry:
-    """The entry that `encode` wrote; raises pydantic's ValidationError for anything else."""
-    entry: Entry = _ADAPTER.validate_json(data)
-    return entry
+    """The entry that `encode` wrote, here or in another version; raises ValueError, saying why, for anything else.
+
+    Of a known kind at a newer schema, which need not be understood, the fields that this version doesn't know are left out.
+    """
+    try:
+        entry: Entry = _ADAPTER.validate_json(data)
+        return entry
+    except ValidationError as error:
+        wrong = error
+    envelope = opened(data)
+    kind = envelope.fields.get("kind")
+    known = _KINDS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise ValueError("its kind is not known here")
+    newer = envelope.version > known.schema_version
+    if newer and envelope.must:
+        raise ValueError(
+            f"it is of schema version {envelope.version}, this version of Switchyard knows {known.schema_version}"
+        )
+    if not newer and envelope.version == 1 and not envelope.must:
+        raise ValueError(reason_of(wrong))
+    try:
+        return known.model_validate_json(json.dumps(envelope.fields), extra="ignore" if newer else "forbid")
+    except ValidationError as error:
+        raise ValueError(reason_of(error)) from None
+
+
+def read(data: bytes, offset: int) -> Entry | Unread:
+    """The entry at `offset` of the log, or what is known of one that can't be read."""
+    try:
+        return decode(data)
+    except ValueError as error:
+        found = unread(data, offset, str(error))
+        kind = _KINDS.get(found.kind or "")
+        decides = kind is not None and kind.decides and bool(found.about)
+        return replace(found, must=True) if decides else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,6 +523,7 @@ CLOSED_KEPT = 200
 PROPOSALS_KEPT = 200
 EVIDENCE_KEPT = 10
 BARRIERS_KEPT = 100
+UNREAD_KEPT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,7 +533,8 @@ class RegistryState:
     `operations`: those under way, and of those that are closed the newest `CLOSED_KEPT`, or up to twice as many. `past`: of older
     ones, without their plans, those that a follower may still ask for (the last `BARRIERS_KEPT` orders of a barrier for a
     release) or that began a generation. `evidence`: of the same two releases the newest `EVIDENCE_KEPT`. `promoted`: alias ->
-    the entry of its newest switch.
+    the entry of its newest switch. `unread`: entries that this version can't read and that nobody has repaired: all that must be
+    understood, and of the others the newest `UNREAD_KEPT`; `unread_before`: how many others came before those.
     """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
@@ -474,6 +545,12 @@ class RegistryState:
     evidence: tuple[EvidenceRecorded, ...] = ()
     followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     proposals: Mapping[str, Proposed] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
+    unread_before: int = 0
+
+    def not_understood(self, name: str) -> Unread | None:
+        """The first unread entry that must be understood and may be about release or alias `name`: who works on that holds."""
+        return next((u for u in self.unread if u.must and u.concerns(name)), None)
 
     @property
     def known_operations(self) -> Mapping[str, Operation]:
@@ -504,7 +581,7 @@ class RegistryState:
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
 
 
-def fold(state: RegistryState, entries: Iterable[Entry]) -> RegistryState:
+def fold(state: RegistryState, entries: Iterable[Entry | Unread]) -> RegistryState:
     """The state after `entries`, in order. An entry about something unknown changes nothing.
 
     Each table is copied once, when an entry first changes it: the cost is that of the entries and of one copy of the state.
@@ -524,6 +601,8 @@ class _Draft:
         # releases of which the tables of generations are this draft's own
         self._owned: set[str] = set()
         self._closed: int | None = None
+        self._unread: list[Unread] | None = None
+        self._unread_before = state.unread_before
 
     def table(self, name: str) -> dict[str, Any]:
         """A table of the state, this draft's own."""
@@ -534,6 +613,8 @@ class _Draft:
 
     def state(self) -> RegistryState:
         tables: dict[str, Any] = dict(self._tables)
+        if self._unread is not None:
+            tables |= {"unread": tuple(self._unread), "unread_before": self._unread_before}
         if not tables:
             return self._begun
         if "chains" in tables:
@@ -602,6 +683,30 @@ class _Draft:
             for op in list(proposals)[:-PROPOSALS_KEPT]:
                 del proposals[op]
 
+    def miss(self, entry: Unread) -> None:
+        """Keeps an entry that can't be read."""
+        found = self.table("operations").get(entry.op or "") if entry.must and not entry.about else None
+        if found is not None:
+            entry = replace(entry, about=found.opened.releases)
+        if self._unread is None:
+            self._unread = list(self._begun.unread)
+            self._optional = sum(not u.must for u in self._unread)
+        self._unread.append(entry)
+        self._optional += not entry.must
+        if self._optional >= 2 * UNREAD_KEPT:
+            over = {u.offset for u in [u for u in self._unread if not u.must][:-UNREAD_KEPT]}
+            self._unread = [u for u in self._unread if u.offset not in over]
+            self._unread_before += len(over)
+            self._optional = UNREAD_KEPT
+
+    def repair(self, entry: Repaired) -> None:
+        known = self._begun.unread if self._unread is None else self._unread
+        offsets = set(entry.offsets)
+        self._unread = [u for u in known if u.offset not in offsets]
+        self._optional = sum(not u.must for u in self._unread)
+        if not self._unread:
+            self._unread_before = 0
+
     def close(self, entry: Closed) -> None:
         operations = self.table("operations")
         known = operations.get(entry.id)
@@ -635,8 +740,12 @@ class _Draft:
             del past[op]
 
 
-def _apply(draft: _Draft, entry: Entry) -> None:
+def _apply(draft: _Draft, entry: Entry | Unread) -> None:
     match entry:
+        case Unread():
+            draft.miss(entry)
+        case Repaired():
+            draft.repair(entry)
         case Staged(spec=spec):
             draft.table("releases")[spec.release] = Release(spec=spec, staged_ms=entry.at_ms)
         case GenerationStarted():

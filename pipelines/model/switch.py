@@ -293,11 +293,13 @@ def emptying(state: RegistryState, op: str) -> str | None:
 def expired(state: RegistryState, now_ms: int) -> list[Entry]:
     """What the supervisor, or any command, writes about operations whose deadline has passed.
 
-    One that has begun to empty a result stays open until it is resumed: nothing else makes that whole. A mark's deadline ends the switch, so that no follower waits longer; the operation's own deadline closes it.
+    One that has begun to empty a result stays open until it is resumed: nothing else makes that whole. One of which the registry
+    says something that this version can't read is left to a version that can. A mark's deadline ends the switch, so that no follower waits longer; the operation's own deadline closes it.
     """
     entries: list[Entry] = []
     for operation in state.operations.values():
-        if operation.closed is not None:
+        names = (*operation.opened.releases, *([operation.opened.alias] if operation.opened.alias else []))
+        if operation.closed is not None or any(state.not_understood(name) is not None for name in names):
             continue
         over = operation.opened.deadline_ms < now_ms and emptying(state, operation.id) is None
         mark = operation.mark

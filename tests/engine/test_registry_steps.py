@@ -54,6 +54,7 @@ def test_a_step_fills_in_who_when_and_why_and_returns_what_it_made(broker: Setti
         assert state.followers[alias] == ("g",)
         assert bob.state().followers[alias] == ("g",)
         entry = [*bob.history()][-1]
+        assert isinstance(entry, Entry)
         assert (entry.actor, entry.op, entry.reason, entry.at_ms > 0) == ("ann", "op-1", "because", True)
         assert not bob.poll(0)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from orchestration.operations.overview import ReleaseStatus
-from orchestration.operations.supervise import Decision, Memory, decide
-from pipelines.model.registry import ReleaseState, Wanted
+from orchestration.operations.supervise import Decision, Memory, decide, unreadable
+from pipelines.model.registry import RegistryState, ReleaseState, Wanted, fold
+from pipelines.model.unread import Unread
 from tests.engine.test_lease import beat
 from tests.operations.builders import release
 
@@ -146,3 +147,23 @@ def test_after_an_outage_of_kafka_silence_counts_anew() -> None:
 
 def test_the_memory_of_an_older_version_is_understood() -> None:
     assert Memory.model_validate_json('{"attempts": {"sums.v1": [2, 7]}}').attempts == {NAME: (2, 7)}
+
+
+def test_entries_that_can_not_be_read_are_alerted_once_and_newer_ones_again() -> None:
+    memory = Memory()
+    state = fold(RegistryState(), [Unread(offset=3, reason="garbage")])
+    told = unreadable(memory, state)
+    assert told is not None and "1 entry of the registry can't be read" in told and "registry check" in told
+    memory = Memory.model_validate_json(memory.model_dump_json())
+    assert unreadable(memory, state) is None
+    assert unreadable(memory, fold(state, [Unread(offset=9, reason="garbage", must=True)])) is not None
+    assert unreadable(memory, RegistryState()) is None
+
+
+def test_what_is_held_is_neither_started_nor_fenced_nor_given_up() -> None:
+    memory = Memory(attempts={NAME: (3, NOW - 600_000)}, silent={NAME: NOW - 10_000}, turned=NOW - 1_000)
+    for living in ((), (NAME,)):
+        assert (
+            decide(memory, [status()], living=living, booting=(), now=NOW, limit=3, room=9, held={NAME}) == Decision()
+        )
+    assert decide(memory, [status()], living=(), booting=(), now=NOW, limit=3, room=9).give_up == (NAME,)

@@ -1,0 +1,54 @@
+"""`switchyard registry check | repair`: entries of the registry that this version can't read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from orchestration.commands.context import load_settings
+from orchestration.commands.options import Execute, Json, Reason
+from orchestration.commands.show import run_plan
+from orchestration.commands.terminal import out, print_json, print_table, say
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    registry = typer.Typer(no_args_is_help=True, help="Look for registry entries that can't be read, and repair them.")
+    registry.command()(check)
+    registry.command()(repair)
+    app.add_typer(registry, name="registry")
+
+
+def check(as_json: Json = False) -> None:
+    """Show the entries of the registry that this version can't read. Exit code 1 if there are any."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.repair import in_short, table_of
+
+    with open_context(load_settings(), say=say).registry as registry:
+        state = registry.state()
+    if as_json:
+        print_json({"unread": [asdict(each) for each in state.unread], "earlier": state.unread_before})
+    elif not state.unread:
+        out("every entry of the registry can be read")
+    else:
+        found = table_of(state.unread)
+        print_table(found.columns, found.rows)
+        out(f"{in_short(state)}; upgrade Switchyard here, or `switchyard registry repair`")
+    if state.unread:
+        raise typer.Exit(1)
+
+
+def repair(
+    offset: Annotated[list[int] | None, typer.Option(help="Only the entry at this offset; repeatable.")] = None,
+    reason: Reason = None,
+    execute: Execute = False,
+    as_json: Json = False,
+) -> None:
+    """Have entries that this version can't read not count any more: whoever is held by them goes on."""
+    from orchestration.operations.context import open_context
+    from orchestration.operations.repair import plan_repair
+
+    context = open_context(load_settings(), say=say)
+    run_plan(plan_repair(context, offset or (), reason=reason), context, apply=execute, as_json=as_json)

@@ -1,0 +1,197 @@
+"""Entries, progress records and heartbeats that this version can't read: skipped, counted, and what must not be ignored holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestration.operations import journal
+from orchestration.operations.context import refuse_blocked
+from orchestration.operations.in_use import notes
+from orchestration.operations.overview import audit
+from orchestration.operations.plan import Plan
+from orchestration.operations.release import execute
+from orchestration.operations.repair import in_short, plan_repair
+from pipelines.errors import BadUsage, Refused
+from pipelines.model import registry as model
+from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
+from pipelines.model.registry import (
+    Entry,
+    Opened,
+    RegistryState,
+    Repaired,
+    WantedSet,
+    decode,
+    encode,
+    fold,
+    read,
+)
+from pipelines.model.switch import expired
+from pipelines.model.unread import Unread, read_record
+from tests.engine.test_registry_entries import ENTRIES, PROGRESS
+from tests.operations.builders import Log, context_of, staged
+
+GARBAGE = [
+    b"",
+    b"\xff\xfe",
+    b"[]",
+    b"null",
+    b"[" * 100_000,
+    b'{"kind": ["staged"]}',
+    b'{"kind": "wanted"}',
+    b'{"kind": "wanted", "release": "a.v1", "wanted": "running", "colour": "red"}',
+    b'{"kind": "wanted", "release": "a.v1", "wanted": "running", "schema_version": "two"}',
+    b'{"kind": "wanted", "release": "a.v1", "wanted": "running", "schema_version": true}',
+    b'{"kind": "of-tomorrow", "release": "a.v1"}',
+]
+
+
+def written(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def unread(data: bytes, offset: int = 7) -> Unread:
+    found = read(data, offset)
+    assert isinstance(found, Unread)
+    return found
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
+def test_what_is_no_entry_is_skipped_and_counted_and_holds_nobody(data: bytes) -> None:
+    state = fold(RegistryState(), [*staged("a.v1"), unread(data), WantedSet(release="a.v1", wanted="running")])
+    assert [u.offset for u in state.unread] == [7] and state.releases["a.v1"].wanted == "running"
+    assert state.not_understood("a.v1") is None
+    assert in_short(state) == "1 entry of the registry can't be read by this version"
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: type(e).__name__)
+def test_an_entry_is_written_so_that_the_first_version_reads_it(entry: Entry) -> None:
+    """That version refuses a field that it doesn't know: so no version, and nothing that has its default, is written."""
+    said = json.loads(encode(entry))
+    assert "schema_version" not in said and "must_understand" not in said
+    assert None not in said.values() and decode(encode(entry)) == entry
+    # as that version wrote it: every field
+    assert decode(entry.model_dump_json().encode()) == entry
+
+
+def test_of_a_newer_schema_what_is_known_is_read() -> None:
+    entry = decode(written(kind="wanted", release="a.v1", wanted="running", colour="red", schema_version=2))
+    assert entry == WantedSet(release="a.v1", wanted="running")
+    newer = json.loads(PROGRESS.model_dump_json()) | {"schema_version": 2, "colour": "red"}
+    newer["boundary"]["shape"] = "round"
+    assert read_progress(json.dumps(newer).encode()) == PROGRESS
+    beat = {"release": "a.v1", "generation": 1, "token": 1, "host": "h", "pid": 1, "at_ms": 1, "state": "running"}
+    assert read_heartbeat(written(**beat, schema_version=9, mood="good")) == Heartbeat.model_validate(beat)
+
+
+@pytest.mark.parametrize("reading", [read_progress, read_heartbeat])
+@pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
+def test_what_is_no_record_is_told_from_one(data: bytes, reading: Callable[[bytes], object]) -> None:
+    with pytest.raises(ValueError):
+        reading(data)
+
+
+def test_a_record_that_must_be_understood_is_not_read_in_part() -> None:
+    newer = json.loads(PROGRESS.model_dump_json()) | {"schema_version": 2, "must_understand": True}
+    with pytest.raises(ValueError, match="schema version 2, this version of Switchyard knows 1"):
+        read_record(Progress, json.dumps(newer).encode())
+    newer["schema_version"] = 1
+    assert read_progress(json.dumps(newer).encode()) == PROGRESS
+
+
+MUST = written(kind="moved", release="a.v2", actor="ann", op="move-1", schema_version=1, must_understand=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        MUST,
+        written(kind="wanted", release="a.v1", wanted="running", schema_version=2, must_understand=True),
+        # kinds of the first version that decide who writes and where consumers read can't say so
+        written(kind="promoted", alias="a", switch={"number": 2}),
+        written(kind="lease", release="a.v1", token=4, holder={}, colour="red"),
+        written(kind="generation", release="a.v1", generation="two"),
+    ],
+)
+def test_what_must_be_understood_holds_the_app_that_it_names_and_no_other(data: bytes) -> None:
+    log = Log(*staged("a.v1", "a.v2", "b.v1"))
+    log.entries.append(unread(data))  # type: ignore[arg-type]
+    state = log.state()
+    for name in ("a", "a.v1", "a.v2"):
+        assert state.not_understood(name) == state.unread[0]
+    assert state.not_understood("b") is None and state.not_understood("b.v1") is None
+    assert any(
+        "held: this version of Switchyard can't read entry 7" in note for note in notes(state, state.releases["a.v1"])
+    )
+    refuse_blocked(state, "b.v1")
+    with pytest.raises(Refused, match=r"a.v1 is held.*entry 7 of the registry"):
+        refuse_blocked(state, "a.v1")
+    plan = Plan(id="stop-1", operation="stop", releases=("a.v1",), stages=())
+    with pytest.raises(Refused, match=r"a.v1 is held"):
+        journal.begin(context_of(log), plan)
+    assert state == log.state()
+
+
+def test_what_must_be_understood_and_names_nothing_holds_what_its_operation_is_on_or_all() -> None:
+    opened = Opened(id="move-1", name="move", releases=("a.v1",), deadline_ms=1)
+    nameless = written(kind="moved", op="move-1", must_understand=True)
+    state = fold(RegistryState(), [*staged("a.v1", "b.v1"), opened, unread(nameless)])
+    assert state.not_understood("a.v1") is not None and state.not_understood("b.v1") is None
+    state = fold(RegistryState(), [*staged("a.v1", "b.v1"), unread(nameless)])
+    assert state.not_understood("a.v1") is not None and state.not_understood("b.v1") is not None
+    # what decides and names nothing is of no version
+    assert not unread(written(kind="promoted", switch=3)).must
+
+
+def test_an_operation_of_which_something_is_not_understood_is_left_to_who_understands_it() -> None:
+    opened = Opened(id="move-1", name="move", releases=("a.v1",), deadline_ms=1)
+    assert expired(fold(RegistryState(), [opened]), 2) != []
+    assert expired(fold(RegistryState(), [opened, unread(MUST)]), 2) == []
+
+
+def test_what_must_be_understood_is_kept_and_of_the_others_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "UNREAD_KEPT", 3)
+    entries = [unread(MUST, 0), *(unread(b"", n) for n in range(1, 12))]
+    state = fold(RegistryState(), entries)
+    assert (state.unread[0].offset, state.unread[-1].offset) == (0, 11)
+    assert len(state.unread) + state.unread_before == 12 and len(state.unread) <= 7
+    stepwise = RegistryState()
+    for entry in entries:
+        stepwise = fold(stepwise, [entry])
+    assert stepwise == state
+    assert "12 entries" in (in_short(state) or "") and "1 of which must be understood" in (in_short(state) or "")
+
+
+def test_a_repair_has_them_not_count_any_more_and_the_log_keeps_them() -> None:
+    log = Log(*staged("a.v1"))
+    log.entries += [unread(b"", 5), unread(MUST, 7)]  # type: ignore[list-item]
+    context = context_of(log)
+    with pytest.raises(BadUsage, match="no unread entry at offset 6"):
+        plan_repair(context, (6,))
+    plan = plan_repair(context, (5,))
+    assert plan.warnings == ("this can't be undone; the entries stay in the log",)
+    execute(context, plan)
+    assert [u.offset for u in log.state().unread] == [7]
+    plan = plan_repair(context)
+    assert any("upgrading is the safe way" in each for each in plan.warnings)
+    execute(context, plan)
+    state = log.state()
+    assert (state.unread, in_short(state)) == ((), None)
+    refuse_blocked(state, "a.v1")
+    assert [e.offset for e in audit(context, "a.v2") if isinstance(e, Unread)] == [7]
+    assert [e.offset for e in audit(context) if isinstance(e, Unread)] == [5, 7]
+    with pytest.raises(BadUsage, match="every entry of the registry can be read"):
+        plan_repair(context)
+
+
+def test_a_repair_is_an_entry_that_is_there_only_where_the_first_version_is_lost_anyway() -> None:
+    entry = Repaired(offsets=(3,))
+    assert decode(encode(entry)) == entry
+
+
+def test_what_is_shown_of_an_entry_holds_no_control_characters() -> None:
+    found = unread(written(kind="x\x1b[2J", actor="a\nb", release="r\x07", must_understand=True))
+    assert all(c.isprintable() for c in f"{found}{found.kind}{found.writer}{found.about}")
