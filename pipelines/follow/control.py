@@ -10,9 +10,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipelines.errors import Unavailable
 from pipelines.kafka.client import consumer, failure, unavailable
+from pipelines.kafka.log import Record
+from pipelines.kafka.snapshots import Folding, newest_snapshot
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic
 from pipelines.model.progress import Progress, read_progress
-from pipelines.model.registry import Entry, RegistryState, fold, read
+from pipelines.model.registry import RegistryState
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 
@@ -26,7 +28,7 @@ LOOK_BACK = 32
 
 
 class Control:
-    """Reads the registry whole, and one release's progress from its newest record on.
+    """Reads the registry, from its newest snapshot on, and one release's progress from its newest record on.
 
     A progress record is shown only after the registry was read to its end behind it: else a follower could know that
     a result goes on and not that it was told to leave it. While the registry has an entry about `alias` that must be
@@ -42,9 +44,13 @@ class Control:
         )
         # asks for the ends of topics and fetches nothing: behind the other's waiting fetch a question would have to queue
         self._asking: Consumer = consumer(settings)
-        self._next = {REGISTRY_TOPIC: 0}
-        self._consumer.assign([TopicPartition(REGISTRY_TOPIC, 0, 0)])
-        self._state = RegistryState()
+        try:
+            self._folding = Folding(newest_snapshot(settings, self._range(REGISTRY_TOPIC)[1]))
+        except BaseException:
+            self.close()
+            raise
+        self._next = {REGISTRY_TOPIC: self._folding.start}
+        self._consumer.assign([TopicPartition(REGISTRY_TOPIC, 0, self._folding.start)])
         self._watched: str | None = None
         self._incoming: list[Progress] = []
         self._progress: Progress | None = None
@@ -56,12 +62,12 @@ class Control:
     @property
     def state(self) -> RegistryState:
         """The registry as read so far."""
-        return self._state
+        return self._folding.state
 
     @property
     def held(self) -> Unread | None:
         """The entry for which this follower waits where it is: it must be understood, and this version can't read it."""
-        return self._state.not_understood(self._alias)
+        return self.state.not_understood(self._alias)
 
     @property
     def progress(self) -> Progress | None:
@@ -91,7 +97,7 @@ class Control:
     def sync(self) -> RegistryState:
         """The registry as it is now. Raises Unavailable if the broker doesn't answer in time."""
         self._read_to(REGISTRY_TOPIC, self._range(REGISTRY_TOPIC)[1])
-        return self._state
+        return self.state
 
     def poll(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` for news; reads all there is. Whether there was any. A broker away is no news."""
@@ -161,7 +167,7 @@ class Control:
                 raise unavailable(self._settings, None)
 
     def _take(self, messages: list[Message]) -> bool:
-        entries: list[Entry | Unread] = []
+        entries: list[Record] = []
         newest: Progress | None = None
         for message in messages:
             topic, offset, error = message.topic() or "", message.offset() or 0, message.error()
@@ -171,7 +177,7 @@ class Control:
                 self._next[topic] = offset + 1
                 value = message.value()
                 if value is not None and topic == REGISTRY_TOPIC:
-                    entries.append(read(value, offset))
+                    entries.append((offset, value))
                 elif value is not None:
                     newest = self._read_progress(topic, offset, value) or newest
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -179,7 +185,10 @@ class Control:
                 self._next[topic] = max(self._next[topic], offset)
             elif not passing(error):
                 raise KafkaException(error)
-        self._state = fold(self._state, entries)
+        if not self._folding.take(entries):
+            # the snapshot was of another registry
+            self._next[REGISTRY_TOPIC] = 0
+            self._consumer.assign([TopicPartition(t, 0, o) for t, o in self._next.items()])
         if newest is not None:
             self._incoming.append(newest)
         return bool(entries) or newest is not None

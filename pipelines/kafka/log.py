@@ -26,6 +26,10 @@ from pipelines.settings import Settings
 
 # short enough for the end to be noticed where a transaction was aborted, long enough for an idle reader to cost nothing
 _FETCH_WAIT_MS = 200
+# what is fetched ahead of a long log: more is memory alone, as an entry takes longer to read than to fetch
+_QUEUE_KB = 8_192
+# records that are taken at a time
+_AT_ONCE = 4_000
 # a kept producer saves the steps of one operation 65-500 ms each; idle ones are not worth a connection
 _KEEP_S = 30.0
 
@@ -55,8 +59,9 @@ class LogReader:
         self._next = start
         self._admin = own(settings, client)
         self._consumer: Consumer = consumer(
-            settings, auto_offset_reset="earliest", fetch_wait_max_ms=_FETCH_WAIT_MS, enable_partition_eof=True
-        )
+            settings, auto_offset_reset="earliest", fetch_wait_max_ms=_FETCH_WAIT_MS, enable_partition_eof=True,
+            queued_max_messages_kbytes=_QUEUE_KB,
+        )  # fmt: skip
         # connects it to the leader at once; an assignment alone waits for librdkafka's next round, a second or more
         _watermarks(settings, self._consumer, topic)
         self._consumer.assign([TopicPartition(topic, 0, start)])
@@ -69,6 +74,11 @@ class LogReader:
     def close(self) -> None:
         self._consumer.close()
 
+    def seek(self, offset: int) -> None:
+        """Goes on from `offset`."""
+        self._next = offset
+        self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+
     def poll(self, timeout_s: float) -> list[bytes]:
         """Values of records that have come since the last call; waits up to `timeout_s` for the first one."""
         return [value for _, value in self.records(timeout_s)]
@@ -78,7 +88,7 @@ class LogReader:
         found: list[Record] = []
         deadline = self._clock() + timeout_s
         while not found:
-            messages = drain(self._consumer, max(0.0, deadline - self._clock()))
+            messages = drain(self._consumer, max(0.0, deadline - self._clock()), at_most=_AT_ONCE)
             found = self._take(messages)
             if not messages or self._clock() >= deadline:
                 break

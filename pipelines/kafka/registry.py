@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from pipelines.kafka.client import require_broker
+from pipelines.kafka.client import require_broker, unavailable
 from pipelines.kafka.log import FencedWriter, LogReader, Record
+from pipelines.kafka.offsets import end_of
+from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
-from pipelines.model.registry import Entry, RegistryState, encode, fold, read
+from pipelines.model.registry import Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
 
@@ -35,7 +37,7 @@ class Registry:
         self.actor = actor or getpass.getuser()
         self._admin = require_broker(self.settings)
         self._reader: LogReader | None = None
-        self._state = RegistryState()
+        self._folding = Folding()
         self._open()
         self._writer = FencedWriter(self.settings, REGISTRY_TOPIC, REGISTRY_TOPIC)
 
@@ -54,7 +56,7 @@ class Registry:
     @property
     def known(self) -> RegistryState:
         """The state as last read, without asking the broker."""
-        return self._state
+        return self._folding.state
 
     def history(self) -> Iterator[Entry | Unread]:
         """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
@@ -69,11 +71,14 @@ class Registry:
             reader.close()
 
     def state(self) -> RegistryState:
-        """The state as of now: reads to the end first."""
-        reader = self._open()
-        if reader is not None:
-            self._read_to(reader, reader.end())
-        return self.known
+        """The state as of now: reads to the end first. Writes a snapshot where the newest one is far behind."""
+        state = self._now()
+        snapshot = self._folding.snapshot() if self._folding.due else None
+        if snapshot is not None:
+            # written or not: not again before as many entries have come
+            self._folding.since = 0
+            write_snapshot(self.settings, snapshot, client=self._admin)
+        return state
 
     def poll(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` for new entries. Returns whether any came."""
@@ -82,7 +87,7 @@ class Registry:
             time.sleep(timeout_s)
             return False
         records = reader.records(timeout_s)
-        self._take(records)
+        self._take(reader, records)
         return bool(records)
 
     def step(self, decide: Decide, *, op: str | None = None, reason: str | None = None) -> RegistryState:
@@ -92,14 +97,14 @@ class Registry:
         """
 
         def values() -> list[bytes]:
-            entries = decide(self.state())
+            entries = decide(self._now())
             if entries and self._reader is None:
                 # the registry last: once it is there, both are
                 ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
                 ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
                 self._reader = self._begin()
                 # another one may have made it, and written
-                if self.state() != RegistryState():
+                if self._now() != RegistryState():
                     entries = decide(self.known)
             return [encode(self._stamp(entry, op, reason)) for entry in entries]
 
@@ -115,7 +120,26 @@ class Registry:
         return self._reader
 
     def _begin(self) -> LogReader:
-        return LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+        """A reader from the newest snapshot on, if there is one and its last entry stands in this log."""
+        end = end_of(self.settings, REGISTRY_TOPIC, 1, client=self._admin)[0]
+        self._folding = Folding(newest_snapshot(self.settings, end, client=self._admin))
+        reader = LogReader(self.settings, REGISTRY_TOPIC, start=self._folding.start, client=self._admin)
+        try:
+            deadline = time.monotonic() + self.settings.request_timeout_s
+            while not self._folding.proven:
+                self._take(reader, reader.records(0.2))
+                if time.monotonic() > deadline:
+                    raise unavailable(self.settings, None)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    def _now(self) -> RegistryState:
+        reader = self._open()
+        if reader is not None:
+            self._read_to(reader, reader.end())
+        return self.known
 
     def _stamp(self, entry: Entry, op: str | None, reason: str | None) -> Entry:
         return entry.model_copy(
@@ -129,7 +153,8 @@ class Registry:
 
     def _read_to(self, reader: LogReader, end: int) -> None:
         for records in reader.records_to(end):
-            self._take(records)
+            self._take(reader, records)
 
-    def _take(self, records: Sequence[Record]) -> None:
-        self._state = fold(self._state, [read(value, offset) for offset, value in records])
+    def _take(self, reader: LogReader, records: Sequence[Record]) -> None:
+        if not self._folding.take(records):
+            reader.seek(0)

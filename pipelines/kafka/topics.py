@@ -29,6 +29,8 @@ RESULT_TABLE = {
 }
 # keys run round a ring: the newest record stays for ever, the others for as long as an operation may need them
 PROGRESS = {**RESULT_TABLE, "segment.ms": str(DAY_MS)}
+# the newest of each version stays
+SNAPSHOTS = {"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "segment.bytes": str(16 * 1024 * 1024)}
 HEARTBEATS = {"cleanup.policy": "delete", "retention.ms": "3600000", "segment.ms": "600000"}
 
 

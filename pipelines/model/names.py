@@ -13,6 +13,7 @@ from pydantic import StringConstraints
 
 REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
+SNAPSHOTS_TOPIC = "switchyard.registry-snapshots"
 # headers of a result's records: where a stream's record came from; that consumers may have had its like before
 SOURCE = "source"
 REPLAY = "replay"

@@ -1,0 +1,161 @@
+"""A snapshot of the registry bounds a start, and changes nothing else: whoever begins with one knows what the whole log says."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from pipelines.follow.control import Control
+from pipelines.kafka import snapshots
+from pipelines.kafka.log import FencedWriter, read_tail
+from pipelines.kafka.registry import Registry
+from pipelines.kafka.snapshots import Folding
+from pipelines.kafka.topics import delete_topics
+from pipelines.model import snapshot as model
+from pipelines.model.names import REGISTRY_TOPIC, SNAPSHOTS_TOPIC
+from pipelines.model.registry import Entry, FollowerRegistered, RegistryState, encode, fold, read
+from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
+from pipelines.settings import Settings
+from tests.engine.test_registry_entries import ENTRIES
+
+VALUES = [*map(encode, ENTRIES), b"garbage", b'{"kind": "moved", "release": "a.v1", "must_understand": true}']
+RECORDS = [(2 * n, value) for n, value in enumerate(VALUES)]
+
+
+def whole(records: Sequence[tuple[int, bytes]] = RECORDS) -> RegistryState:
+    return fold(RegistryState(), [read(value, offset) for offset, value in records])
+
+
+def after(count: int) -> Snapshot:
+    """The snapshot after the first `count` entries."""
+    return Snapshot(state=whole(RECORDS[:count]), offset=RECORDS[count - 1][0], digest=digest_of(VALUES[count - 1]))
+
+
+@pytest.mark.parametrize("part_bytes", [200, 500_000])
+def test_a_snapshot_is_read_back_as_it_was(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "_PART_BYTES", part_bytes)
+    parts = to_parts(after(len(RECORDS)))
+    assert (len(parts) > 3) == (part_bytes == 200)
+    assert newest_of(parts.values()) == after(len(RECORDS))
+
+
+@pytest.mark.parametrize("count", range(1, len(RECORDS) + 1))
+def test_whoever_goes_on_from_a_snapshot_knows_what_the_whole_log_says(count: int) -> None:
+    found = newest_of(to_parts(after(count)).values())
+    folding = Folding(found)
+    assert folding.start == RECORDS[count - 1][0] and not folding.proven
+    assert folding.take(RECORDS[count - 1 : count + 1]) and folding.proven
+    assert folding.take(RECORDS[count + 1 :])
+    assert folding.state == whole()
+    last = folding.snapshot()
+    assert last == Snapshot(state=whole(), offset=RECORDS[-1][0], digest=digest_of(VALUES[-1]))
+
+
+@pytest.mark.parametrize("records", [[(8, b"other")], [(9, VALUES[4])], [(2, VALUES[4])]])
+def test_a_snapshot_of_another_log_is_given_up(records: list[tuple[int, bytes]]) -> None:
+    folding = Folding(after(5))
+    assert not folding.take(records)
+    assert (folding.start, folding.proven, folding.state) == (0, True, RegistryState())
+    assert folding.take(RECORDS) and folding.state == whole()
+
+
+def test_the_newest_whole_one_of_this_version_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "_PART_BYTES", 200)
+    old, new = [*to_parts(after(5)).values()], [*to_parts(after(9)).values()]
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "fold_version", lambda: "another")
+        others = [*to_parts(after(12)).values()]
+    assert newest_of([*others, *new, *old]) == after(9)
+    # one that is torn, one that is damaged, and what is none at all
+    assert newest_of([*old, *new[1:]]) == after(5)
+    head, _, part = new[0].partition(b"\n")
+    assert newest_of([*old, head + b"\n" + part[::-1], *new[1:]]) == after(5)
+    lied = zlib.compress(b'{"releases": 3}')
+    said = json.loads(head) | {"parts": 1, "sha256": digest_of(lied), "offset": 99}
+    odd = [b"", b"null\n", b"[1]\n", b"{}\n", b"\xff\n", json.dumps(said).encode() + b"\n" + lied]
+    assert newest_of([*old, *odd]) == after(5)
+    assert newest_of(odd) is None
+
+
+def test_any_change_of_the_rules_makes_another_version() -> None:
+    assert len(model.fold_version()) == 16
+    assert {"registry.py", "unread.py", "progress.py"} <= {path.name for path in model.rules()}
+
+
+# -- on a broker
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "EVERY", 20)
+
+
+@pytest.fixture
+def log(broker: Settings) -> Iterator[Callable[[int], None]]:
+    """Writes that many more entries, a transaction for each three."""
+    writer = FencedWriter(broker, REGISTRY_TOPIC, REGISTRY_TOPIC)
+    count = 0
+
+    def write(more: int) -> None:
+        nonlocal count
+        with Registry(broker) as registry:
+            registry.step(lambda _: [FollowerRegistered(alias="a", group="first")])
+        for at in range(count, count + more, 3):
+            entries: list[Entry] = [FollowerRegistered(alias="a", group=f"g-{n}") for n in range(at, at + 3)]
+            values = list(map(encode, entries))
+            writer.append(lambda values=values: values)  # type: ignore[misc]
+        count += more
+
+    yield write
+    delete_topics(broker, [REGISTRY_TOPIC, SNAPSHOTS_TOPIC])
+
+
+def state_of(settings: Settings) -> RegistryState:
+    """What the whole log says."""
+    with Registry(settings) as registry:
+        return fold(RegistryState(), registry.history())
+
+
+@pytest.mark.broker
+@pytest.mark.usefixtures("often")
+def test_readers_and_followers_begin_with_the_newest_snapshot(broker: Settings, log: Callable[[int], None]) -> None:
+    log(60)
+    with Registry(broker) as registry:
+        assert registry._folding.start == 0
+        first = registry.state()
+        assert first == state_of(broker)
+    log(9)
+    with Registry(broker) as registry:
+        assert registry._folding.start >= 60
+        state = registry.state()
+        assert state == state_of(broker) != first
+        # nothing new is worth a snapshot: there is one alone
+        assert len(read_tail(broker, SNAPSHOTS_TOPIC, 10)) == 1
+    control = Control(broker, "a")
+    try:
+        assert control._folding.start >= 60 and control.sync() == state
+    finally:
+        control.close()
+    # the next one is written once as many have come
+    log(60)
+    with Registry(broker) as registry:
+        state = registry.state()
+    with Registry(broker) as registry:
+        assert registry._folding.start >= 129 and registry.state() == state == state_of(broker)
+
+
+@pytest.mark.broker
+@pytest.mark.usefixtures("often")
+def test_a_snapshot_of_a_registry_that_was_deleted_is_ignored(broker: Settings, log: Callable[[int], None]) -> None:
+    log(60)
+    with Registry(broker) as registry:
+        registry.state()
+    assert read_tail(broker, SNAPSHOTS_TOPIC)
+    delete_topics(broker, [REGISTRY_TOPIC])
+    log(120)
+    with Registry(broker) as registry:
+        assert registry._folding.start == 0 and registry.state() == state_of(broker)
+    assert len(state_of(broker).followers["a"]) == 121
