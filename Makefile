@@ -139,11 +139,12 @@ test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands th
 runbook: setup ## write into docs/runbook.md what its commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)
 
-bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch and a reset take
+bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch and a reset take; a large registry
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
 	@$(BIN)/python -m benchmarks switch
 	@$(BIN)/python -m benchmarks reset
+	@$(BIN)/python -m benchmarks registry
 
 lock: $(STAMPS)/uv ## resolve pyproject.toml anew into the lock files
 	@$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
