@@ -26,7 +26,6 @@ from orchestration.operations.context import Context, live_release
 from orchestration.operations.plan import Plan
 from orchestration.operations.refresh import refresh, to_refresh
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.heartbeats import latest_heartbeats
 
 _EXECUTE = "Do it; without it only the plan is shown."
 _REASON = "Why, for the audit trail."
@@ -132,7 +131,7 @@ def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reproc
     tag_run(context, found.release)
     add_partition(context.instance, found.release)
     release = operations.registry.state().releases[found.release]
-    beat = latest_heartbeats(operations.settings).get(found.release)
+    beat = operations.beats().get(found.release)
     metadata: report.Metadata = {
         **report.of_release(release, beat),
         **report.of_found(found.comparison, found.verdict),
@@ -152,7 +151,7 @@ def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reproc
 def _tell_live(context: OpExecutionContext, operations: Context, plan: Plan) -> None:
     """The alias names another release now."""
     release = operations.registry.state().releases[plan.releases[0]]
-    beat = latest_heartbeats(operations.settings).get(release.name)
+    beat = operations.beats().get(release.name)
     metadata = {**report.of_plan(plan, executed=True), "release": release.name, **report.of_release(release, beat)}
     context.log_event(AssetMaterialization(asset_key=live_key(release.spec.app), metadata=metadata))
 

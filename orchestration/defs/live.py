@@ -21,7 +21,6 @@ from orchestration.defs.names import APP_TAG, OWNERS, group_of, live_key, result
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import carry_out, failures_told
 from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, plan_promote
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.model.app import App
 
 
@@ -78,7 +77,7 @@ def _live(app: App) -> AssetsDefinition:
                 return
             name = plan.releases[0]
             release = operations.registry.state().releases[name]
-            beat = latest_heartbeats(operations.settings).get(name)
+            beat = operations.beats().get(name)
             yield MaterializeResult(metadata={**shown, "release": name, **report.of_release(release, beat)})
 
     return live

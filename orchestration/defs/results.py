@@ -19,7 +19,6 @@ from orchestration.operations.context import Context
 from orchestration.operations.release import Hydration, plan_start, wait_ready
 from orchestration.operations.reprocess import first_step
 from pipelines.errors import BadUsage
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.model.app import App, Table
 from pipelines.model.names import split_release
 
@@ -112,7 +111,7 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
         on_progress=teller(context),
     )
     release = operations.registry.state().releases[name]
-    return metadata | report.of_release(release, latest_heartbeats(operations.settings).get(name))
+    return metadata | report.of_release(release, operations.beats().get(name))
 
 
 def teller(context: RunContext, clock: Callable[[], float] = time.monotonic) -> Callable[[Hydration], None]:

@@ -58,7 +58,7 @@ from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin
-from pipelines.kafka.heartbeats import HeartbeatTail, latest_heartbeats
+from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail, progress_history
 from pipelines.kafka.registry import Decide, now_ms
 from pipelines.kafka.topics import delete_topics, ensure_topic
@@ -278,7 +278,7 @@ class Applier:
         self._context.say(f"driver of {stage.release}: {where}")
 
         def heard() -> bool:
-            beat = latest_heartbeats(self._context.settings, window_s=10).get(stage.release)
+            beat = self._context.beats(10).get(stage.release)
             if beat is not None and beat.token > before and beat.state == "failed":
                 raise SwitchyardError(f"the driver of {stage.release} failed: {beat.error}", fix=f"see {where}")
             return beat is not None and beat.token > before and beat.state != "starting"

@@ -15,7 +15,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.names import release_name, split_release
-from pipelines.model.progress import Progress
+from pipelines.model.progress import Heartbeat, Progress
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import refuse_unread
 from pipelines.settings import Settings, get_settings
@@ -68,12 +68,16 @@ class Context:
 
     def holder(self, release: Release) -> str | None:
         """Who runs a release, in words; None if nobody does."""
-        beat = latest_heartbeats(self.settings).get(release.name)
+        beat = self.beats().get(release.name)
         return held_by(release, beat, self.settings, at_ms=now_ms())
 
     def progress(self, release: str) -> Progress | None:
         """The newest progress record of a release."""
-        return newest_progress(self.settings, release)
+        return newest_progress(self.settings, release, kept=self.registry.kept)
+
+    def beats(self, window_s: float = 60.0) -> dict[str, Heartbeat]:
+        """Release -> the newest heartbeat of its newest driver, of the last `window_s` seconds."""
+        return latest_heartbeats(self.settings, window_s=window_s, kept=self.registry.kept)
 
 
 def open_context(

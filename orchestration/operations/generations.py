@@ -38,7 +38,7 @@ from pipelines.engine.writer import Writer
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import consumer
 from pipelines.kafka.offsets import first_offsets, group_offsets
-from pipelines.kafka.progress import ProgressTail, newest_progress
+from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
@@ -246,7 +246,7 @@ class Generations:
 
     def _tombstone(self, stage: Tombstone) -> None:
         """In one transaction; the new generation's first progress record makes it visible to followers."""
-        last = newest_progress(self._context.settings, stage.release)
+        last = self._context.progress(stage.release)
         if last is not None and last.generation == stage.generation:
             return
         if stage.release not in self._tokens:
@@ -435,7 +435,7 @@ def processed(
     newest = state.live(spec.app)
     live = state.releases[newest.new] if newest is not None else None
     if live is not None and live.name != spec.release and live.spec.topics == spec.topics:
-        known += spans_of(live, newest_progress(context.settings, live.name), _followed(state, live))
+        known += spans_of(live, context.progress(live.name), _followed(state, live))
     return tuple(known)
 
 

@@ -10,7 +10,6 @@ from orchestration.operations.context import Context
 from orchestration.operations.in_use import notes
 from pipelines.engine.lease import held_by
 from pipelines.errors import Refused
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Entry, Opened, Operation, RegistryState, Release
@@ -42,7 +41,7 @@ def statuses(context: Context) -> list[ReleaseStatus]:
 
 def statuses_of(context: Context, state: RegistryState) -> list[ReleaseStatus]:
     """Every release of `state`, by name. Writes nothing."""
-    beats = latest_heartbeats(context.settings) if state.releases else {}
+    beats = context.beats() if state.releases else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
         beat = beats.get(release.name)

@@ -14,7 +14,6 @@ from orchestration.operations.upkeep import Upkeep, load, save, too_old
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import consumer
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import ResultPosition
@@ -172,7 +171,7 @@ def _refuse_if_changed(context: Context, app: str, evidence: EvidenceRecorded) -
 
 
 def _refuse_dead(context: Context, evidence: EvidenceRecorded) -> None:
-    state, beats = context.registry.known, latest_heartbeats(context.settings)
+    state, beats = context.registry.known, context.beats()
     for name in (evidence.live, evidence.new):
         if held_by(state.releases[name], beats.get(name), context.settings, at_ms=now_ms()) is None:
             raise Refused(f"{name} isn't running", fix=f"`switchyard start {name} --execute`")

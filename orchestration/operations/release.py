@@ -38,7 +38,6 @@ from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE, partition_count, topic_names
@@ -605,7 +604,7 @@ def wait_ready(
             raise SwitchyardError(
                 f"{release.name} has not caught up within {timeout_s:g} s", fix="give --timeout, or see its log"
             )
-        beat = latest_heartbeats(context.settings, window_s=30).get(release.name)
+        beat = context.beats(30).get(release.name)
         current = context.registry.state().releases[release.name]
         if current.state == "failed":
             raise SwitchyardError(

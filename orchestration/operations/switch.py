@@ -30,7 +30,6 @@ from orchestration.operations.stages import (
 from orchestration.operations.upkeep import too_old, upkeep_of
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
@@ -59,7 +58,7 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
         )
     if new.spec.table != live.spec.table:
         raise Refused(f"{new.name} and {live.name} differ in kind: a table and a stream", fix="stage it as a new app")
-    beats = latest_heartbeats(context.settings)
+    beats = context.beats()
     for release in (new, live):
         refuse_blocked(state, release.name)
         _require_running(context, release, beats)
@@ -192,7 +191,7 @@ def plan_promote(
     refuse_blocked(state, new.name)
     number = len(state.chains.get(alias, ())) + 1
     evidence = evidence_for(state, new, live) if live else None
-    beats = latest_heartbeats(context.settings)
+    beats = context.beats()
     lacking = _not_ready(context, new, beats) + _not_checked(new, evidence, live, max_evidence_age_s)
     if live is not None:
         refuse_blocked(state, live.name)
@@ -383,7 +382,7 @@ def plan_rollback(
     for release in (live, standby):
         refuse_blocked(state, release.name)
     refuse_unfinished(state, live)
-    beats = latest_heartbeats(context.settings)
+    beats = context.beats()
     _require_running(context, standby, beats)
     number = len(chain) + 1
     dead = fence or _is_dead(context, live, beats.get(live.name))

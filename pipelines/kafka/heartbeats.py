@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from pipelines.kafka.client import consumer, drain, failure, once_led, unavailable
+from pipelines.kafka.client import drain, failure, once_led, unavailable
+from pipelines.kafka.kept import Kept, borrowed
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.offsets import end_of
 from pipelines.model.names import HEARTBEATS_TOPIC
@@ -21,37 +22,44 @@ log = logging.getLogger(__name__)
 _LOOK_BACK = 64
 
 
-def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+def latest_heartbeats(
+    settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None, kept: Kept | None = None
+) -> dict[str, Heartbeat]:
     """Release -> the newest heartbeat, of its newest driver, of the last `window_s` seconds.
 
     Raises Unavailable without a broker.
     """
     now_ms = now_ms or time.time_ns() // 1_000_000
-    client = consumer(settings, auto_offset_reset="latest", enable_partition_eof=True, fetch_wait_max_ms=20)
     found: dict[str, Heartbeat] = {}
     try:
-        since = TopicPartition(HEARTBEATS_TOPIC, 0, now_ms - int(window_s * 1000))
-        deadline = time.monotonic() + settings.request_timeout_s
-        found_at = once_led(lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s),
-                            settings.request_timeout_s)  # fmt: skip
-        start = found_at[0]
-        if start.error is not None or start.offset < 0:
-            return found
-        client.assign([start])
-        while time.monotonic() < deadline:
-            for message in drain(client, 0.2):
-                error = message.error()
-                value = message.value()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                for beat in _read([value] if error is None and value is not None else []):
-                    # a driver that was superseded may speak once more when it thaws
-                    if beat.release not in found or beat.token >= found[beat.release].token:
-                        found[beat.release] = beat
+        with borrowed(settings, kept) as client:
+            for beat in _read(_since(settings, client, now_ms - int(window_s * 1000))):
+                # a driver that was superseded may speak once more when it thaws
+                if beat.release not in found or beat.token >= found[beat.release].token:
+                    found[beat.release] = beat
     except KafkaException as error:
         raise failure(settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
-    finally:
-        client.close()
+    return found
+
+
+def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[bytes]:
+    """Values of what was said from `at_ms` on up to now. Raises Unavailable if that doesn't come in time."""
+    since = TopicPartition(HEARTBEATS_TOPIC, 0, at_ms)
+    deadline = time.monotonic() + settings.request_timeout_s
+    found_at = once_led(lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s),
+                        settings.request_timeout_s)  # fmt: skip
+    start = found_at[0]
+    if start.error is not None or start.offset < 0:
+        return
+    client.assign([start])
+    while time.monotonic() < deadline:
+        for message in drain(client, 0.2):
+            error = message.error()
+            value = message.value()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return
+            if error is None and value is not None:
+                yield value
     raise unavailable(settings, None)
 
 

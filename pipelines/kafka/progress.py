@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from pipelines.errors import Refused
+from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import LogReader, read_tail
 from pipelines.kafka.offsets import end_of
 from pipelines.model.names import progress_topic
@@ -15,12 +16,12 @@ from pipelines.settings import Settings
 log = logging.getLogger(__name__)
 
 
-def newest_progress(settings: Settings, release: str) -> Progress | None:
+def newest_progress(settings: Settings, release: str, *, kept: Kept | None = None) -> Progress | None:
     """The newest committed progress record of a release; None before the first.
 
     Raises Unavailable without a broker, Refused where it can't be read: an older one would be another place.
     """
-    values = read_tail(settings, progress_topic(release))
+    values = read_tail(settings, progress_topic(release), kept=kept)
     return _newest(release, values[-1]) if values else None
 
 

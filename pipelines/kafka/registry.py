@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from pipelines.kafka.client import require_broker, unavailable
+from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
@@ -36,6 +37,8 @@ class Registry:
         self.settings = settings or get_settings()
         self.actor = actor or getpass.getuser()
         self._admin = require_broker(self.settings)
+        # what is read beside the registry by whoever has it open: progress and heartbeats
+        self.kept = Kept(self.settings)
         self._reader: LogReader | None = None
         self._folding = Folding()
         self._open()
@@ -50,6 +53,7 @@ class Registry:
         self.close()
 
     def close(self) -> None:
+        self.kept.close()
         if self._reader is not None:
             self._reader.close()
 

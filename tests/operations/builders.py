@@ -91,6 +91,9 @@ def evidence(live: str, new: str, **changes: Any) -> EvidenceRecorded:
 class Log:
     """A registry of this process alone: every step is taken, its entries are kept."""
 
+    # there is no broker
+    kept = None
+
     def __init__(self, *entries: Entry) -> None:
         self.entries = list(entries)
 

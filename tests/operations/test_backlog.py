@@ -70,7 +70,7 @@ class World(Context):
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
     beat = SimpleNamespace(at_ms=now_ms(), lag_records=0, batch_records=None)
-    monkeypatch.setattr(sw, "latest_heartbeats", lambda _: {"a.v1": beat, "a.v2": beat})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {"a.v1": beat, "a.v2": beat})
 
     def make(log: Log, **offsets: int) -> World:
         plain = context_of(log)

@@ -253,7 +253,7 @@ def test_a_replay_is_of_what_consumers_have_had(monkeypatch: pytest.MonkeyPatch,
     end = SourcePosition(sources={"trades": {0: 9}})
     progress = Progress(release="a.v2", generation=1, token=1, boundary=Boundary(batch_id=1, position=end),
                         result=ResultPosition(topics={}), at_ms=0)  # fmt: skip
-    monkeypatch.setattr(generations, "newest_progress", lambda *_: progress)
+    monkeypatch.setattr("orchestration.operations.context.Context.progress", lambda *_: progress)
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v2" if lived else "a.v1"))
     found = generations.processed(context_of(log), log.state(), log.state().releases["a.v1"].spec)
     assert [span.end for span in found] == ([end] if lived else [])

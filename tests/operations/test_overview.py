@@ -28,6 +28,8 @@ LOOKS: list[Callable[[Context], object]] = [statuses, open_operations, lambda co
 class FakeRegistry:
     """A registry of entries in memory. `error`: what a step raises that would write."""
 
+    kept = None
+
     def __init__(self, entries: Sequence[Entry], error: Exception | None = None) -> None:
         self.entries = list(entries)
         self.error = error

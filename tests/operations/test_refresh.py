@@ -119,7 +119,7 @@ def test_what_was_kept_is_not_read_again(settings: Settings, monkeypatch: pytest
 def test_a_diff_that_is_kept_up_never_grows_too_old(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
     beat = SimpleNamespace(at_ms=now_ms(), lag_records=0, batch_records=None)
-    monkeypatch.setattr(sw, "latest_heartbeats", lambda _: {"a.v1": beat, "a.v2": beat})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {"a.v1": beat, "a.v2": beat})
     weeks_ago = now_ms() - 20 * DAY_MS
     log = settled(at_ms=weeks_ago)
     with pytest.raises(Refused, match=r"the diff diff-1 is 20\.0 days old"):
@@ -207,7 +207,7 @@ def test_of_the_standby_nothing_is_kept_that_lies_behind_the_live_one_s_end(
 
 
 def test_nothing_is_kept_where_one_of_them_is_dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ref, "latest_heartbeats", lambda _: {})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     monkeypatch.setattr(ref, "held_by", lambda release, *_, **__: None if release.name == "a.v2" else "someone")
     with pytest.raises(Refused, match=r"a\.v2 isn't running"):
         refresh(context(settings, settled()), "a")
@@ -216,7 +216,7 @@ def test_nothing_is_kept_where_one_of_them_is_dead(settings: Settings, monkeypat
 def test_nothing_is_kept_where_a_switch_has_begun_meanwhile(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ref, "latest_heartbeats", lambda _: {})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     monkeypatch.setattr(ref, "held_by", lambda *_, **__: "someone")
     monkeypatch.setattr(ref, "_goal", lambda *_: None)
     log = settled()

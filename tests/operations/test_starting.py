@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from orchestration.operations import generations
 from orchestration.operations import release as module
 from orchestration.operations.apply import Applier, left_by_consumers, starting_state, wanting
 from orchestration.operations.in_use import refuse_unfinished
@@ -69,7 +68,7 @@ def test_one_that_is_stopped_is_not_started_under_an_operation_and_one_that_died
 
 
 def test_nor_under_one_that_began_after_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generations, "newest_progress", lambda *_: None)
+    monkeypatch.setattr("orchestration.operations.context.Context.progress", lambda *_: None)
     log = failed()
     log.entries.append(DIFF)
     with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):

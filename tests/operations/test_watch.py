@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import switch as sw
 from orchestration.operations import watch as module
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
@@ -105,7 +104,7 @@ def test_a_rollback_leaves_the_release_that_is_named_or_none(log: Log) -> None:
 
 def test_the_live_release_may_be_left(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     # as far as the brokers' word is needed
-    monkeypatch.setattr(sw, "latest_heartbeats", lambda _: {})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     with pytest.raises(Refused, match=r"a\.v1 isn't running"):
         plan_rollback(context_of(log), "a", leaving="a.v2")
 

@@ -1,0 +1,64 @@
+"""A consumer that is kept from one read to the next: a new one for each costs a connection, and asks for all metadata."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer
+
+from pipelines.kafka.client import consumer
+from pipelines.settings import Settings
+
+
+def tail_consumer(settings: Settings) -> Consumer:
+    """A consumer for reading a topic's newest records: it tells of the end, and a fetch there comes back soon."""
+    return consumer(settings, auto_offset_reset="earliest", fetch_wait_max_ms=20, enable_partition_eof=True)
+
+
+class Kept:
+    """The consumer of whoever reads tails again and again. One read at a time: another thread's waits.
+
+    It is made when it is first needed. After trouble the next read has a new one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._client: Consumer | None = None
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Consumer]:
+        """The consumer, with nothing assigned."""
+        with self._lock:
+            client, self._client = self._client or tail_consumer(self._settings), None
+            try:
+                yield client
+                # an assigned one would go on fetching
+                client.unassign()
+            except BaseException:
+                client.close()
+                raise
+            self._client = client
+
+    def close(self) -> None:
+        """Ends the connection; a later read makes another."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+@contextmanager
+def borrowed(settings: Settings, kept: Kept | None) -> Iterator[Consumer]:
+    """The consumer of `kept`, or one for this read alone."""
+    if kept is not None:
+        with kept.borrowed() as client:
+            yield client
+        return
+    client = tail_consumer(settings)
+    try:
+        yield client
+    finally:
+        client.close()

@@ -1,0 +1,97 @@
+"""A consumer that is kept between reads of tails: what it reads is what a new one would."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pipelines.kafka import kept as module
+from pipelines.kafka.kept import Kept
+from pipelines.kafka.log import FencedWriter, read_tail
+from pipelines.settings import Settings
+
+
+class Client:
+    """A consumer that only notes what becomes of it."""
+
+    def __init__(self, *_: object) -> None:
+        self.closed = self.unassigned = 0
+
+    def unassign(self) -> None:
+        self.unassigned += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+    clients: list[Client] = []
+
+    def make(_: Settings) -> Client:
+        clients.append(Client())
+        return clients[-1]
+
+    monkeypatch.setattr(module, "tail_consumer", make)
+    return clients
+
+
+def test_one_is_made_when_it_is_needed_and_kept_until_there_is_trouble(made: list[Client]) -> None:
+    kept = Kept(Settings())
+    assert made == []
+    for _ in range(2):
+        with kept.borrowed() as client:
+            assert client is made[0]
+    # an assigned one would fetch on
+    assert (len(made), made[0].unassigned, made[0].closed) == (1, 2, 0)
+    with pytest.raises(ValueError), kept.borrowed():
+        raise ValueError
+    assert made[0].closed == 1
+    with kept.borrowed():
+        pass
+    kept.close()
+    kept.close()
+    assert (len(made), made[1].closed) == (2, 1)
+
+
+def test_another_thread_waits_for_its_turn(made: list[Client]) -> None:
+    kept, began = Kept(Settings()), threading.Event()
+
+    def read() -> int:
+        began.set()
+        with kept.borrowed():
+            return made[0].unassigned
+
+    with ThreadPoolExecutor(1) as pool:
+        with kept.borrowed():
+            later = pool.submit(read)
+            assert began.wait(10) and not later.done()
+        assert later.result(10) == 1
+    assert len(made) == 1
+
+
+def test_a_read_of_its_own_keeps_nothing(made: list[Client]) -> None:
+    with module.borrowed(Settings(), None):
+        assert made[0].closed == 0
+    assert made[0].closed == 1
+
+
+@pytest.mark.broker
+def test_one_reads_several_topics_in_turn_and_what_has_come_since(
+    broker: Settings, fresh_topic: Callable[..., str]
+) -> None:
+    one, other, kept = fresh_topic(), fresh_topic(), Kept(broker)
+    try:
+        for number in range(4):
+            for topic in (one, other):
+                value = f"{topic} {number}".encode()
+                FencedWriter(broker, topic, topic).append(lambda value=value: [value])  # type: ignore[misc]
+            for topic in (one, other, one):
+                expected = [f"{topic} {n}".encode() for n in range(number + 1)]
+                assert read_tail(broker, topic, kept=kept) == expected[-1:]
+                assert read_tail(broker, topic, 10, kept=kept) == expected == read_tail(broker, topic, 10)
+    finally:
+        kept.close()
