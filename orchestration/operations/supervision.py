@@ -22,7 +22,6 @@ from orchestration.operations.overview import ReleaseStatus, statuses
 from orchestration.operations.supervise import Memory, decide, unreadable
 from pipelines.engine.lease import held_by, is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
-from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, RegistryState, Release, StateSet
 from pipelines.settings import Settings
@@ -252,7 +251,7 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: A
 
 
 def _is_silent(context: Context, release: Release) -> bool:
-    beat = latest_heartbeats(context.settings).get(release.name)
+    beat = context.beats().get(release.name)
     return held_by(release, beat, context.settings, at_ms=now_ms()) is None
 
 

@@ -79,7 +79,7 @@ class Client:
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     made = Client()
     monkeypatch.setattr(engine_writer, "producer", lambda *_, **__: made)
-    monkeypatch.setattr(engine_writer, "read_tail", lambda *_: [])
+    monkeypatch.setattr(engine_writer, "newest_progress", lambda *_: None)
     monkeypatch.setattr(engine_writer, "end_of", lambda *_, **__: {0: 1})
     monkeypatch.setattr(engine_writer, "_GRACE_S", 0.01)
     yield made
@@ -181,7 +181,7 @@ def test_a_producer_whose_progress_could_not_be_read_is_not_used(
         raise Unavailable("no Kafka broker answers")
 
     made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1)
-    monkeypatch.setattr(engine_writer, "read_tail", unavailable)
+    monkeypatch.setattr(engine_writer, "newest_progress", unavailable)
     with pytest.raises(Unavailable):
         made.connect()
     # else a batch whose commit was not answered would be written again, though it was committed

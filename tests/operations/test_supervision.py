@@ -62,8 +62,7 @@ class World:
         self.beats: dict[str, Heartbeat] = {}
         self.processes: list[Running] = []
         self.now = now_ms()
-        for module in (overview, supervision):
-            monkeypatch.setattr(module, "latest_heartbeats", lambda _: self.beats)
+        monkeypatch.setattr(Context, "beats", lambda _: self.beats)
         for module in (overview, supervision, journal):
             monkeypatch.setattr(module, "now_ms", lambda: self.now)
         monkeypatch.setattr(overview, "notes", lambda *_: ())
