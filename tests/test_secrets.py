@@ -8,6 +8,7 @@ import os
 import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_a_driver_gets_its_settings_and_nothing_of_the_operator_s(monkeypatch: p
 
 
 def test_a_driver_is_started_with_just_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    started = {}
+    started: dict[str, Any] = {}
     monkeypatch.setattr(local.subprocess, "Popen", lambda command, **how: started.update(command=command, **how))
     for name, value in OPERATORS.items():
         monkeypatch.setenv(name, value)
@@ -193,7 +194,7 @@ def test_no_secret_is_a_name_that_passes() -> None:
 def test_a_jvm_gets_no_secret_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from pipelines.engine import session
 
-    launched = {}
+    launched: dict[str, Any] = {}
 
     def launch(conf: object, how: dict[str, object]) -> object:
         launched.update(conf=dict(conf.getAll()), environment=dict(os.environ), how=how)  # type: ignore[attr-defined]

@@ -66,16 +66,16 @@ class Operator:
         shown = {"DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "yes", "COLUMNS": "200"}
         self.environment = {**settings.child_environment(), **ENVIRONMENT, **shown}
 
-    def run(self, *command: str, cwd: Path | None = None, **changes: str) -> int:
+    def run(self, *command: str, cwd: Path, **changes: str) -> int:
         done = subprocess.run(
-            [sys.executable, *command], env={**self.environment, **changes}, cwd=cwd or self.folder, stdin=subprocess.DEVNULL,
+            [sys.executable, *command], env={**self.environment, **changes}, cwd=cwd, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
         )  # fmt: skip
         self.said += done.stdout
         return done.returncode
 
     def switchyard(self, *arguments: str, **changes: str) -> int:
-        return self.run("-m", "orchestration.cli", *arguments, **changes)
+        return self.run("-m", "orchestration.cli", *arguments, cwd=self.folder, **changes)
 
     def dagster(self, job: str, **changes: str) -> int:
         """Runs a job as a process of Dagster's own."""

@@ -27,7 +27,7 @@ SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # whether Linux groups processes by session
 GROUPS = SWITCH.exists() and SWITCH.read_text().strip() == "1"
 NICE = 7
-LOGGING = Path(pipelines.engine.__file__).parent / "log4j2.properties"
+LOGGING = Path(pipelines.engine.__file__).parent
 STARTS = """
 import json, os
 from pathlib import Path
@@ -114,11 +114,20 @@ def test_spark_and_its_ui_listen_here_alone(started: Started) -> None:
         assert is_local(address), (address, port)
 
 
-def test_the_jvm_s_log_obeys_no_control_character_of_a_record(spark: SparkSession) -> None:
-    text = "failed on \x1b]52;c;aGk=\x07\x9b31m\u202e[red]\r\n\tat a frame"
-    pattern = LOGGING.read_text().split("layout.pattern = ")[1].splitlines()[0].replace("\\\\", "\\")
+def logged(spark: SparkSession, name: str, text: str) -> str:
+    """A line as the JVM of a driver would log it, by the layout of that file."""
+    pattern = (LOGGING / name).read_text().split("layout.pattern = ")[1].splitlines()[0].replace("\\\\", "\\")
     log4j = spark._jvm.org.apache.logging.log4j.core  # type: ignore[union-attr]
     message = spark._jvm.org.apache.logging.log4j.message.SimpleMessage(text)  # type: ignore[union-attr]
     event = log4j.impl.Log4jLogEvent.newBuilder().setLoggerName("a.B").setMessage(message).build()
-    line = log4j.layout.PatternLayout.newBuilder().withPattern(pattern).build().toSerializable(event)
+    line: str = log4j.layout.PatternLayout.newBuilder().withPattern(pattern).build().toSerializable(event)
+    return line
+
+
+def test_the_jvm_s_log_obeys_no_control_character_of_a_record(spark: SparkSession) -> None:
+    text = "failed on \x1b]52;c;aGk=\x07\x9b31m\u202e[red]\r\n\tat a frame"
+    line = logged(spark, "log4j2.properties", text)
     assert line.rstrip("\n").endswith("B: failed on ?]52;c;aGk=??31m?[red]?\n\tat a frame")
+    line = logged(spark, "log4j2-json.properties", text)
+    assert line.endswith("\n") and line[:-1].isprintable()
+    assert json.loads(line)["message"] == "failed on \x1b]52;c;aGk=\x07\x9b31m?[red]\r\n\tat a frame"
