@@ -15,6 +15,7 @@ import pytest
 from orchestration import cli
 from orchestration.launchers import local
 from orchestration.launchers.local import LocalLauncher
+from orchestration.operations import alerts
 from pipelines import secrets
 from pipelines.engine.causes import cause
 from pipelines.engine.session import session_conf, spark_kafka_options
@@ -139,6 +140,14 @@ def test_a_traceback_of_what_nobody_foresaw_has_none(
         cli.main()
     said = capsys.readouterr().err
     assert "RuntimeError" in said and "pLaN" not in said
+
+
+def test_a_webhook_that_is_no_url_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(alerts.WEBHOOK, "planted-word")
+    alerts.to_environment("a.v1 failed")
+    assert "a.v1 failed" in caplog.text and "could not be told" in caplog.text and "planted-word" not in caplog.text
 
 
 OPERATORS = {
