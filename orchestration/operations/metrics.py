@@ -226,11 +226,15 @@ def _registry_families(reading: Reading | None) -> list[Metric]:
     overdue = GaugeMetricFamily(
         "switchyard_operations_overdue", "Operations past their deadline that nobody has ended."
     )
+    unread = GaugeMetricFamily("switchyard_registry_unread_entries", "Registry entries that can't be read here.")
+    holding = GaugeMetricFamily("switchyard_registry_holding_entries", "Those of them that must be understood.")
     if reading:
+        unread.add_metric((), len(reading.state.unread) + reading.state.unread_before)
+        holding.add_metric((), sum(each.must for each in reading.state.unread))
         under_way = [each.opened for each in reading.state.operations.values() if each.closed is None]
         opened.add_metric((), len(under_way))
         overdue.add_metric((), sum(each.deadline_ms < reading.at_ms for each in under_way))
-    return [states, wanted, running, live, generation, starts, opened, overdue]
+    return [states, wanted, running, live, generation, starts, opened, overdue, unread, holding]
 
 
 def _apps(reading: Reading | None) -> list[Metric]:

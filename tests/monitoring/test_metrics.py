@@ -21,6 +21,7 @@ from orchestration.operations.overview import ReleaseStatus
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.model.progress import Counts, Heartbeat
 from pipelines.model.registry import Entry, FollowerRegistered, LeaseTaken, Opened, RegistryState, WantedSet, fold
+from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.engine.test_lease import ELSEWHERE
 from tests.operations.builders import staged, switched
@@ -46,7 +47,8 @@ def entries() -> list[Entry]:
 
 
 def reading(**changes: Any) -> Reading:
-    state = fold(RegistryState(), entries())
+    unread = [Unread(offset=99, reason="garbage"), Unread(offset=100, reason="newer", must=True, about=(OTHER,))]
+    state = fold(RegistryState(), [*entries(), *unread])
     found = [
         ReleaseStatus(release=state.releases[LIVE], beat=BEAT, holder="process 1", live=True),
         ReleaseStatus(release=state.releases[OTHER], beat=None, holder=None, live=False),
@@ -117,6 +119,7 @@ def test_everything_that_status_shows_is_exported_with_its_unit() -> None:
     assert found["switchyard_app_switches_total"] == 1 and found["switchyard_app_followers"] == 1
     assert found["switchyard_app_last_switch_timestamp_seconds"] == 123
     assert found["switchyard_operations_open"] == 2 and found["switchyard_operations_overdue"] == 1
+    assert found["switchyard_registry_unread_entries"] == 2 and found["switchyard_registry_holding_entries"] == 1
 
 
 def test_what_is_not_known_is_left_out_and_not_zero() -> None:
