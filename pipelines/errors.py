@@ -3,7 +3,8 @@
 SwitchyardError   exit 1: it failed
   BadUsage        exit 2: asked in a way that means nothing
   Refused         exit 3: understood, and not done, to prevent a loss
-  Unavailable     exit 1: Kafka is not there, not reachable, refuses the login, or refuses for now; a retry may help
+  Unavailable     exit 1: Kafka is not there, not reachable, or refuses for now; a retry may help
+    LoginRefused  exit 1: it refuses the login, or one of both sides the other's certificate
 """
 
 from __future__ import annotations
@@ -51,3 +52,7 @@ class Unavailable(SwitchyardError):
     """The broker is not there, not reachable, refuses the login, or can't do it for now."""
 
     retryable = True
+
+
+class LoginRefused(Unavailable):
+    """User, password or certificate are refused. A retry helps once someone has put that right."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -27,7 +27,7 @@ class Settings(BaseSettings):
     `switchyard.toml` in the working folder; the environment wins.
 
     `kafka` takes every `security.*`, `sasl.*` and `ssl.*` property by the names of librdkafka, as a
-    TOML table or as JSON in `SWITCHYARD_KAFKA`.
+    TOML table or as JSON in `SWITCHYARD_KAFKA`; `driver_kafka` those in which drivers differ.
     """
 
     # what was given is not told of: it may be a password
@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     bootstrap_servers: str | None = None
     # secrets among them can't be shown by accident; `kafka_properties` has them as text
     kafka: Mapping[str, SecretStr | str] = Field(default_factory=dict)
+    # what drivers log in with, where they have a user of their own, which may do less: over `kafka`, property by property
+    driver_kafka: Mapping[str, SecretStr | str] = Field(default_factory=dict)
     # replication of every topic that the platform creates
     replication_factor: int = Field(1, ge=1)
     request_timeout_s: float = Field(10.0, gt=0)
@@ -97,12 +99,14 @@ class Settings(BaseSettings):
     # how long a reset can be undone: its archive is deleted by the janitor after that
     archive_keep_s: float = Field(7 * 24 * 3600.0, ge=0)
 
-    @field_validator("kafka")
+    @field_validator("kafka", "driver_kafka")
     @classmethod
-    def _only_security(cls, value: Mapping[str, SecretStr | str]) -> Mapping[str, SecretStr | str]:
+    def _only_security(
+        cls, value: Mapping[str, SecretStr | str], info: ValidationInfo
+    ) -> Mapping[str, SecretStr | str]:
         bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
         if bad:
-            raise ValueError(f"kafka takes security.*, sasl.* and ssl.* properties, not {', '.join(bad)}")
+            raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(bad)}")
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
 
     @field_validator("state_dir")
@@ -148,6 +152,10 @@ class Settings(BaseSettings):
     @property
     def host(self) -> str:
         return socket.gethostname()
+
+    def for_driver(self) -> Settings:
+        """The settings of a driver: with its own login, where it has one, and without that of whoever starts it."""
+        return self.model_copy(update={"kafka": {**self.kafka, **self.driver_kafka}, "driver_kafka": {}})
 
     def environment(self) -> dict[str, str]:
         """These settings as environment variables, secrets among them."""

@@ -17,6 +17,10 @@ def test_the_cells_of_a_kind_stay_together() -> None:
     assert share_of(f"{cell}[windowed-clear-new-middle]") != count
 
 
+def test_what_shares_a_broker_of_its_own_stays_together() -> None:
+    assert share_of("tests/security/test_roles.py::test_a") == share_of("tests/security/test_refusals.py::test_b[x]")
+
+
 def test_each_story_of_kills_is_a_share_of_its_own() -> None:
     kills = "tests/e2e/test_kills.py::"
     assert share_of(f"{kills}test_a_table[15]") != share_of(f"{kills}test_a_stream[5]")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from pipelines.kafka.login import java_properties
 from pipelines.paths import below
 from pipelines.private import UMASK, private
 from pipelines.settings import Settings
@@ -40,8 +41,14 @@ class LocalLauncher:
         return f"process {process.pid}, log {self.log_path(release)}"
 
     def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
-        """Starts the driver, the leader of a process group of its own, for the caller to take leave of."""
-        folder = below(private(self._settings.state_dir), "run", release)
+        """Starts the driver, the leader of a process group of its own, for the caller to take leave of.
+
+        Raises BadUsage for a login that Spark can't use.
+        """
+        settings = self._settings.for_driver()
+        # what Spark can't log in with is told here, not in a log a minute later
+        java_properties(settings)
+        folder = below(private(settings.state_dir), "run", release)
         folder.mkdir(parents=True, exist_ok=True)
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +58,7 @@ class LocalLauncher:
             return subprocess.Popen(
                 command,
                 cwd=folder,
-                env=self._settings.environment_of_driver(),
+                env=settings.environment_of_driver(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -34,7 +34,7 @@ from pipelines.engine.session import build_session, end_session, jvm_exit_code, 
 from pipelines.engine.sink import Target
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.client import admin, answers, passes
+from pipelines.kafka.client import admin, answers, login_refused, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
@@ -67,6 +67,8 @@ log = logging.getLogger("switchyard.driver")
 # an input that kills a batch kills it again: more tries only delay the message
 _TRIES = 3
 _BACKOFF_S = (0.5, 1, 2, 5, 10)
+# longest that is waited for the cluster's word on the login; it comes sooner where the cluster is there
+_LOGIN_S = 2.0
 _TAIL_S = 0.1
 # between the end of its answers and its own: it runs its hooks
 _JVM_LOST_S = 5.0
@@ -449,6 +451,8 @@ class Driver:
     def _wait_out(self, what: str, error: BaseException) -> None:
         """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one
         does. Now and then all the same: the error says why.
+
+        Says so where it is the login that gets no answer: clients that were let in once tell only of time-outs then.
         """
         wait_s = _BACKOFF_S[min(self._outages, len(_BACKOFF_S) - 1)]
         self._outages += 1
@@ -457,7 +461,11 @@ class Driver:
         self._signalled.wait(wait_s)
         client = admin(self._settings)
         until = time.monotonic() + _AWAY_S
+        refused: SwitchyardError | None = None
         while not self._signalled.is_set() and not answers(client, REGISTRY_TOPIC) and time.monotonic() < until:
+            if refused is None and (refused := login_refused(self._settings, _LOGIN_S)) is not None:
+                self._error = f"{what}: {refused.what}; {refused.fix}"
+                log.warning("%s: %s", self._name, self._error)
             self._signalled.wait(_ASK_S)
 
     def _range(self, query: Query, batch: int) -> str:
@@ -719,7 +727,8 @@ def _outage(error: BaseException) -> bool:
 
 
 _KAFKA_OUTAGES = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
-                  "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException")  # fmt: skip
+                  "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException",
+                  "SaslAuthenticationException", "SslAuthenticationException")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.engine.guard import WORKERS, environment_for
 from pipelines.engine.jars import class_archive, spark_jars
+from pipelines.kafka.login import java_properties
 from pipelines.private import UMASK, private
 from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
 from pipelines.settings import Settings
@@ -198,56 +199,16 @@ def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
 def spark_kafka_options(settings: Settings) -> dict[str, str]:
     """Options for Spark's Kafka source, which speaks by the names of Kafka's Java client.
 
-    PEM files and texts, a login by user and password and one by OIDC are translated; what is given by Java's names, as
-    `sasl.jaas.config`, is taken as it is.
+    Raises BadUsage for a login that this client can't take, see `login.java_properties`.
     """
-    given = {**settings.kafka_properties}
     # Spark hands them to its admin client, too, which by default waits 60 s for an answer that a broker has taken with it
     request_ms = int(settings.request_timeout_s * 1000)
     waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
     options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH, **waits}
-    mechanism = given.pop("sasl.mechanisms", None) or given.get("sasl.mechanism")
-    if mechanism:
-        given["sasl.mechanism"] = mechanism
-    for name, (java, kind) in _PEM.items():
-        text = given.pop(f"{name}.pem", None)
-        path = given.pop(f"{name}.location", None)
-        if path is not None:
-            text = Path(path).read_text()
-        if text is not None:
-            options |= {f"ssl.{kind}.type": "PEM", f"ssl.{kind}.{java}": text}
-    login: dict[str, str] = {name: given.pop(name, "") for name in ("sasl.username", "sasl.password") if name in given}
-    if given.get("sasl.oauthbearer.method") == "oidc":
-        login = {name: given.pop(name) for name in (*_OIDC, "sasl.oauthbearer.method") if name in given}
-        options["sasl.login.callback.handler.class"] = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
-        module, words = "oauthbearer.OAuthBearerLoginModule", {_OIDC[n]: v for n, v in login.items() if n in _OIDC}
-    else:
-        module = "scram.ScramLoginModule" if (mechanism or "").startswith("SCRAM") else "plain.PlainLoginModule"
-        words = {name.removeprefix("sasl."): value for name, value in login.items()}
-    if login and "sasl.jaas.config" not in given:
-        options["sasl.jaas.config"] = f"{_SECURITY}.{module} required {' '.join(map(_quoted, words.items()))};"
-    return {f"kafka.{name}": value for name, value in {**options, **given}.items()}
+    return {f"kafka.{name}": value for name, value in {**options, **java_properties(settings)}.items()}
 
 
 # Spark asks the broker for both ends of a partition after each fetch, behind the next fetch, which is on its way: with
 # Kafka's 500 ms a task waits as long for records that are not its own, and with 500 records of a poll it waits often.
 # What a poll holds is bounded by max.partition.fetch.bytes, 1 MiB
 _FETCH = {"fetch.max.wait.ms": "5", "max.poll.records": "50000"}
-_SECURITY = "org.apache.kafka.common.security"
-# librdkafka's name without its ending -> the end of Java's name, and which store it is in
-_PEM = {
-    "ssl.ca": ("certificates", "truststore"),
-    "ssl.certificate": ("certificate.chain", "keystore"),
-    "ssl.key": ("key", "keystore"),
-}
-_OIDC = {
-    "sasl.oauthbearer.client.id": "clientId",
-    "sasl.oauthbearer.client.secret": "clientSecret",
-    "sasl.oauthbearer.scope": "scope",
-}
-
-
-def _quoted(word: tuple[str, str]) -> str:
-    """A word of a JAAS line, in which a backslash makes the next character literal."""
-    value = word[1].replace("\\", "\\\\").replace('"', '\\"')
-    return f'{word[0]}="{value}"'

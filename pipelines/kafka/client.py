@@ -12,18 +12,22 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
+from pipelines.kafka import login
 from pipelines.settings import Settings
 
 # what matters comes as errors; librdkafka would also write a fencing, which is ordinary here, to the terminal
 _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
 Answer = TypeVar("Answer")
 # of consumers that belong to no group: librdkafka asks for its coordinator all the same
-_NO_GROUP = "switchyard-unused"
+NO_GROUP = "switchyard-unused"
 # what brokers take by default (Kafka's message.max.bytes: 1 MiB and 12 bytes), less a batch's header of 61 bytes, which
 # librdkafka leaves out when it measures a record: so what it queues, the broker takes. Its own default, 1,000,000, would
 # refuse what a Java producer (max.request.size: 1 MiB) has written
 MAX_RECORD_BYTES = 1_048_588 - 61
+# how long a first request waits before the client's errors are looked at: a refused login is among them, and the client
+# itself would try it again until the time is over
+_LOOK_S = 0.5
 
 
 def _base(settings: Settings) -> dict[str, Any]:
@@ -33,7 +37,7 @@ def _base(settings: Settings) -> dict[str, Any]:
         "socket.connection.setup.timeout.ms": 5_000,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 30_000,
-        **settings.kafka_properties,
+        **login.properties(settings),
     }
 
 
@@ -69,7 +73,7 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
     """Configuration of a consumer: read committed, never committing by itself."""
     return {
         **_base(settings),
-        "group.id": _NO_GROUP,
+        "group.id": NO_GROUP,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
@@ -124,12 +128,12 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
         # nothing was asked of a cluster yet; of a file that isn't there OpenSSL gives only a number
         missing = [
             f"{name} names no file: {path}"
-            for name, path in settings.kafka_properties.items()
+            for name, path in login.given(settings).items()
             if name.endswith(".location") and not Path(path).is_file()
         ]
         raise BadUsage(
             f"Kafka's client can't take its settings: {'; '.join(missing) or error.args[0].str()}",
-            fix="mend them in the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA",
+            fix=f"mend them in {_TABLE}",
         ) from error
 
 
@@ -157,12 +161,28 @@ def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminC
     errors = _Errors()
     conf: dict[str, Any] = {**_base(settings), "error_cb": errors}
     client = _made(settings, lambda: AdminClient(conf))
+    deadline = time.monotonic() + (timeout_s or min(settings.request_timeout_s, 5.0))
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            client.list_topics(timeout=min(_LOOK_S, max(left_s, 0.01)))
+            return client
+        except KafkaException as error:
+            client.poll(0)
+            refused = errors.last is not None and is_login(errors.last)
+            if refused or left_s < _LOOK_S or error.args[0].code() not in _NOT_REACHED:
+                raise failure(settings, errors.last or error.args[0]) from error
+
+
+def login_refused(settings: Settings, timeout_s: float) -> LoginRefused | None:
+    """That the cluster refuses this login now, with the reason; None: it doesn't, or gives no answer within `timeout_s`."""
     try:
-        client.list_topics(timeout=timeout_s or min(settings.request_timeout_s, 5.0))
-    except KafkaException as error:
-        client.poll(0)
-        raise failure(settings, errors.last or error.args[0]) from error
-    return client
+        require_broker(settings, timeout_s)
+    except LoginRefused as error:
+        return error
+    except SwitchyardError:
+        return None
+    return None
 
 
 def answers(client: AdminClient, topic: str, timeout_s: float = 1.0) -> bool:
@@ -222,6 +242,14 @@ _ACLS = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "Write and Describe"),
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("cluster", "Describe, Create and IdempotentWrite"),
 }
+# where a login is set
+_TABLE = "the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA"
+_LOGIN = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
+
+
+def is_login(error: KafkaError) -> bool:
+    """Whether user, password or certificate are refused, by the cluster or by the client."""
+    return error.code() in _LOGIN
 
 
 def forbidden(error: KafkaError) -> bool:
@@ -239,7 +267,7 @@ def failure(
     error: KafkaError,
     *,
     topic: str | None = None,
-    group: str = _NO_GROUP,
+    group: str = NO_GROUP,
     transactional_id: str | None = None,
 ) -> SwitchyardError:
     """What `error` means to a person. The names are of what was asked for, as far as it is known.
@@ -272,25 +300,39 @@ def failure(
 
 def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
     """Why the cluster at `settings.bootstrap` is not reached; None: it doesn't answer in time. See `failure`, too."""
-    where = settings.bootstrap
+    where, table = settings.bootstrap, login.given(settings)
     if error is not None and error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
-        return Unavailable(
-            f"the Kafka cluster at {where} refuses the login: {error.str()}",
-            fix="check sasl.mechanism, sasl.username and sasl.password in the kafka table of switchyard.toml",
+        user = f" of {table['sasl.username']}" if "sasl.username" in table else ""
+        return LoginRefused(
+            f"the Kafka cluster at {where} refuses the login{user}: {error.str()}",
+            fix=f"check sasl.mechanism, sasl.username and sasl.password in {_TABLE}",
         )
     if error is not None and error.code() == KafkaError._SSL:
-        return Unavailable(
-            f"no TLS connection to the Kafka cluster at {where}: {error.str()}",
-            fix="check security.protocol and ssl.ca.location in the kafka table of switchyard.toml",
+        return LoginRefused(
+            f"no TLS connection to the Kafka cluster at {where}: {error.str()}", fix=_tls_fix(error.str())
         )
     # down without a failed connection: each was taken, and dropped at the first request
     if error is not None and (error.code() == KafkaError._ALL_BROKERS_DOWN or "security.protocol" in error.str()):
+        now = table.get("security.protocol", "plaintext")
         return Unavailable(
-            f"the Kafka cluster at {where} takes connections and drops them, as one does that asks for a login or TLS",
-            fix="check security.protocol and the login in the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA",
+            f"the Kafka cluster at {where} takes connections and drops them, as one does that asks for a login or TLS; "
+            f"security.protocol is {now}",
+            fix=f"check security.protocol and the login in {_TABLE}",
         )
     fix = "start it with `switchyard up`" if settings.embedded else "check SWITCHYARD_BOOTSTRAP_SERVERS and the network"
-    if not settings.embedded and "security.protocol" in settings.kafka:
-        fix += f", and whether it speaks {settings.kafka_properties['security.protocol']}"
+    if not settings.embedded and "security.protocol" in table:
+        fix += f", and whether it speaks {table['security.protocol']}"
     reason = f": {error.str()}" if error is not None else ""
     return Unavailable(f"no Kafka broker answers at {where}{reason}", fix=fix)
+
+
+def _tls_fix(said: str) -> str:
+    """What helps, as far as OpenSSL's words tell."""
+    if "expired" in said:
+        return "the certificate has expired: renew it at the broker, or the client's, and check this machine's clock"
+    if "verif" in said or "unknown ca" in said:
+        return (
+            f"check ssl.ca.location in {_TABLE}: it must name the CA that signed the brokers' certificates; these must not "
+            "have expired, and must have the name that bootstrap_servers uses"
+        )
+    return f"check security.protocol and ssl.ca.location in {_TABLE}"

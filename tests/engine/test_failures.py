@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,8 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from pipelines.engine.causes import cause
 from pipelines.engine.driver import Driver, _outage
-from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, consumer, failure, producer
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
@@ -59,6 +62,27 @@ def test_without_an_answer_no_broker_answers(code: int) -> None:
 def test_a_login_that_is_refused_is_said(code: int, words: str) -> None:
     found = failure(SETTINGS, KafkaError(code))
     assert isinstance(found, Unavailable) and words in found.what
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("sslv3 alert certificate expired", "has expired: renew it"),
+        ("certificate verify failed", "ssl.ca.location"),
+        ("wrong version number", "check security.protocol"),
+    ],
+)
+def test_what_helps_against_a_failed_handshake_is_said(text: str, fix: str) -> None:
+    found = failure(SETTINGS, KafkaError(KafkaError._SSL, text))
+    assert isinstance(found, LoginRefused) and found.retryable
+    assert fix in found.fix and text in found.what
+
+
+def test_a_login_that_is_refused_names_its_user_and_not_its_password() -> None:
+    settings = Settings(bootstrap_servers="k:1", kafka={"sasl.username": "me", "sasl.password": "planted"})
+    found = failure(settings, KafkaError(KafkaError._AUTHENTICATION))
+    assert isinstance(found, LoginRefused) and "refuses the login of me: " in found.what
+    assert "planted" not in str(found)
 
 
 @pytest.mark.parametrize("code", FOR_NOW)
@@ -115,6 +139,34 @@ def test_a_topic_that_may_not_be_seen_is_not_taken_for_missing() -> None:
     with pytest.raises(Refused) as caught:
         partition_count(SETTINGS, "the-log", client=cast(AdminClient, Admin()))
     assert "the ACL on topic the-log" in caught.value.fix
+
+
+REFUSED = LoginRefused("the Kafka cluster at k:1 refuses the login of me", fix="check sasl.password")
+
+
+def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver.__new__(Driver)
+    driver._name, driver._settings, driver._outages = "stock-stats.v1", SETTINGS, 0
+    driver._signalled = threading.Event()
+    timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    for name in ("_ASK_S", "_BACKOFF_S"):
+        monkeypatch.setattr(f"pipelines.engine.driver.{name}", 0 if name == "_ASK_S" else (0,))
+    monkeypatch.setattr("pipelines.engine.driver.admin", lambda _: None)
+    answered = iter([False, False, False, True, False, True])
+    monkeypatch.setattr("pipelines.engine.driver.answers", lambda *_: next(answered))
+    told: Iterator[LoginRefused | None] = iter([None, REFUSED, None])
+    monkeypatch.setattr("pipelines.engine.driver.login_refused", lambda *_: next(told))
+    driver._wait_out("batch 3", timed_out)
+    assert driver._error == f"batch 3: {REFUSED.what}; {REFUSED.fix}"
+    # an outage of another kind says what it is itself
+    driver._wait_out("batch 3", timed_out)
+    assert driver._error == f"batch 3: {cause(timed_out)}"
+
+
+@pytest.mark.parametrize("name", ["SaslAuthenticationException", "SslAuthenticationException"])
+def test_a_login_that_spark_s_client_is_refused_with_is_waited_for(name: str) -> None:
+    assert _outage(Exception(f"Caused by: org.apache.kafka.common.errors.{name}: Authentication failed"))
+    assert not _outage(Exception("org.apache.kafka.common.errors.TopicAuthorizationException: not authorized"))
 
 
 def test_a_topic_that_is_gone_does_not_keep_a_driver_waiting() -> None:

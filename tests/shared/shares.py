@@ -9,6 +9,8 @@ from xdist.workermanage import WorkerController
 APART = ("tests/e2e/test_kills.py",)
 # files in which the tests of one value of the first parameter share a story: they are a share
 BY_PARAMETER = ("tests/reset/test_cells.py",)
+# folders whose tests share a broker of their own: all of them are one share
+TOGETHER = ("tests/security/",)
 
 
 def share_of(nodeid: str) -> str:
@@ -18,7 +20,7 @@ def share_of(nodeid: str) -> str:
         return nodeid
     if file in BY_PARAMETER:
         return f"{file}::{test.partition('[')[2].rstrip(']').partition('-')[0]}"
-    return file
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 class Shares(LoadScopeScheduling):

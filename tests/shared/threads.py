@@ -55,7 +55,7 @@ class Threads:
             self._started.append(process)
             return f"process {process.pid}"
         stop = threading.Event()
-        driver = Driver(self._settings, release, force=force, settle=settle, signalled=stop)
+        driver = Driver(self._settings.for_driver(), release, force=force, settle=settle, signalled=stop)
         thread = threading.Thread(target=_run, args=(driver,), name=f"driver {release}")
         thread.start()
         self._threads[:] = [*(each for each in self._threads if each[1].is_alive()), (release, thread, stop)]

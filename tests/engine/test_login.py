@@ -1,0 +1,148 @@
+"""One table of the settings is a login for both of Kafka's clients, or an error that names the property."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestration.launchers.local import LocalLauncher
+from pipelines.errors import BadUsage
+from pipelines.kafka.client import admin, consumer, producer
+from pipelines.kafka.login import java_properties, properties
+from pipelines.settings import Settings
+
+LOGIN = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "me",
+    "sasl.password": "planted-secret",
+}
+
+
+def settings(**changes: str | None) -> Settings:
+    """A login with SCRAM, changed: underscores stand for dots; None takes a property out."""
+    named = {name.replace("_", "."): value for name, value in changes.items()}
+    return Settings(bootstrap_servers="k:1", kafka={n: v for n, v in {**LOGIN, **named}.items() if v is not None})
+
+
+def operator(folder: Path, own: dict[str, str]) -> Settings:
+    """The settings of an operator whose drivers have a login of their own."""
+    return Settings(bootstrap_servers="k:1", kafka=LOGIN, driver_kafka=own, state_dir=folder)
+
+
+def stream_tokens(line: str) -> dict[str, str]:
+    """The words of a JAAS line as Java's StreamTokenizer takes them apart."""
+    words, escapes = {}, {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+    rest = line.removesuffix(";").partition(" required ")[2]
+    while rest:
+        name, _, rest = rest.partition('="')
+        value, at = "", 0
+        while rest[at] != '"':
+            assert rest[at] not in "\n\r", "a line ends the text"
+            if rest[at] == "\\":
+                at += 1
+                value += escapes.get(rest[at], rest[at])
+            else:
+                value += rest[at]
+            at += 1
+        words[name.strip()], rest = value, rest[at + 1 :]
+    return words
+
+
+@pytest.mark.parametrize(
+    "password", ["plain", 'a"b', "a\\b", 'ends with \\"\\', "two\nlines\r", "näh € 鍵", "a;b=c, required ${x} %s"]
+)
+def test_java_reads_the_very_password_out_of_the_jaas_line(password: str) -> None:
+    found = java_properties(settings(sasl_password=password))
+    assert stream_tokens(found["sasl.jaas.config"]) == {"username": "me", "password": password}
+    assert found["sasl.jaas.config"].startswith("org.apache.kafka.common.security.scram.ScramLoginModule required ")
+    assert not {"sasl.username", "sasl.password"} & found.keys()
+
+
+def test_both_clients_get_their_own_words() -> None:
+    given = settings(
+        security_protocol="sasl_ssl", ssl_endpoint_identification_algorithm="none", sasl_jaas_config="mine;"
+    )
+    java, own = java_properties(given), properties(given)
+    # Java's name for no check of the host is no name
+    assert (java["security.protocol"], java["ssl.endpoint.identification.algorithm"]) == ("SASL_SSL", "")
+    assert java["sasl.jaas.config"] == "mine;"
+    assert (own["ssl.endpoint.identification.algorithm"], own["sasl.username"]) == ("none", "me")
+    # librdkafka refuses what is Java's alone
+    assert "sasl.jaas.config" not in own
+    for make in (admin, consumer, producer):
+        make(given)
+
+
+def test_a_store_of_keys_is_of_the_kind_that_both_clients_read() -> None:
+    java = java_properties(settings(ssl_keystore_location="/keys.p12", ssl_keystore_password="x"))
+    assert (java["ssl.keystore.type"], java["ssl.keystore.location"]) == ("PKCS12", "/keys.p12")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "fix"),
+    [
+        ({"ssl_crl_location": "/crl.pem"}, "kafka.ssl.crl.location: Kafka's Java client", "at the broker"),
+        ({"ssl_cipher_suites": "X"}, "kafka.ssl.cipher.suites", "OpenSSL and Java"),
+        ({"sasl_kerberos_keytab": "/k"}, "kafka.sasl.kerberos.keytab", "sasl.jaas.config"),
+        ({"sasl_mechanisms": "PLAIN"}, "sasl.mechanism is SCRAM-SHA-512 and kafka.sasl.mechanisms is PLAIN", "leave one"),
+        ({"sasl_mechanism": "GSSAPI"}, "don't go with kafka.sasl.mechanism GSSAPI", "SCRAM-SHA-512"),
+        ({"sasl_mechanism": None}, "don't go with kafka.sasl.mechanism unset", "SCRAM-SHA-512"),
+        ({"sasl_password": None}, "the kafka table has no sasl.password", "both"),
+        ({"sasl_username": None}, "the kafka table has no sasl.username", "both"),
+        ({"sasl_password": None, "sasl_username": None}, "SASL_SSL, and there is no login", "sasl.username"),
+        ({"ssl_ca_location": "/nowhere/ca.pem"}, "kafka.ssl.ca.location can't be read as a PEM file: /nowhere/ca.pem", "PEM"),
+        ({"ssl_key_pem": "-----BEGIN RSA PRIVATE KEY-----"}, "takes a key in PKCS#8 only", "openssl pkcs8"),
+    ],
+)  # fmt: skip
+def test_what_java_can_not_be_told_is_named(changes: dict[str, str | None], words: str, fix: str) -> None:
+    with pytest.raises(BadUsage) as caught:
+        java_properties(settings(**changes))
+    assert words in caught.value.what and fix in caught.value.fix
+    assert "planted-secret" not in str(caught.value)
+
+
+def test_a_folder_of_certificates_is_one_client_s_only(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match=r"kafka\.ssl\.ca\.location is a folder"):
+        java_properties(settings(ssl_ca_location=str(tmp_path)))
+
+
+def test_drivers_have_a_login_of_their_own_and_not_the_operator_s(tmp_path: Path) -> None:
+    own = {"sasl.username": "driver", "sasl.password": "driver-secret"}
+    mine = operator(tmp_path, own)
+    assert properties(mine)["sasl.username"] == "me"
+    driver = mine.for_driver()
+    assert properties(driver) == {**LOGIN, **own}
+    # an earlier setting of the operator's own environment is replaced, too
+    environment = driver.environment()
+    assert json.loads(environment["SWITCHYARD_KAFKA"]) == {**LOGIN, **own}
+    assert json.loads(environment["SWITCHYARD_DRIVER_KAFKA"]) == {}
+    assert "planted-secret" not in str(environment)
+
+
+def test_a_password_of_the_environment_joins_the_login_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "switchyard.toml").write_text(
+        '[kafka]\n"sasl.username" = "me"\n[driver_kafka]\n"sasl.username" = "it"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWITCHYARD_KAFKA", '{"sasl.password": "mine"}')
+    monkeypatch.setenv("SWITCHYARD_DRIVER_KAFKA", '{"sasl.password": "its"}')
+    found = Settings()
+    assert properties(found) == {"sasl.username": "me", "sasl.password": "mine"}
+    assert properties(found.for_driver()) == {"sasl.username": "it", "sasl.password": "its"}
+
+
+def test_a_driver_is_not_started_with_a_login_that_spark_can_not_use(tmp_path: Path) -> None:
+    mine = operator(tmp_path, {"ssl.crl.location": "/crl.pem"})
+    with pytest.raises(BadUsage, match=r"ssl\.crl\.location"):
+        LocalLauncher(mine).launch("stock-stats.v1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_security_is_taken_of_a_driver_s_login() -> None:
+    with pytest.raises(ValueError, match=r"driver_kafka takes security"):
+        Settings(driver_kafka={"linger.ms": "1"})

@@ -1,0 +1,18 @@
+"""The guarded broker, once for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ports import port_of
+from tests.security.guarded import Guarded
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A broker behind TLS, logins and ACLs."""
+    broker = Guarded.started(tmp_path_factory.mktemp("guarded"), port_of("guarded"))
+    yield broker
+    broker.stop()
