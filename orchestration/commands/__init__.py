@@ -6,6 +6,7 @@ A module here imports Spark, Dagster, Kafka and operations inside its functions 
 from __future__ import annotations
 
 from orchestration.commands import (
+    acls,
     broker,
     follow,
     metrics,
@@ -19,4 +20,4 @@ from orchestration.commands import (
 )
 
 # in the order of `switchyard --help`
-MODULES = (broker, produce, release, switch, reset, follow, overview, registry, supervise, metrics)
+MODULES = (broker, produce, release, switch, reset, follow, overview, registry, supervise, metrics, acls)

@@ -1,4 +1,4 @@
-"""`switchyard log | operations | resume | abandon | forget-follower`: what happened, what is under way."""
+"""`switchyard log | operations | resume | abandon | register-follower | forget-follower`: what happened, what is under way."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command()(operations)
     app.command()(resume)
     app.command()(abandon)
+    app.command("register-follower")(register_follower)
     app.command("forget-follower")(forget_follower)
 
 
@@ -171,6 +172,29 @@ def abandon(
     out(f"{operation} is abandoned")
     for note in notes:
         out(f"  {note}")
+
+
+def register_follower(
+    alias: Annotated[str, typer.Argument(help="The app that it follows.")],
+    group: Annotated[str, typer.Argument(help="Its consumer group.")],
+) -> None:
+    """Register a follower that may not write the registry itself, so that what it needs is kept when releases are retired."""
+    from orchestration.operations.context import open_context
+    from pipelines.errors import BadUsage
+    from pipelines.model.names import is_group_name
+    from pipelines.model.registry import FollowerRegistered, RegistryState
+
+    if not is_group_name(group):
+        raise BadUsage(f"{group!r} can't be a follower's group", fix="use text without control characters")
+
+    def decide(state: RegistryState) -> list[Entry]:
+        if not state.of_app(alias):
+            known = sorted({release.spec.app for release in state.releases.values()})
+            raise BadUsage(f"there is no app {alias}", fix=f"there are: {', '.join(known) or 'none; stage one'}")
+        return [] if group in state.followers.get(alias, ()) else [FollowerRegistered(alias=alias, group=group)]
+
+    open_context(load_settings(), say=say).registry.step(decide)
+    out(f"{group} is registered as a follower of {alias}")
 
 
 def forget_follower(

@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.follow.control import Control
 from pipelines.follow.data import DataReader
 from pipelines.follow.group import read_commits, to_commit
@@ -293,16 +293,24 @@ class LiveConsumer:
         self._go(position, chain)
 
     def _register(self) -> None:
+        """Raises Refused for a user who may not write the registry, which a follower need not."""
         if not is_group_name(self.group):
             raise BadUsage(f"{self.group!r} can't be a follower's group", fix="use text without control characters")
         with Registry(self._settings) as registry:
-            registry.step(
-                lambda state: (
-                    []
-                    if self.group in state.followers.get(self.alias, ())
-                    else [FollowerRegistered(alias=self.alias, group=self.group)]
+            try:
+                registry.step(
+                    lambda state: (
+                        []
+                        if self.group in state.followers.get(self.alias, ())
+                        else [FollowerRegistered(alias=self.alias, group=self.group)]
+                    )
                 )
-            )
+            except Refused as error:
+                raise Refused(
+                    f"{self.group} is not registered as a follower of {self.alias}, and may not do so itself: {error.what}",
+                    fix=f"have an operator run `switchyard register-follower {self.alias} {self.group}`, or follow with "
+                    "register=False: then nothing is kept for it",
+                ) from error
 
     def _join(self, timeout_s: float) -> None:
         """Begins where the group says; waits a little if member 0 has not begun."""

@@ -1,0 +1,51 @@
+"""`switchyard acls`: what each role may ask of a Kafka cluster, as commands of Kafka's own tool."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from orchestration.commands.context import load_settings
+from orchestration.commands.options import Json
+from orchestration.commands.terminal import out, print_json
+from pipelines.errors import BadUsage
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command of this module."""
+    app.command()(acls)
+
+
+def acls(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="driver, operator or follower.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="As in stock-stats.")],
+    principal: Annotated[str, typer.Option(help="Who is to have them, as in User:stock-stats-driver.")],
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="TOPIC", help="A topic that the app reads; repeatable. For a driver, an operator."
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GROUP", help="A group of a follower; repeatable. For an operator: default any."),
+    ] = None,
+    tombstones: Annotated[
+        bool, typer.Option("--tombstones", help="An operator may also write into results: `reset --output tombstone`.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the ACLs that a role needs for an app, the least there are. Nothing is changed, and no broker is asked."""
+    from pipelines.kafka.acls import ROLES, as_commands, rights
+
+    chosen = next((each for each in ROLES if each == role), None)
+    if chosen is None:
+        raise BadUsage(f"there is no role {role}", fix=f"there are: {', '.join(ROLES)}")
+    found = rights(chosen, app, inputs=input_ or (), groups=group or (), tombstones=tombstones)
+    lines = as_commands(found, principal, load_settings().bootstrap)
+    if as_json:
+        print_json([asdict(right) for right in found])
+    else:
+        out("\n".join(lines))

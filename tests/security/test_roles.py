@@ -1,0 +1,272 @@
+"""Each role does its whole work by the rights that docs/security.md names, and can do nothing else."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from orchestration.local.jars import broker_jars
+from orchestration.local.preflight import find_java
+from pipelines.errors import Refused
+from pipelines.follow import LiveConsumer
+from pipelines.kafka.acls import ROLES, Role, as_commands, rights
+from pipelines.kafka.client import admin, forbidden, producer
+from pipelines.kafka.login import java_properties
+from pipelines.kafka.topics import partition_count
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
+from tests.e2e.harness import until
+from tests.security.access import as_asked, asked_by, binding, bindings_of
+from tests.security.guarded import ADMIN, PLANTED, Guarded
+from tests.security.world import Office, follow, office
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def live(guarded: Guarded, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    """An app that is live, by its own users."""
+    app = f"guarded-count{uuid.uuid4().hex[:4]}"
+    with office(guarded, app, tmp_path_factory.mktemp("office"), lambda: spark) as found:
+        found.make_live(1)
+        yield found
+
+
+def comes_to_all(found: Office, consumer: LiveConsumer, table: dict[str, int]) -> None:
+    def all_there() -> bool:
+        follow(consumer, table, 0.2)
+        return table == found.expected()
+
+    until("the follower has not got all", all_there, 120)
+
+
+def test_each_role_does_its_work(live: Office) -> None:
+    with pytest.raises(Refused, match="is not registered as a follower") as caught:
+        LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True)
+    assert f"switchyard register-follower {live.app} {live.group}" in caught.value.fix
+    live.do("register-follower", live.app, live.group)
+    table: dict[str, int] = {}
+    with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:
+        comes_to_all(live, consumer, table)
+        live.produce(50)
+        comes_to_all(live, consumer, table)
+    assert f"{live.app}.v1" in live.do("status").out
+    assert live.user("driver") not in live.do("log", live.app).out
+    assert asked_by(live.broker, live.user("driver")).denied == ()
+    assert asked_by(live.broker, live.user("operator")).denied == ()
+
+
+def test_a_driver_whose_login_is_revoked_says_so_and_goes_on_once_it_is_back(
+    live: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = live.user("driver")
+    live.broker.revoke(user)
+    live.produce(20)
+    until("the driver does not say so", lambda: f"refuses the login of {user}: " in caplog.text, 90)
+    assert "check sasl.mechanism, sasl.username and sasl.password" in caplog.text
+    assert PLANTED not in caplog.text
+    live.broker.add(user)
+    table: dict[str, int] = {}
+    with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:
+        comes_to_all(live, consumer, table)
+    assert live.drivers.alive(f"{live.app}.v1")
+
+
+# -- and nothing else
+
+
+def writes(topic: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        failed: list[KafkaError] = []
+        name = topic.format(app=found.app)
+        # what may not even be seen; a producer would ask again and again
+        partition_count(found.settings(role), name)
+        # an idempotent one would not even be given an id
+        client = producer(found.settings(role), message_timeout_ms=20_000, linger_ms=0, enable_idempotence=False)
+        client.produce(
+            name, b"forged", b"key", partition=0,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )  # fmt: skip
+        assert client.flush(30) == 0
+        if failed:
+            raise KafkaException(failed[0])
+
+    return attempt
+
+
+def reads(topic: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        partition_count(found.settings(role), topic.format(app=found.app))
+
+    return attempt
+
+
+def creates(topic: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        name = topic.format(app=found.app)
+        client = admin(found.settings(role))
+        client.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+
+    return attempt
+
+
+def deletes(topic: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        name = topic.format(app=found.app)
+        client = admin(found.settings(role))
+        client.delete_topics([name])[name].result(30)
+
+    return attempt
+
+
+def commits(group: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        moved = [TopicPartition(f"{found.app}.v1.g1", 0, 1)]
+        wanted = [ConsumerGroupTopicPartitions(group.format(app=found.app), moved)]
+        client = admin(found.settings(role))
+        for future in client.alter_consumer_group_offsets(wanted).values():
+            for partition in future.result(30).topic_partitions or ():
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
+
+    return attempt
+
+
+def fences(transactional_id: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        client = producer(found.settings(role), transactional_id=transactional_id.format(app=found.app))
+        client.init_transactions(20)
+
+    return attempt
+
+
+RESULT, INPUT, RELEASE = "{app}.v1.g1", "numbers-of-{app}", "{app}.v1"
+
+
+@pytest.mark.parametrize(
+    ("role", "attempt"),
+    [
+        ("driver", writes(INPUT)),
+        ("driver", creates("{app}.v9.g1")),
+        ("driver", deletes(RESULT)),
+        ("driver", writes("{app}.delta.forged")),
+        ("driver", commits("{app}-readers")),
+        ("driver", reads("another-app.v1.g1")),
+        ("driver", fences("another-app.v1")),
+        ("operator", writes(RESULT)),
+        ("operator", writes(INPUT)),
+        ("operator", deletes(INPUT)),
+        ("operator", creates("another-app.v1.g1")),
+        ("operator", writes(HEARTBEATS_TOPIC)),
+        ("operator", deletes(REGISTRY_TOPIC)),
+        ("operator", commits("{app}-readers")),
+        ("follower", reads(INPUT)),
+        ("follower", writes(RESULT)),
+        ("follower", writes(REGISTRY_TOPIC)),
+        ("follower", deletes(RESULT)),
+        ("follower", commits(RELEASE)),
+        ("follower", fences(RELEASE)),
+        ("follower", fences(REGISTRY_TOPIC)),
+    ],
+)
+def test_a_role_can_not(live: Office, role: Role, attempt: Callable[[Office, Role], None]) -> None:
+    with pytest.raises((KafkaException, Refused)) as caught:
+        attempt(live, role)
+    # an operator's word for it, or Kafka's
+    assert isinstance(caught.value, Refused) or forbidden(caught.value.args[0]), caught.value
+
+
+def test_nothing_that_was_written_shows_a_password(live: Office, capfd: pytest.CaptureFixture[str]) -> None:
+    """Spark's checkpoints, frozen code, what commands keep, and the topics themselves."""
+    said = [live.do(*command) for command in (["status", "--json"], ["log", "--json"], ["operations"])]
+    assert PLANTED not in "".join(each.text for each in said) + "".join(capfd.readouterr())
+    kept = [path for path in (live.folder / "state").rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if PLANTED.encode() in path.read_bytes()]
+    assert not [path for path in (live.broker.folder / "data").rglob("*.log") if PLANTED.encode() in path.read_bytes()]
+
+
+@pytest.mark.long
+def test_the_printed_commands_give_exactly_the_rights(guarded: Guarded, tmp_path: Path) -> None:
+    (tmp_path / "admin.properties").write_text(
+        "\n".join(f"{name}={value}" for name, value in java_properties(guarded.settings("admin", ADMIN)).items()
+                  if "truststore" not in name)
+        + f"\nssl.truststore.type=PEM\nssl.truststore.location={guarded.authority.file}\n"
+    )  # fmt: skip
+    found = rights("follower", "of-kafkas-tool", groups=["a-group"])
+    for line in as_commands(found, "User:of-kafkas-tool", guarded.settings("admin").bootstrap):
+        java = [
+            find_java().path,
+            "-Xmx128m",
+            "-cp",
+            ":".join(map(str, broker_jars())),
+            "org.apache.kafka.tools.AclCommand",
+        ]
+        ended = subprocess.run(
+            [*java, *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    wanted = {binding("of-kafkas-tool", right) for right in found}
+    until("they are not there", lambda: set(bindings_of(guarded.admin, "of-kafkas-tool")) == wanted, 30)
+
+
+def shows_no_password(found: Office, release: str) -> None:
+    """Neither the log of a driver's process, with that of its JVM, nor the arguments of all processes."""
+    log = found.drivers.log_path(release)
+    assert log is not None and release in log.read_text()
+    assert PLANTED not in log.read_text()
+    arguments = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            arguments.append(path.read_bytes().decode(errors="replace"))
+    assert any("pipelines.engine.driver" in each and release in each for each in arguments)
+    assert not [each for each in arguments if PLANTED in each]
+
+
+@pytest.mark.long
+def test_the_operations_on_several_releases_need_every_right_and_no_other(
+    live: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second version, compared, live and back, retired; a reset, and what it has archived cleaned."""
+    # entries; as if the registry were long
+    monkeypatch.setattr("pipelines.kafka.snapshots.EVERY", 5)
+    first, second = f"{live.app}.v1", f"{live.app}.v2"
+    table: dict[str, int] = {}
+    live.do("register-follower", live.app, live.group)
+    with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:
+        again = ("--from", live.folder / "code", "--correction", "once more", "--execute")
+        live.do("stage", live.app, "--version", 2, *again)
+        live.drivers.processes.add(second)
+        live.do("start", second, "--execute")
+        live.do("wait", second, "--for", "100ms", "--timeout", "200s")
+        shows_no_password(live, second)
+        live.do("diff", second)
+        live.do("promote", live.app, "--version", 2, "--execute")
+        live.produce(50)
+        comes_to_all(live, consumer, table)
+        live.do("refresh", live.app)
+        live.do("rollback", live.app, "--execute")
+        live.produce(50)
+        comes_to_all(live, consumer, table)
+        live.do("stop", second, "--execute")
+        live.do("retire", second, "--after", "0s", "--execute")
+        live.do("reset", first, "--to-earliest", "--stop", "--execute")
+        live.produce(50)
+        comes_to_all(live, consumer, table)
+        # a plan is enough, as nothing has moved the group
+        live.cli("reset", first, "--to-current", "--stop")
+        live.do("clean", first, "--after", "0s", "--execute")
+    for role in ROLES:
+        asked = asked_by(live.broker, live.user(role))
+        unused = {as_asked(right) for right in live.rights(role)} - asked.used
+        assert not unused, f"a {role} has used no right of {unused}"
