@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.engine.guard import WORKERS, environment_for
 from pipelines.engine.jars import class_archive, spark_jars
-from pipelines.kafka.login import java_properties
+from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK, private
 from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
 from pipelines.settings import Settings
@@ -199,13 +199,17 @@ def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
 def spark_kafka_options(settings: Settings) -> dict[str, str]:
     """Options for Spark's Kafka source, which speaks by the names of Kafka's Java client.
 
-    Raises BadUsage for a login that this client can't take, see `login.java_properties`.
+    No secret is among them where Spark runs on this machine alone: `login.by_reference`. Executors elsewhere need them as
+    they are. Raises BadUsage for a login that this client can't take, see `login.java_properties`.
     """
+    login = java_properties(settings)
+    if (settings.spark_master or "local").startswith("local"):
+        login = by_reference(login)
     # Spark hands them to its admin client, too, which by default waits 60 s for an answer that a broker has taken with it
     request_ms = int(settings.request_timeout_s * 1000)
     waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
     options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH, **waits}
-    return {f"kafka.{name}": value for name, value in {**options, **java_properties(settings)}.items()}
+    return {f"kafka.{name}": value for name, value in {**options, **login}.items()}
 
 
 # Spark asks the broker for both ends of a partition after each fetch, behind the next fetch, which is on its way: with

@@ -6,13 +6,18 @@ be translated: librdkafka is not shown it, and Java's client takes it as it is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from pipelines.errors import BadUsage
+from pipelines.secrets import is_secret
 from pipelines.settings import Settings
 
 _SECURITY = "org.apache.kafka.common.security"
+# of secrets, for Java's client
+_PROVIDER = "switchyard"
 # what librdkafka would refuse
 _JAVA_ONLY = ("sasl.jaas.config", "sasl.login.", "sasl.client.callback.", "ssl.truststore.", "ssl.keystore.type",
               "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.keymanager.", "ssl.trustmanager.")  # fmt: skip
@@ -77,6 +82,39 @@ def java_properties(settings: Settings) -> dict[str, str]:
         table.setdefault("ssl.keystore.type", "PKCS12")
     java |= _login(table, mechanism, java.get("security.protocol", ""))
     return {**java, **table}
+
+
+def by_reference(java: Mapping[str, str]) -> dict[str, str]:
+    """The same properties with a reference in place of each secret, which Java's client resolves where it is made.
+
+    That must be a process of this user on this machine. Spark shows the options of a stream, as they are, in its plans and
+    in errors that hold a plan. The secrets are in a file of this process's memory, which no folder names.
+    """
+    secrets = {name: value for name, value in java.items() if is_secret(name)}
+    if not secrets:
+        return dict(java)
+    path = _memory_file(os.getpid(), tuple(sorted(secrets.items())))
+    return {
+        **java,
+        **{name: f"${{{_PROVIDER}:{path}:{name}}}" for name in secrets},
+        "config.providers": _PROVIDER,
+        f"config.providers.{_PROVIDER}.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    }
+
+
+@cache
+def _memory_file(pid: int, properties: tuple[tuple[str, str], ...]) -> str:
+    """The path of a file in the memory of this process, as Java reads properties. It is there as long as the process."""
+    file = os.memfd_create("login")
+    with open(file, "w", closefd=False) as writing:
+        writing.writelines(f"{name}={_escaped(value)}\n" for name, value in properties)
+    return f"/proc/{pid}/fd/{file}"
+
+
+def _escaped(value: str) -> str:
+    """The value of a line of Java's properties: a backslash begins an escape, blanks before a value are dropped."""
+    value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\f", "\\f")
+    return f"\\{value}" if value.startswith((" ", "\t")) else value
 
 
 def _unknown_to_java(name: str, fix: str) -> BadUsage:

@@ -74,8 +74,31 @@ def test_clients_read_committed_and_partition_as_java_does() -> None:
 
 
 def options(**kafka: str) -> dict[str, str]:
+    """Where executors are elsewhere: with secrets as they are."""
     given = {name.replace("_", "."): value for name, value in kafka.items()}
-    return spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=given))
+    return spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=given, spark_master="spark://host:7077"))
+
+
+def test_spark_on_this_machine_gets_a_reference_in_place_of_each_secret() -> None:
+    password = ' a"b\\c\nd ${e}=:#'
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": password, "ssl.key.password": "planted"}
+    elsewhere = options(**{name.replace(".", "_"): value for name, value in login.items()})
+    here = spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=login))
+    secret = {"kafka.sasl.jaas.config", "kafka.ssl.key.password"}
+    provider = {"kafka.config.providers", "kafka.config.providers.switchyard.class"}
+    assert {
+        name for name in here.keys() | elsewhere.keys() if here.get(name) != elsewhere.get(name)
+    } == secret | provider
+    assert "planted" not in str(here) and 'a"b' not in str(here)
+    lines = dict(
+        line.split("=", 1)
+        for name in sorted(secret)
+        for line in Path(here[name].split(":")[1]).read_text().splitlines()
+    )
+    # as java.util.Properties reads them
+    read = {f"kafka.{name}": value.replace("\\\\", "\\") for name, value in lines.items()}
+    assert read == {name: elsewhere[name] for name in secret}
+    assert {here[name].split(":")[2] for name in secret} == {"sasl.jaas.config}", "ssl.key.password}"}
 
 
 def test_without_security_only_the_servers_and_how_to_read() -> None:
