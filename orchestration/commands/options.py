@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,6 +27,12 @@ SameAs = Annotated[
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the app; repeatable.")]
 VolumeTolerance = Annotated[
     float, typer.Option(min=0, help="Ratio by which the rows may differ from the live release's.", show_default=True)
+]
+MissingHistory = Annotated[
+    Literal["refuse", "accept"],
+    typer.Option(
+        "--missing-history", help="Whether it may lack input that the live release has read, and Kafka has no more."
+    ),
 ]
 Correction = Annotated[str | None, typer.Option(help="Why unchanged code runs again.")]
 

@@ -14,6 +14,7 @@ from orchestration.commands.options import (
     Execute,
     From,
     Json,
+    MissingHistory,
     Name,
     Reason,
     SameAs,
@@ -56,6 +57,7 @@ def stage(
     same_as: SameAs = None,
     set_: Set = None,
     correction: Correction = None,
+    missing_history: MissingHistory = "refuse",
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
@@ -71,6 +73,7 @@ def stage(
         same_as=same_as,
         settings=settings_of(set_),
         correction=correction,
+        accept_missing=missing_history == "accept",
     )
     run_plan(plan, context, apply=execute, as_json=as_json)
 
@@ -78,6 +81,7 @@ def stage(
 def start(
     name: Name,
     force: Annotated[bool, typer.Option(help="Take over from a driver that still lives.")] = False,
+    missing_history: MissingHistory = "refuse",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -86,7 +90,8 @@ def start(
     from orchestration.operations.release import plan_start
 
     context = _context()
-    run_plan(plan_start(context, name, force=force, reason=reason), context, apply=execute, as_json=as_json)
+    plan = plan_start(context, name, force=force, accept_missing=missing_history == "accept", reason=reason)
+    run_plan(plan, context, apply=execute, as_json=as_json)
 
 
 def stop(
@@ -100,15 +105,23 @@ def stop(
     run_plan(plan, context, apply=execute, as_json=as_json)
 
 
-def wait(name: Name, lag: Lag = 0, for_: For = "10s", timeout: Timeout = "1h", as_json: Json = False) -> None:
+def wait(
+    name: Name,
+    lag: Lag = 0,
+    for_: For = "10s",
+    timeout: Timeout = "1h",
+    missing_history: MissingHistory = "refuse",
+    as_json: Json = False,
+) -> None:
     """Wait until a release has caught up and stayed so; then it is ready."""
     from orchestration.operations.release import wait_ready
 
     context = _context()
     with _bar(as_json) as on_progress:
         found = wait_ready(
-            context, name, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout), on_progress=on_progress
-        )
+            context, name, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
+            accept_missing=missing_history == "accept", on_progress=on_progress,
+        )  # fmt: skip
     if as_json:
         print_json({"release": found.release, "ready": True, "records": found.position_records,
                     "records_per_s": found.records_per_s, "behind_records": found.behind_records})  # fmt: skip
@@ -145,6 +158,7 @@ def reprocess(
     ] = None,
     volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE,
     auto_promote: Annotated[bool, typer.Option(help="Do not stop for approval before consumers move.")] = False,
+    missing_history: MissingHistory = "refuse",
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
@@ -154,7 +168,7 @@ def reprocess(
     context = _context()
     options: dict[str, Any] = {
         "version": version, "code_dir": code, "same_as": same_as, "settings": settings_of(set_),
-        "correction": correction,
+        "correction": correction, "accept_missing": missing_history == "accept",
     }  # fmt: skip
     if not execute:
         plan = operation.first_step(context, app, **options)

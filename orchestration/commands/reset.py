@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from orchestration.commands.context import load_settings
-from orchestration.commands.options import Execute, Json, Name, Reason, seconds
+from orchestration.commands.options import Execute, Json, MissingHistory, Name, Reason, seconds
 from orchestration.commands.show import run_plan
 from orchestration.commands.terminal import ask, out, print_facts, print_json, say
 from pipelines.errors import Refused
@@ -70,6 +70,7 @@ def reset(
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask for the release's name before a result is deleted.")
     ] = False,
+    missing_history: MissingHistory = "refuse",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -86,6 +87,7 @@ def reset(
     request = Request(
         target=target, inputs=topics_of(input_topics), until=until_of(until), state=state, output=output, stop=stop,
         stay_stopped=stay_stopped, force=force, max_records_per_batch=max_records_per_batch, timeout_s=seconds(timeout, least_s=1),
+        accept_missing=missing_history == "accept",
     )  # fmt: skip
     context = open_context(load_settings(), say=say)
     plan = plan_reset(context, name, request, reason=reason)

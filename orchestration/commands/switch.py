@@ -9,7 +9,7 @@ import typer
 
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.commands.context import load_settings
-from orchestration.commands.options import App, Execute, Json, Name, Reason, VolumeTolerance, seconds
+from orchestration.commands.options import App, Execute, Json, MissingHistory, Name, Reason, VolumeTolerance, seconds
 from orchestration.commands.show import run_plan, show_comparison, show_verdict, what_failed_shown
 from orchestration.commands.terminal import out, print_json, say
 
@@ -25,25 +25,33 @@ def diff(
     tolerance: Annotated[float, typer.Option(min=0, help="Relative, for floating-point columns.")] = 0.0,
     # more are not for a person to read, and are kept in the registry; see SAMPLES_BYTES for what fits there
     samples: Annotated[int, typer.Option(min=0, max=1000, help="Differing keys to show, as many as fit.")] = 10,
+    missing_history: MissingHistory = "refuse",
     as_json: Json = False,
 ) -> None:
     """Compare a release with the live one at exactly the same boundary."""
     from orchestration.operations.context import open_context
     from orchestration.operations.reprocess import diff as compare
 
-    found = compare(open_context(load_settings(), say=say), name, tolerance=tolerance, samples=samples)
+    context, accept = open_context(load_settings(), say=say), missing_history == "accept"
+    found = compare(context, name, tolerance=tolerance, samples=samples, accept_missing=accept)
     if as_json:
         print_json(found.as_json())
     else:
         show_comparison(found)
 
 
-def check(name: Name, volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE, as_json: Json = False) -> None:
+def check(
+    name: Name,
+    volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE,
+    missing_history: MissingHistory = "refuse",
+    as_json: Json = False,
+) -> None:
     """Run a release's suite of expectations up to the evidence cut. Exit code 1 if one fails."""
     from orchestration.operations.check import check as run
     from orchestration.operations.context import open_context
 
-    verdict = run(open_context(load_settings(), say=say), name, volume_tolerance=volume_tolerance)
+    context, accept = open_context(load_settings(), say=say), missing_history == "accept"
+    verdict = run(context, name, volume_tolerance=volume_tolerance, accept_missing=accept)
     if as_json:
         print_json({"release": verdict.release, "ok": verdict.ok, "passed": verdict.passed, "failed": verdict.failed,
                     "errored": verdict.errored, "failures": verdict.failures, "docs": verdict.docs})  # fmt: skip
@@ -63,6 +71,7 @@ def promote(
     watch: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Keep checking for so long, and roll back once if it fails.")
     ] = None,
+    missing_history: MissingHistory = "refuse",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -81,6 +90,7 @@ def promote(
         max_evidence_age_s=max_evidence_age_s,
         max_changed=max_changed,
         reason=reason,
+        accept_missing=missing_history == "accept",
     )
     run_plan(plan, context, apply=execute, as_json=as_json)
     if watch_s is not None and execute:

@@ -76,6 +76,9 @@ class RollbackConfig(Config):
 class StartConfig(Config):
     release: str = Field(description="As in stock-stats.v2.")
     force: bool = Field(default=False, description="Take over from a driver that still lives.")
+    accept_missing_history: bool = Field(
+        default=False, description="It may lack input that the live release has read, and Kafka has no more."
+    )
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
@@ -199,6 +202,7 @@ def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Pla
             max_evidence_age_s=config.max_evidence_age_s,
             max_changed=config.max_changed,
             reason=config.reason,
+            accept_missing=config.accept_missing_history,
         )
 
     _planned(context, platform, make, execute=config.execute, live=True, pyspark=pyspark)
@@ -228,7 +232,13 @@ def start_op(context: OpExecutionContext, config: StartConfig, platform: Platfor
     """Starts a release's driver, or adopts the one that runs."""
 
     def make(operations: Context) -> Plan:
-        return rel.plan_start(operations, config.release, force=config.force, reason=config.reason)
+        return rel.plan_start(
+            operations,
+            config.release,
+            force=config.force,
+            accept_missing=config.accept_missing_history,
+            reason=config.reason,
+        )
 
     _planned(context, platform, make, execute=config.execute)
 

@@ -32,6 +32,9 @@ class Promotion(Config):
     max_changed: float | None = Field(
         default=None, ge=0, le=1, description="Refuse if a larger share of keys differs; default: only report it."
     )
+    accept_missing_history: bool = Field(
+        default=False, description="It may lack input that the live release has read, and Kafka has no more."
+    )
     reason: str | None = Field(default=None, description="Why, for the audit trail.")
     execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
 
@@ -68,7 +71,7 @@ def _live(app: App) -> AssetsDefinition:
                 operations,
                 lambda: plan_promote(operations, app.name, version=config.version,
                                      max_evidence_age_s=config.max_evidence_age_s, max_changed=config.max_changed,
-                                     reason=config.reason),
+                                     reason=config.reason, accept_missing=config.accept_missing_history),
                 execute=config.execute,
             )  # fmt: skip
             shown = report.of_plan(plan, executed=config.execute)

@@ -61,6 +61,9 @@ class ResetConfig(Config):
         default=None, ge=1, description="Throttle the replay, till the driver next starts after it."
     )
     timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait for the replay, seconds.")
+    accept_missing_history: bool = Field(
+        default=False, description="The result may lack input that the old one has, and Kafka has no more."
+    )
     reason: str | None = Field(default=None, description="Why, for the audit trail.")
     execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
 
@@ -75,6 +78,7 @@ class ResetConfig(Config):
             target=target, inputs=topics_of(self.input_topics), until=until_of(self.until), state=self.state.value if self.state else None,
             output=self.output.value if self.output else None, stop=self.stop, stay_stopped=self.stay_stopped,
             force=self.force, max_records_per_batch=self.max_records_per_batch, timeout_s=self.timeout_s,
+            accept_missing=self.accept_missing_history,
         )  # fmt: skip
 
 

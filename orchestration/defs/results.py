@@ -40,6 +40,9 @@ class Staging(Config):
     correction: str | None = Field(
         default=None, description="Why unchanged code runs again: late data, an upstream fix."
     )
+    accept_missing_history: bool = Field(
+        default=False, description="It may lack input that the live release has read, and Kafka has no more."
+    )
 
     def asked(self, version: int | None) -> dict[str, Any]:
         """What `first_step` is asked for."""
@@ -49,6 +52,7 @@ class Staging(Config):
             "same_as": self.same_as,
             "settings": self.settings,
             "correction": self.correction,
+            "accept_missing": self.accept_missing_history,
         }
 
 

@@ -17,6 +17,7 @@ from orchestration.operations.journal import aborting
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import (
     AbortSwitch,
+    AcceptHistory,
     Align,
     AppendGeneration,
     AppendSwitch,
@@ -62,6 +63,7 @@ from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail, progress_history
 from pipelines.kafka.registry import Decide, now_ms
 from pipelines.kafka.topics import delete_topics, ensure_topic
+from pipelines.model.missing import without
 from pipelines.model.names import progress_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Mark, Progress
@@ -70,6 +72,7 @@ from pipelines.model.registry import (
     DeltaSegment,
     Entry,
     EvidenceRecorded,
+    HistoryAccepted,
     LeaseEnded,
     LeaseTaken,
     MarkOrdered,
@@ -161,6 +164,8 @@ class Applier:
                 ensure_topic(settings, stage.name, stage.partitions, stage.config)
             case RecordRelease():
                 self._step(lambda state: _new_release(state, stage))
+            case AcceptHistory():
+                self._step(lambda state: _accepted(state, stage))
             case Want():
                 self._refuse_in_use(stage.release)
                 self._step(lambda state: self._want(state, stage))
@@ -607,6 +612,11 @@ def _new_release(state: RegistryState, stage: RecordRelease) -> Sequence[Entry]:
     if stage.release in state.releases:
         raise Refused(f"{stage.release} is staged already", fix="stage another version; a release never changes")
     return stage.entries
+
+
+def _accepted(state: RegistryState, stage: AcceptHistory) -> Sequence[Entry]:
+    left = without(stage.missing, state.releases[stage.release].accepted)
+    return [HistoryAccepted(release=stage.release, missing=left)] if left else []
 
 
 def owned_topics(state: RegistryState, name: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, live_release
+from orchestration.operations.history import accept_now, history_of
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.plan import RESETS
 from orchestration.operations.switch import are_compared, comparison, evidence_for
@@ -29,13 +30,15 @@ def docs_dir(context: Context) -> Path:
     return below(context.settings.state_dir, "data-docs")
 
 
-def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLERANCE) -> Verdict:
+def check(
+    context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLERANCE, accept_missing: bool = False
+) -> Verdict:
     """Runs a release's suite over its result up to the evidence cut, and records the verdict.
 
     `volume_tolerance`: the ratio by which its rows may differ from the live release's. Without a live release to compare
     with: up to the newest committed result. Raises BadUsage if the app has no suite,
     Refused if there is nothing to check, consumers were left behind by a reset or, with another release live, there is no
-    evidence yet; BeingReset.
+    evidence yet; BeingReset; MissingHistory where it lacks input that the live release has read, unless `accept_missing`.
     """
     from expectations.gate import run_gate
     from expectations.verdict import GateRequest
@@ -53,6 +56,8 @@ def check(context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLER
                          fix="check it when that is done: `switchyard log` tells")  # fmt: skip
     refuse_unfinished(state, release)
     live = live_release(state, spec.app)
+    if live is not None and live is not release:
+        accept_now(context, history_of(context, state, release, live), accept=accept_missing)
     evidence = _evidence(context, release, live)
     progress = context.progress(release.name)
     if progress is None or progress.generation != release.generation:

@@ -12,6 +12,7 @@ from orchestration.local.broker import refuse_another_s
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.inputs import Inputs, inputs_now
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.names import release_name, split_release
@@ -35,7 +36,7 @@ def quiet(_: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """The effects an operation may have. `say` is told what happens, a line at a time."""
+    """The effects an operation may have. `say` is told what happens, a line at a time. `inputs` asks Kafka about topics."""
 
     settings: Settings
     registry: Registry
@@ -44,6 +45,7 @@ class Context:
     spark: Callable[[], SparkSession] | None = None
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = field(default=time.sleep)
+    inputs: Inputs = inputs_now
 
     def until(
         self, what: str, probe: Callable[[], object], *, timeout_s: float, fix: str = "", poll_s: float = 0.05

@@ -18,6 +18,7 @@ from orchestration.operations.apply import Applier, owned_topics, starting_state
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
 from orchestration.operations.costs import replay_rate, room_of, time_of
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
+from orchestration.operations.history import ACCEPT, accept_now, compaction_notes, history_of, history_of_staging
 from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.plan import RESETS, Plan, join, new_id
 from orchestration.operations.stages import (
@@ -48,6 +49,7 @@ from pipelines.model.registry import (
     Entry,
     EvidenceRecorded,
     GenerationStarted,
+    HistoryAccepted,
     InputSpec,
     ReadyRecorded,
     RegistryState,
@@ -156,12 +158,14 @@ def plan_stage(
     same_as: str | None = None,
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
+    accept_missing: bool = False,
 ) -> Plan:
     """A new release of `app`: its code frozen, its function tried on empty frames, its topics its own.
 
     `version`: None for the next free one. `same_as`: a release whose frozen code and settings it takes, instead of a
-    folder's; `settings` are on top. `correction`: why unchanged code runs again. Raises BadUsage for an unknown app,
-    topic or setting and for what the author must mend; Refused for a version staged already or without a change.
+    folder's; `settings` are on top. `correction`: why unchanged code runs again. `accept_missing`: it may
+    lack input that the live release has read and Kafka has no more. Raises BadUsage for an unknown app, topic or setting and
+    for what the author must mend; Refused for a version staged already or without a change; MissingHistory.
     """
     state = journal.standing(context.registry)
     known = state.of_app(app)
@@ -223,6 +227,9 @@ def plan_stage(
     first, end = first_offsets(context.settings, topics), end_offsets(context.settings, topics)
     start = SourcePosition(sources={source: first[i.topic] for source, i in inputs.items()})
     replay = SourcePosition(sources={source: end[i.topic] for source, i in inputs.items()}).records_since(start)
+    history, now = history_of_staging(context, state, app, name, spec.topics, start)
+    history.require(accept=accept_missing)
+    lacks = (HistoryAccepted(release=name, missing=history.left),) if history.left else ()
     result_config = RESULT_TABLE if spec.table else RESULT_STREAM
     stages: tuple[Stage, ...] = (
         StoreCode(digest=code.digest, data=code.data),
@@ -234,6 +241,7 @@ def plan_stage(
             entries=(
                 Staged(spec=spec),
                 GenerationStarted(release=name, generation=1, start=start, processed=processed(context, state, spec)),
+                *lacks,
             ),
         ),
     )
@@ -251,8 +259,9 @@ def plan_stage(
             "result": f"{'table' if spec.table else 'stream'} by {', '.join(spec.key)}: {spec.schema_ddl}",
             "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
             "disk": room_of(context, before),
+            **history.facts,
         },
-        warnings=(*_schema_warnings(before, spec), *unchecked(spec)),
+        warnings=(*_schema_warnings(before, spec), *unchecked(spec), *compaction_notes(now)),
         undo=f"switchyard retire {name} --after 0s --execute",
     )
 
@@ -363,10 +372,13 @@ def _probe(context: Context, code: FrozenCode, app: str, settings: Mapping[str, 
     return facts
 
 
-def plan_start(context: Context, name: str, *, force: bool = False, reason: str | None = None) -> Plan:
+def plan_start(
+    context: Context, name: str, *, force: bool = False, accept_missing: bool = False, reason: str | None = None
+) -> Plan:
     """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives.
 
-    Raises Refused where retention has deleted what it has not read: its first batch would fail.
+    Raises Refused where retention has deleted what it has not read, as its first batch would fail; of a release that
+    consumers have not followed MissingHistory, by which it begins anew where `accept_missing` is given.
     """
     state = journal.standing(context.registry)
     release = find_release(state, name)
@@ -380,12 +392,18 @@ def plan_start(context: Context, name: str, *, force: bool = False, reason: str 
         Launch(release=release.name, force=force),
     )
     generation = release.generation
+    candidate = starting_state(state, release) == "hydrating"
+    history = history_of(context, state, release)
     if release.state == "failed":
         context.say(f"{release.name} failed before: {release.failure}")
-        if starting_state(state, release) == "hydrating":
-            # a candidate never goes on from its own bad state
-            generation = max(release.generations) + 1
-            stages = (*_fresh(context, release, generation), *stages)
+    # a candidate never goes on from its own bad state, nor where what it was to read next is gone
+    if candidate and (release.state == "failed" or (history.unread and context.holder(release) is None)):
+        generation = max(release.generations) + 1
+        stages = (*_fresh(context, release, generation), *stages)
+        history = history_of(context, state, release, anew=True)
+    if candidate:
+        history.require(accept=accept_missing)
+        stages = (*history.stages, *stages)
     if generation == release.generation:
         _refuse_cut_off(context, release)
     return Plan(
@@ -394,7 +412,7 @@ def plan_start(context: Context, name: str, *, force: bool = False, reason: str 
         releases=(release.name,),
         stages=stages,
         reason=reason,
-        facts={"state": release.state, "generation": str(generation)},
+        facts={"state": release.state, "generation": str(generation), **(history.facts if candidate else {})},
         # one that begins anew stands nowhere yet
         warnings=(moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else (),
         undo=f"switchyard stop {release.name} --execute",
@@ -407,7 +425,7 @@ def _refuse_cut_off(context: Context, release: Release) -> None:
     if stands is not None and context.holder(release) is None and (gone := cut_off(context, release, stands)):
         raise Refused(
             f"{release.name} can't go on where it stands: gone is {join(gone)}",
-            fix=f"`switchyard reset {release.name} --to-earliest` reads what there is",
+            fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads what there is",
         )
 
 
@@ -583,17 +601,18 @@ def wait_ready(
     lag_records: int = 0,
     for_s: float = 10.0,
     timeout_s: float = 3600.0,
+    accept_missing: bool = False,
     on_progress: Callable[[Hydration], None] = lambda _: None,
 ) -> Hydration:
     """Waits until a release has caught up and stayed so for `for_s`, then records it as ready.
 
     Caught up: as `CaughtUp` judges it. Raises SwitchyardError
-    if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; Refused if its
-    input no longer begins where the live one's did.
+    if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; MissingHistory
+    where it lacks input that the live one has read, unless that was accepted, or is now by `accept_missing`.
     """
     state = journal.standing(context.registry)
     release = find_release(state, name)
-    _same_start(context, state, release)
+    accept_now(context, history_of(context, state, release), accept=accept_missing)
     began, caught_up = context.monotonic(), CaughtUp(lag_records=lag_records, for_s=for_s)
     again = release.ready is not None and release.ready.generation == release.generation
     fastest = (_measured_rate(release) or 0.0) if again else 0.0
@@ -630,6 +649,9 @@ def wait_ready(
             break
         context.sleep(0.25)
     _late_drops(context, state, release)
+    # retention may have passed meanwhile
+    state = context.registry.state()
+    history_of(context, state, state.releases[release.name]).require(accept=False)
     facts = {
         "behind_records": found.behind_records,
         "late_dropped": beat.total.late_dropped,
@@ -662,27 +684,6 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         done=beat.lag_records == 0,
         error=beat.error,
     )
-
-
-def _same_start(context: Context, state: RegistryState, release: Release) -> None:
-    live = live_release(state, release.spec.app)
-    if live is None or live is release or live.start is None or release.start is None:
-        return
-    cut = [
-        f"{source}[{p}] begins at {offset}, the live one saw it from {live.start.sources[source][p]}"
-        for source, offsets in release.start.sources.items()
-        for p, offset in offsets.items()
-        if offset > live.start.sources.get(source, {}).get(p, offset)
-    ]
-    if not cut:
-        return
-    how = "a reset has cut" if release.generation > 1 else "retention has cut"
-    what = f"{how} the history of {release.name}: {join(cut)}"
-    if release.spec.correction is None:
-        raise Refused(
-            what, fix="restore the input from an archive, or accept it: stage a version with --correction REASON"
-        )
-    context.say(f"{what}; accepted, as it was staged for: {release.spec.correction}")
 
 
 def _late_drops(context: Context, state: RegistryState, release: Release) -> None:

@@ -64,6 +64,7 @@ def reprocess(
     same_as: str | None = None,
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
+    accept_missing: bool = False,
     lag_records: int = 0,
     for_s: float = 10.0,
     timeout_s: float = 3600.0,
@@ -74,11 +75,12 @@ def reprocess(
 ) -> Reprocessed:
     """Runs every step that is left: a release staged or started already is gone on with.
 
-    Raises what `first_step` does, and ChecksFailed; the candidate stays as it is, to be looked at.
+    `accept_missing`: it may lack the input that is missing now; more that goes missing on the way ends it. Raises what `first_step` does, and ChecksFailed; the candidate stays as it is, to be looked at.
     """
     first = first_step(
-        context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction
-    )
+        context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
+        accept_missing=accept_missing,
+    )  # fmt: skip
     name = first.releases[0]
     rel.execute(context, first)
     if first.operation == "stage":
@@ -118,6 +120,7 @@ def first_step(
     same_as: str | None = None,
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
+    accept_missing: bool = False,
 ) -> Plan:
     """Staging or, where the release is staged already, its start; the plans of later steps depend on what these find.
 
@@ -127,8 +130,9 @@ def first_step(
     staged = state.releases.get(release_name(app, version)) if version is not None else None
     if staged is None:
         return rel.plan_stage(
-            context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction
-        )
+            context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
+            accept_missing=accept_missing,
+        )  # fmt: skip
     given, digest = dict(settings or {}), None
     if same_as is not None:
         model = rel.model_for(state, app, same_as, code_dir).spec
@@ -142,7 +146,7 @@ def first_step(
             fix="stage another version, as a release never changes; or leave these out, to go on with it as it is",
         )
     context.say(f"{staged.name} is staged already, going on with it")
-    return rel.plan_start(context, staged.name)
+    return rel.plan_start(context, staged.name, accept_missing=accept_missing)
 
 
 def _differs(spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any], correction: str | None) -> list[str]:
@@ -318,8 +322,10 @@ def _refuse_another(
         )
 
 
-def diff(context: Context, name: str, *, tolerance: float = 0.0, samples: int = 10) -> Comparison:
+def diff(
+    context: Context, name: str, *, tolerance: float = 0.0, samples: int = 10, accept_missing: bool = False
+) -> Comparison:
     """Compares a release with the live one, at exactly the same boundary, and returns what was found."""
-    plan = sw.plan_diff(context, name, tolerance=tolerance, samples=samples)
+    plan = sw.plan_diff(context, name, tolerance=tolerance, samples=samples, accept_missing=accept_missing)
     rel.execute(context, plan)
     return sw.recorded(context.registry.state(), plan.id)

@@ -13,6 +13,7 @@ from orchestration.operations.clean import followers_in, needing_result
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, replay_rate, time_of
 from orchestration.operations.generations import cut_off, progress_of
+from orchestration.operations.history import history_of_reset
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
 from orchestration.operations.plan import RESETS, Plan, Table, join, new_id
 from orchestration.operations.stages import (
@@ -80,6 +81,8 @@ class Request:
     force: bool = False
     max_records_per_batch: int | None = None
     timeout_s: float = 3600.0
+    # the new result may lack input that the old one has, and that Kafka has no more
+    accept_missing: bool = False
 
     @property
     def chosen_state(self) -> State:
@@ -157,11 +160,16 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
             fix=f"`switchyard stop {release.name} --execute` first",
         )
     _refuse_readers(context, state, release, choice)
+    # who names another position has chosen what is left out
+    whole = request.target.kind == "earliest" and request.chosen_state == "clear"
+    moved = {seen[key].topic for key in scope} if whole else set()
+    history = history_of_reset(context, release, old, new, moved)
+    history.require(accept=request.accept_missing)
     meets = in_use and in_one_piece(choice)
     plan_id = new_id("reset")
-    stages = _stages(
-        context, state, release, request, choice, old=old, new=new, until=until, then=then, meets=meets, fresh=fresh
-    )
+    stages = history.stages + _stages(
+        context, state, release, request, choice, old=old, new=new, until=until, then=then, meets=meets, fresh=fresh,
+    )  # fmt: skip
     # of a record that is left out, what comes before and behind it
     left_out = then.records_since(until) if until is not None and then is not None else 0
     replay = (SourcePosition(sources=_ends(seen)) if until is None or then else until).records_since(new) - left_out
@@ -192,6 +200,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
             "generation": f"{release.generation} -> {_next(release)}",
             "replay": f"{replay:,} records, {time_of(rate, release.name, replay)}",
             **_cost_facts(cost, choice),
+            **history.facts,
             **_affected(context, state, release, of_consumers, meets),
         },
         figures={
@@ -799,7 +808,7 @@ def _archive_stands(context: Context, release: Release, generation: int) -> None
     if gone:
         raise Refused(
             f"generation {generation} of {release.name} can't be brought back: gone is {join(gone)}",
-            fix="reset it again, from the first offset: `switchyard reset ... --to-earliest`",
+            fix="reset it again, from the first offset: `switchyard reset ... --to-earliest`, and where input is gone with --missing-history accept",
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, assert_never, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.errors import SwitchyardError
+from pipelines.model.missing import Gap, told
 from pipelines.model.names import AppName, Digest, OperationId, ReleaseName, TopicName
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import AnyEntry, ReleaseState
@@ -40,6 +41,14 @@ class RecordRelease:
 
     release: ReleaseName
     entries: tuple[AnyEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptHistory:
+    """Records that someone has accepted what a release lacks of its input."""
+
+    release: str
+    missing: tuple[Gap, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +358,7 @@ Stage = (
     StoreCode | CreateTopic | RecordRelease | BeginGeneration | Want | Launch | AwaitStopped | SetState | Align | FlagBoundary | Meet
     | Fence | ChooseStart | Compare | PrepareDelta | WriteDelta | VerifyStream | AppendSwitch | AbortSwitch | DeleteTopic | DeleteGroup
     | DeleteFiles | FinishBatch | Seize | GiveBack | InheritState | Tombstone | Reach | CompareGenerations | WriteClearing
-    | AppendGeneration | AwaitFollowers | DeleteCheckpoint | Repair
+    | AppendGeneration | AwaitFollowers | DeleteCheckpoint | Repair | AcceptHistory
 )  # fmt: skip
 
 
@@ -363,6 +372,8 @@ def describe(stage: Stage) -> str:
             return f"create topic {stage.name}: {stage.partitions} partitions, cleanup.policy={policy}"
         case RecordRelease():
             return f"enter {stage.release} in the registry"
+        case AcceptHistory():
+            return f"record that {stage.release} may lack input {told(stage.missing)}"
         case BeginGeneration():
             how = (
                 "its own state, where it ended"

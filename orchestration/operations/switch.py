@@ -11,6 +11,7 @@ from orchestration.operations.backlog import Backlog, ahead, backlog_of
 from orchestration.operations.context import Context, find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.generations import progress_of
+from orchestration.operations.history import history_of
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.plan import Plan, new_id
 from orchestration.operations.release import unchecked
@@ -45,8 +46,13 @@ _PAUSE_TIMEOUT_S = 120.0
 _COMPARE_TIMEOUT_S = 1800.0
 
 
-def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: int = 10) -> Plan:
-    """Compares a release with the live one at exactly the same boundary. `tolerance`: relative, for floating point."""
+def plan_diff(
+    context: Context, name: str, *, tolerance: float = 0.0, samples: int = 10, accept_missing: bool = False
+) -> Plan:
+    """Compares a release with the live one at exactly the same boundary. `tolerance`: relative, for floating point.
+
+    `accept_missing`: it may lack input that the live release has read; else MissingHistory is raised.
+    """
     state = journal.standing(context.registry)
     new = find_release(state, name)
     live = _other(state, new)
@@ -58,6 +64,8 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
         )
     if new.spec.table != live.spec.table:
         raise Refused(f"{new.name} and {live.name} differ in kind: a table and a stream", fix="stage it as a new app")
+    history = history_of(context, state, new, live)
+    history.require(accept=accept_missing)
     beats = context.beats()
     for release in (new, live):
         refuse_blocked(state, release.name)
@@ -68,10 +76,11 @@ def plan_diff(context: Context, name: str, *, tolerance: float = 0.0, samples: i
         operation="diff",
         releases=(new.name, live.name),
         stages=(
+            *history.stages,
             *_meeting(context, new, live, switch=None, alias=None),
             Compare(live=live.name, new=new.name, tolerance=tolerance, samples=samples),
         ),
-        facts={"live": live.name, "new": new.name},
+        facts={"live": live.name, "new": new.name, **history.facts},
         deadline_s=_COMPARE_TIMEOUT_S,
     )
 
@@ -176,11 +185,13 @@ def plan_promote(
     max_changed: float | None = None,
     reason: str | None = None,
     renewed: bool = False,
+    accept_missing: bool = False,
 ) -> Plan:
     """Moves the consumers of `app` to a release that is ready, checked and compared with the live one.
 
     `max_changed`: refuse if a larger share of keys differs; None: report only. `renewed`: the evidence will be another
-    one when this is carried out, so that its age doesn't count. Raises Refused with all that is missing.
+    one when this is carried out, so that its age doesn't count. `accept_missing`: it may lack input that the live release has
+    read. Raises Refused with all that is missing; MissingHistory.
     """
     state = journal.standing(context.registry)
     alias = find_release(state, app).spec.app if app in state.releases else app
@@ -189,6 +200,8 @@ def plan_promote(
     if live is new:
         raise Refused(f"{new.name} is live already", fix="nothing is left to do")
     refuse_blocked(state, new.name)
+    history = history_of(context, state, new)
+    history.require(accept=accept_missing)
     number = len(state.chains.get(alias, ())) + 1
     evidence = evidence_for(state, new, live) if live else None
     beats = context.beats()
@@ -214,6 +227,7 @@ def plan_promote(
             kind = WriteDelta if new.spec.table else VerifyStream
             since = kind(evidence=evidence.id, old=live.name, new=new.name, max_changed=max_changed)
             stages = (*ahead(backlog, since), *stages, since)
+    stages = (*history.stages, *stages)
     stages += (
         AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
                      evidence=evidence.id if evidence else None),
@@ -225,7 +239,7 @@ def plan_promote(
         alias=alias,
         stages=stages,
         reason=reason,
-        facts=_switch_facts(live, new, number, evidence, backlog),
+        facts={**_switch_facts(live, new, number, evidence, backlog), **history.facts},
         warnings=unchecked(new.spec),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=_deadline_s(context, backlog),

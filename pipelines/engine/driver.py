@@ -32,6 +32,7 @@ from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
 from pipelines.engine.session import build_session, end_session, jvm_exit_code, send_code
 from pipelines.engine.sink import Target
+from pipelines.engine.watch import PartLost, Watch
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, answers, login_refused, passes
@@ -123,6 +124,7 @@ class Driver:
         self._pausing: Pausing | None = None
         self._flagging: Flagging | None = None
         self._goal: Mark | None = None
+        self._watch: Watch | None = None
         self._may_pass = False
         self._batch_records = settings.max_records_per_batch
         # 1. the lease, before anything is initialised
@@ -152,6 +154,8 @@ class Driver:
             self._end_lease()
             return told.exit_code if isinstance(told, SwitchyardError) else 1
         finally:
+            if self._watch is not None:
+                self._watch.close()
             self._heart.close()
 
     def _work(self) -> None:
@@ -164,6 +168,18 @@ class Driver:
                 self._loop()
         except _Stop:
             pass
+        except PartLost as lost:
+            self._tell_lost(lost)
+            raise
+
+    def _tell_lost(self, lost: PartLost) -> None:
+        """Enters that the release has failed by it, so that nobody starts it again and again."""
+        # whoever has taken the release over has its parts, too
+        self._check_token()
+        failed, told = StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}"
+        self._registry.step(
+            lambda state: [failed] if state.releases[self._name].token == self._token else [], reason=told
+        )
 
     def _boot(self) -> None:
         release = self._release()
@@ -232,7 +248,25 @@ class Driver:
         # 4. the group's member
         self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))
         self._lag = self._lag_probe(inputs, {n: i.partitions for n, i in spec.inputs.items()})
+        self._watch = Watch(self._settings, release, stands=self._stands_at, alarm=self._alarm)
+        if (lost := self._watch.look()) is not None:
+            raise lost
+        self._watch.start()
         log.info("%s: generation %d at batch %s", self._name, release.generation, _batch(query.sink.last))
+
+    def _stands_at(self) -> tuple[SourcePosition, bool]:
+        """Where the release stands, and whether a batch is under way, which may have read on."""
+        sink = self._need_query().sink
+        busy = sink.in_batch is not None
+        return sink.position, busy
+
+    def _alarm(self, lost: PartLost) -> None:
+        """On the watch's thread: nothing may be committed from here on, and whoever listens hears it at once."""
+        log.error("%s: %s", self._name, lost)
+        self._error = f"{lost.what}; {lost.fix}"
+        if self._query is not None:
+            self._query.sink.halt(lost)
+        self._heart.beat()
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
@@ -339,7 +373,7 @@ class Driver:
             query.pause()
             self._wait_out(what, error)
             self._check()
-        except (Superseded, _Stop, _Held):
+        except (Superseded, PartLost, _Stop, _Held):
             raise
         except Exception:
             if query.error() is None:
@@ -349,7 +383,7 @@ class Driver:
             self._start(query)
 
     def _check(self) -> RegistryState:
-        """The state as known. Raises Superseded or _Stop where this driver must end, _Held where it must not go on."""
+        """The state as known. Raises Superseded, _Stop or PartLost where this driver must end, _Held where it must not go on."""
         state = self._registry.known
         release = state.releases[self._name]
         if release.token != self._token:
@@ -360,6 +394,8 @@ class Driver:
             or release.state in ("retired", "aborted")
         ):
             raise _Stop
+        if self._watch is not None and self._watch.trouble is not None:
+            raise self._watch.trouble
         self._check_understood()
         return state
 
@@ -375,7 +411,7 @@ class Driver:
             # no longer at rest, if it was: it is started again as one that has stopped
             query.pause()
             self._wait_out("before it goes on", error)
-        except (Superseded, _Stop, _Held):
+        except (Superseded, PartLost, _Stop, _Held):
             raise
         except Exception:
             # what the query has failed with is taken up at the next turn
@@ -421,6 +457,7 @@ class Driver:
             return
         if isinstance(error, Superseded):
             raise error
+        self._look_for_loss()
         batch = (
             query.sink.failure[0]
             if query.sink.failure
@@ -447,6 +484,16 @@ class Driver:
         self._restarted_at = time.time()
         if order is None or self._met(order):
             self._start(query)
+
+    def _look_for_loss(self) -> None:
+        """Raises PartLost where it is that which the query has failed by: Spark and Kafka's clients say so in many ways."""
+        try:
+            lost = self._watch.look() if self._watch is not None else None
+        except SwitchyardError as error:
+            log.warning("%s: whether its parts are there isn't known: %s", self._name, error.what)
+        else:
+            if lost is not None:
+                raise lost
 
     def _wait_out(self, what: str, error: BaseException) -> None:
         """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one

@@ -168,10 +168,13 @@ class Query:
         return dict(json.loads(progress.json)) if progress is not None else {}
 
     def pause(self) -> None:
-        """Stops at a boundary: the batch under way is finished, in Kafka and in Spark's log. Returns when it has stopped."""
+        """Stops at a boundary: the batch under way is finished, in Kafka and in Spark's log. Returns when it has stopped.
+
+        Where nothing may be committed any more there is no boundary to wait for, nor a log that would say so.
+        """
         self.sink.shut()
         while self.active:
-            if self.sink.in_batch is None and self._is_level():
+            if self.sink.in_batch is None and (self.sink.halted or self._is_level()):
                 self._query.stop()
                 return
             time.sleep(_POLL_S)

@@ -104,8 +104,20 @@ class Sink:
         self.best_records_per_s = 0.0
         self.failure: tuple[int, BaseException] | None = None
         self.refused_at_boundary = False
+        self._halted: SwitchyardError | None = None
 
     # -- the driver's hand
+
+    def halt(self, why: SwitchyardError) -> None:
+        """Lets nothing be committed any more: each try raises `why`. From any thread, whatever runs."""
+        self._halted = why
+        self._hurry.set()
+        self._writer.give_up()
+
+    @property
+    def halted(self) -> bool:
+        """Whether nothing may be committed any more."""
+        return self._halted is not None
 
     def connect(self) -> None:
         """Fences older writers and reads how far the release is. Raises what `Writer.connect` and `admit` do."""
@@ -316,6 +328,7 @@ class Sink:
             self._called = False
 
     def _run(self, rows: DataFrame, batch_id: int) -> None:
+        self._refuse_halted(batch_id)
         with self._lock:
             done = self.last.boundary.batch_id if self.last else -1
             # a batch that is committed already may always be run again: Spark's own log has to catch up
@@ -489,7 +502,14 @@ class Sink:
             "than SWITCHYARD_TRANSACTION_TIMEOUT_S. The batch is written again"
         )
 
+    def _refuse_halted(self, batch_id: int) -> None:
+        if self._halted is not None:
+            self.failure = (batch_id, self._halted)
+            raise self._halted
+
     def _commit(self, progress: Progress, offsets: dict[str, dict[int, int]] | None) -> None:
+        if self._halted is not None:
+            raise self._halted
         self._writer.commit(progress, offsets)
         self.last = progress
 

@@ -113,6 +113,12 @@ class Writer:
         """Gives the producer up: the next `connect` makes another one."""
         self._producer = None
 
+    def give_up(self) -> None:
+        """Gives up what was sent and not acknowledged, so that nobody waits for it. From any thread."""
+        live = self._producer
+        if live is not None:
+            live.purge()
+
     def close(self) -> None:
         self.drop()
         self._group.close()

@@ -176,6 +176,9 @@ class Control:
             if error is None:
                 self._next[topic] = offset + 1
                 value = message.value()
+                if value is None and topic == REGISTRY_TOPIC:
+                    # it stands aside (`pipelines.kafka.log.Aside`)
+                    value = message.key()
                 if value is not None and topic == REGISTRY_TOPIC:
                     entries.append((offset, value))
                 elif value is not None:

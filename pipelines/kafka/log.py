@@ -39,10 +39,14 @@ _KEEP_S = 30.0
 Record = tuple[int, bytes]
 
 
+class Aside(bytes):
+    """A value that only a reader of asides sees: written as the key of a record without a value, which others pass over."""
+
+
 class LogReader:
     """Reads a topic's only partition from a given offset on, committed records only, incrementally.
 
-    Whoever reads to an end needs writers that are transactional, all of them. A fetch waits long for new records, since it ends with the first.
+    `asides`: with what stands aside (`Aside`). Whoever reads to an end needs writers that are transactional, all of them. A fetch waits long for new records, since it ends with the first.
     """
 
     def __init__(
@@ -51,11 +55,13 @@ class LogReader:
         topic: str,
         *,
         start: int = 0,
+        asides: bool = False,
         client: AdminClient | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._topic = topic
+        self._asides = asides
         self._clock = clock
         self._next = start
         self._admin = own(settings, client)
@@ -131,6 +137,8 @@ class LogReader:
             if error is None:
                 self._next = (message.offset() or 0) + 1
                 value = message.value()
+                if value is None and self._asides:
+                    value = message.key()
                 if value is not None:
                     values.append((message.offset() or 0, value))
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -271,7 +279,14 @@ def _send(client: Producer, topic: str, values: Iterable[bytes]) -> list[int]:
             ends.append((message.offset() or 0) + 1)
 
     for value in values:
-        client.produce(topic, value=value, partition=0, on_delivery=delivered)
+        aside = isinstance(value, Aside)
+        client.produce(
+            topic,
+            value=None if aside else value,
+            key=bytes(value) if aside else None,
+            partition=0,
+            on_delivery=delivered,
+        )
     client.flush()
     # a record that wasn't acknowledged fails the commit, so the list is never empty after it
     return ends or [0]

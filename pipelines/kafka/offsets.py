@@ -18,13 +18,14 @@ from pipelines.settings import Settings
 _PATIENCE_S = 0.1
 
 
-def _list(
+def list_offsets(
     settings: Settings,
     wanted: Mapping[TopicPartition, OffsetSpec],
     *,
     committed: bool,
     client: AdminClient | None,
 ) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> the offset that is asked for, of partitions that are known to be there. One request."""
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     # kept in a name: futures of a client that is collected never end
     client = own(settings, client)
@@ -83,7 +84,7 @@ def end_offsets(
     """Topic -> partition -> end: the last stable offset, or with `committed=False` the high watermark."""
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
-    return _list(settings, {p: OffsetSpec.latest() for p in partitions}, committed=committed, client=client)
+    return list_offsets(settings, {p: OffsetSpec.latest() for p in partitions}, committed=committed, client=client)
 
 
 def first_offsets(
@@ -92,7 +93,7 @@ def first_offsets(
     """Topic -> partition -> first offset that retention has left."""
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
-    return _list(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
+    return list_offsets(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
 
 
 def offsets_at(
@@ -103,7 +104,9 @@ def offsets_at(
     """
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
-    found = _list(settings, {p: OffsetSpec.for_timestamp(at_ms) for p in partitions}, committed=True, client=client)
+    found = list_offsets(
+        settings, {p: OffsetSpec.for_timestamp(at_ms) for p in partitions}, committed=True, client=client
+    )
     return {topic: {p: o for p, o in offsets.items() if o >= 0} for topic, offsets in found.items()}
 
 
@@ -112,7 +115,13 @@ def end_of(
 ) -> dict[int, int]:
     """Partition -> end of a topic whose number of partitions is known: one request."""
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    return _list(settings, wanted, committed=committed, client=client)[topic]
+    return list_offsets(settings, wanted, committed=committed, client=client)[topic]
+
+
+def first_of(settings: Settings, topic: str, partitions: int, *, client: AdminClient | None = None) -> dict[int, int]:
+    """Partition -> first offset that retention has left, of a topic whose number of partitions is known: one request."""
+    wanted = {TopicPartition(topic, p): OffsetSpec.earliest() for p in range(partitions)}
+    return list_offsets(settings, wanted, committed=True, client=client)[topic]
 
 
 def group_offsets(

@@ -9,12 +9,12 @@ from types import TracebackType
 
 from pipelines.kafka.client import require_broker, unavailable
 from pipelines.kafka.kept import Kept
-from pipelines.kafka.log import FencedWriter, LogReader, Record
+from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
-from pipelines.model.registry import Entry, RegistryState, encode, read
+from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
 
@@ -66,7 +66,7 @@ class Registry:
         """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
         if self._open() is None:
             return
-        reader = LogReader(self.settings, REGISTRY_TOPIC, client=self._admin)
+        reader = LogReader(self.settings, REGISTRY_TOPIC, asides=True, client=self._admin)
         try:
             for records in reader.records_to(reader.end()):
                 for offset, value in records:
@@ -110,7 +110,7 @@ class Registry:
                 # another one may have made it, and written
                 if self._now() != RegistryState():
                     entries = decide(self.known)
-            return [encode(self._stamp(entry, op, reason)) for entry in entries]
+            return [_encoded(self._stamp(entry, op, reason)) for entry in entries]
 
         end = self._writer.append(values)
         if self._reader is not None:
@@ -127,7 +127,7 @@ class Registry:
         """A reader from the newest snapshot on, if there is one and its last entry stands in this log."""
         end = end_of(self.settings, REGISTRY_TOPIC, 1, client=self._admin)[0]
         self._folding = Folding(newest_snapshot(self.settings, end, client=self._admin))
-        reader = LogReader(self.settings, REGISTRY_TOPIC, start=self._folding.start, client=self._admin)
+        reader = LogReader(self.settings, REGISTRY_TOPIC, start=self._folding.start, asides=True, client=self._admin)
         try:
             deadline = time.monotonic() + self.settings.request_timeout_s
             while not self._folding.proven:
@@ -162,3 +162,8 @@ class Registry:
     def _take(self, reader: LogReader, records: Sequence[Record]) -> None:
         if not self._folding.take(records):
             reader.seek(0)
+
+
+def _encoded(entry: Entry) -> bytes:
+    data = encode(entry)
+    return Aside(data) if isinstance(entry, ASIDE) else data

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from pipelines.model.base import Frozen
+from pipelines.model.missing import Gap
 from pipelines.model.names import (
     AppName,
     Digest,
@@ -333,6 +334,14 @@ class ReadyRecorded(Entry):
         return float(rate) if isinstance(rate, int | float) and rate else None
 
 
+class HistoryAccepted(Entry):
+    """Someone has accepted that a release lacks input which the live one has read, or which it was to read."""
+
+    kind: Literal["history-accepted"] = "history-accepted"
+    release: ReleaseName
+    missing: tuple[Gap, ...]
+
+
 class FollowerRegistered(Entry):
     kind: Literal["follower"] = "follower"
     alias: AppName
@@ -355,9 +364,11 @@ class Repaired(Entry):
 AnyEntry = Annotated[
     Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Carried | Proposed | Closed
     | AlignOrdered | MarkOrdered | Promoted | SwitchAborted | EvidenceRecorded | VerdictRecorded | ReadyRecorded
-    | FollowerRegistered | FollowerRemoved | Repaired,
+    | FollowerRegistered | FollowerRemoved | Repaired | HistoryAccepted,
     Field(discriminator="kind"),
 ]  # fmt: skip
+# Version 0.1 ends where it reads a kind that it doesn't know. These stand where it doesn't look, and it goes on without them.
+ASIDE = (HistoryAccepted,)
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEntry)
 _KINDS: dict[str, type[Entry]] = {each.model_fields["kind"].default: each for each in get_args(get_args(AnyEntry)[0])}
 
@@ -443,6 +454,8 @@ class Release:
     ended_ms: Mapping[int, int] = field(default_factory=dict)
     # the best rate with which it has hydrated
     records_per_s: float | None = None
+    # input that someone has accepted as missing
+    accepted: tuple[Gap, ...] = ()
 
     @property
     def name(self) -> str:
@@ -462,6 +475,16 @@ class Release:
                 return begun.start
             number = begun.ended.generation
         return None
+
+    @property
+    def begun_ms(self) -> int:
+        """When the state under way began, as `start` says where; milliseconds since the epoch, 0: not yet."""
+        number = self.generation
+        while (begun := self.generations.get(number)) is not None:
+            if begun.seed is None or begun.seed.boundary.batch_id < 0 or begun.ended is None:
+                return begun.at_ms
+            number = begun.ended.generation
+        return 0
 
     @property
     def result_topic(self) -> str:
@@ -783,6 +806,10 @@ def _apply(draft: _Draft, entry: Entry | Unread) -> None:
             draft.operation(op, aborted=True)
         case Promoted():
             draft.promote(entry)
+        case HistoryAccepted(release=name):
+            known = draft.table("releases").get(name)
+            if known is not None:
+                draft.release(name, accepted=(*known.accepted, *entry.missing))
         case EvidenceRecorded():
             draft.record(entry)
         case FollowerRegistered(alias=alias, group=group):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pipelines.errors import Refused
-from pipelines.kafka.log import FencedWriter, LogReader, read_tail
+from pipelines.kafka.log import Aside, FencedWriter, LogReader, read_tail
 from pipelines.settings import Settings
 from tests.transactions import transactional
 
@@ -50,6 +50,17 @@ def test_a_step_says_where_it_ended_and_one_of_nothing_writes_nothing(
     assert end >= 2
     assert append(broker, topic) == 0
     assert everything(broker, topic) == [b"1", b"2"]
+
+
+def test_what_stands_aside_is_passed_over_by_who_does_not_ask_for_it(
+    broker: Settings, fresh_topic: Callable[..., str]
+) -> None:
+    topic = fresh_topic()
+    append(broker, topic, b"1", Aside(b"2"), b"3")
+    assert everything(broker, topic) == [b"1", b"3"]
+    reader = LogReader(broker, topic, asides=True)
+    assert reader.read_to_end() == [b"1", b"2", b"3"]
+    reader.close()
 
 
 def test_two_writers_at_once_are_one_after_the_other(broker: Settings, fresh_topic: Callable[..., str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from orchestration.operations.plan import Plan, Table, new_id
 from orchestration.operations.stages import (
     AbortSwitch,
+    AcceptHistory,
     Align,
     AppendGeneration,
     AppendSwitch,
@@ -49,6 +50,7 @@ from orchestration.operations.stages import (
     to_journal,
 )
 from pipelines.errors import SwitchyardError
+from pipelines.model.missing import Gap
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import (
@@ -62,6 +64,7 @@ from pipelines.model.registry import (
     FollowerRegistered,
     FollowerRemoved,
     GenerationStarted,
+    HistoryAccepted,
     Holder,
     LeaseEnded,
     LeaseTaken,
@@ -88,6 +91,7 @@ from tests.engine.test_lease import SPEC
 NAME, OP = "sums.v1", "promote-1"
 AT = SourcePosition(sources={"lines": {0: 5, 11: 7}})
 RESULT = ResultPosition(topics={"sums.v1.g1": {0: 3}})
+GAP = Gap(topic="lines", partition=0, start=0, end=5, why="deleted")
 SEGMENT = DeltaSegment(topic="sums.delta.1", start=0, end=4)
 SWITCH = Switch(number=2, old="sums.v0", old_generation=1, old_end=RESULT, new=NAME, new_generation=1, new_start=RESULT,
                 delta=(SEGMENT,), cut=AT, allowed="gap")  # fmt: skip
@@ -137,6 +141,7 @@ ENTRIES: list[Entry] = [
     FollowerRegistered(alias="sums", group="reader"),
     FollowerRemoved(alias="sums", group="gone"),
     Repaired(offsets=(3, 5)),
+    HistoryAccepted(release=NAME, missing=(GAP,)),
     Closed(id=OP, outcome="done", detail="fine"),
     GenerationStarted(
         release="sums.v0",
@@ -191,6 +196,7 @@ STAGES: list[Stage] = [
     AwaitFollowers(alias="sums", number=3, timeout_s=1.0),
     DeleteCheckpoint(release=NAME, generation=1),
     Repair(offsets=(3, 5)),
+    AcceptHistory(release=NAME, missing=(GAP,)),
 ]  # fmt: skip
 
 

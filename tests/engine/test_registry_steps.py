@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 
 import pytest
 
 from pipelines.errors import Refused
+from pipelines.kafka.log import LogReader
 from pipelines.kafka.registry import Registry
-from pipelines.model.registry import Entry, FollowerRegistered, Opened, RegistryState
+from pipelines.model.missing import Gap
+from pipelines.model.names import REGISTRY_TOPIC
+from pipelines.model.registry import Entry, FollowerRegistered, HistoryAccepted, Opened, RegistryState
 from pipelines.settings import Settings
 
 pytestmark = pytest.mark.broker
@@ -63,3 +67,15 @@ def test_a_step_of_nothing_writes_nothing(broker: Settings) -> None:
     with Registry(broker) as registry:
         before = registry.step(lambda _: [])
         assert registry.step(lambda _: []) == before
+
+
+def test_version_0_1_passes_over_the_kinds_that_it_does_not_know(broker: Settings) -> None:
+    gap = Gap(topic="lines", partition=0, start=0, end=5, why="deleted")
+    entries = [HistoryAccepted(release="sums.v2", missing=(gap,)), FollowerRegistered(alias="sums", group="g")]
+    with Registry(broker, actor="ann") as ann, Registry(broker, actor="bob") as bob:
+        ann.step(lambda _: entries)
+        assert [type(e) for e in [*bob.history()][-2:]] == [HistoryAccepted, FollowerRegistered]
+    as_before = LogReader(broker, REGISTRY_TOPIC)
+    kinds = [json.loads(value)["kind"] for value in as_before.read_to_end()]
+    as_before.close()
+    assert kinds[-1] == "follower" and "history-accepted" not in kinds

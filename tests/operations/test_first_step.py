@@ -52,7 +52,13 @@ def context(code: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Con
     monkeypatch.setattr(reprocess.rel, "plan_stage", plan_stage)
     return cast(
         Context,
-        SimpleNamespace(registry=SimpleNamespace(state=lambda: state), say=said.append, progress=lambda _: None),
+        SimpleNamespace(
+            registry=SimpleNamespace(state=lambda: state),
+            say=said.append,
+            progress=lambda _: None,
+            inputs=lambda *_: {},
+            settings=None,
+        ),
     )
 
 

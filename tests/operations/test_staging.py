@@ -160,7 +160,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
 
     def plan(log: Log, **facts: Any) -> Plan:
         monkeypatch.setattr(release_operations, "_probe", lambda *_: {**PROBED, **facts})
-        known = World(settings=Settings(state_dir=tmp_path), registry=cast(Registry, log), launcher=cast(Any, None))
+        known = World(
+            settings=Settings(state_dir=tmp_path),
+            registry=cast(Registry, log),
+            launcher=cast(Any, None),
+            inputs=lambda *_: {},
+        )
         object.__setattr__(known, "newest", SimpleNamespace())
         return plan_stage(known, "a", version=3, code_dir=tmp_path / "code")
 

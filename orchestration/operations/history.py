@@ -1,0 +1,152 @@
+"""Whether a release can read what the live one has read; what it can't has to be accepted, in words, before consumers move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestration.operations.context import Context, live_release
+from orchestration.operations.generations import progress_of
+from orchestration.operations.stages import AcceptHistory, Stage
+from pipelines.errors import Refused
+from pipelines.kafka.registry import now_ms
+from pipelines.model.missing import Gap, InputNow, Reader, cut_from, missing, told, without
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import HistoryAccepted, RegistryState, Release
+
+ACCEPT = "--missing-history accept"
+
+
+class MissingHistory(Refused):
+    """A release can't read input that another has read, or that it was to read, and nobody has accepted that. `gaps`: which."""
+
+    def __init__(self, what: str, fix: str, gaps: tuple[Gap, ...]) -> None:
+        super().__init__(what, fix)
+        self.gaps = gaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What a release `name` lacks of the input that `of`, the release that it is compared with, has read (None: of its own).
+
+    `left`: what of it nobody has accepted. `unread`: what it has yet to read, and can't.
+    """
+
+    name: str
+    of: str | None
+    gaps: tuple[Gap, ...] = ()
+    left: tuple[Gap, ...] = ()
+    unread: tuple[Gap, ...] = ()
+
+    def require(self, *, accept: bool) -> None:
+        """Raises MissingHistory where something is missing that nobody has accepted, unless `accept` does it now."""
+        if not self.left or accept:
+            return
+        whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it was to read"
+        raise MissingHistory(
+            f"{self.name} can't have all the input {whose}: {told(self.left)}",
+            fix=f"restore the input from an archive, and stage a version that reads it; or accept that the result lacks it: {ACCEPT}",
+            gaps=self.left,
+        )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a plan shows of it."""
+        if not self.gaps:
+            return {}
+        how = "accepted by this command" if self.left else "accepted before"
+        return {"missing history": f"{told(self.gaps)}; {how}"}
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What records that it is accepted."""
+        return (AcceptHistory(release=self.name, missing=self.left),) if self.left else ()
+
+
+def history_of(
+    context: Context, state: RegistryState, release: Release, other: Release | None = None, *, anew: bool = False
+) -> History:
+    """Of a release against `other`, or the live release of its app. `anew`: of its next generation, which has read nothing yet."""
+    theirs = other or live_release(state, release.spec.app)
+    theirs = None if theirs is release else theirs
+    now = context.inputs(context.settings, sorted(set(release.spec.topics.values())))
+    # without anything to hold it against, or before its first generation, nothing can be said
+    if not now or release.start is None:
+        return History(name=release.name, of=theirs.name if theirs else None)
+    ours = _reader(context, release, anew=anew)
+    if anew:
+        ours = replace(ours, since_ms=now_ms())
+    gaps = missing(_reader(context, theirs) if theirs else None, ours, now)
+    return History(
+        name=release.name,
+        of=theirs.name if theirs else None,
+        gaps=gaps,
+        left=without(gaps, release.accepted),
+        unread=cut_from(ours, now),
+    )
+
+
+def history_of_staging(
+    context: Context, state: RegistryState, app: str, name: str, topics: Mapping[str, str], start: SourcePosition
+) -> tuple[History, Mapping[str, InputNow]]:
+    """Of a release that is to begin at `start`; `topics`: source -> topic. With it, what Kafka says of its inputs."""
+    theirs = live_release(state, app)
+    now = context.inputs(context.settings, sorted(set(topics.values())))
+    ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=now_ms(), ids={})
+    gaps = missing(_reader(context, theirs) if theirs is not None and now else None, ours, now)
+    return History(name=name, of=theirs.name if theirs else None, gaps=gaps, left=gaps), now
+
+
+def history_of_reset(
+    context: Context, release: Release, old: SourcePosition, new: SourcePosition, topics: Iterable[str]
+) -> History:
+    """Of a release that has read up to `old` and is to begin again at `new`, as far back as `topics` go."""
+    now = context.inputs(context.settings, sorted(set(topics)))
+    if not now or release.start is None:
+        return History(name=release.name, of=None)
+    theirs = Reader(
+        begins=release.start.by_topic(release.spec.topics),
+        reached=old.by_topic(release.spec.topics),
+        since_ms=release.begun_ms,
+        ids={},
+    )
+    ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
+    # what it has read, and what it was to read next
+    gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))
+    return History(name=release.name, of=release.name, gaps=gaps, left=without(gaps, release.accepted))
+
+
+def accept_now(context: Context, found: History, *, accept: bool) -> None:
+    """`History.require`, of a step that has no plan: what is accepted is recorded, and said."""
+    found.require(accept=accept)
+    if found.left:
+        entry = HistoryAccepted(release=found.name, missing=found.left)
+        context.registry.step(lambda _: [entry])
+    for fact in found.facts.values():
+        context.say(f"{found.name}, missing history: {fact}")
+
+
+def compaction_notes(now: Mapping[str, InputNow]) -> Sequence[str]:
+    """What a plan says of inputs that are compacted, and of those whose settings may not be read."""
+    notes = [
+        f"{topic} is compacted, and can't be replayed as of then: older records of a key may be gone"
+        for topic, known in sorted(now.items())
+        if known.compacted
+    ]
+    unknown = [topic for topic, known in sorted(now.items()) if known.compacted is None]
+    if unknown:
+        notes.append(
+            f"whether {', '.join(unknown)} is compacted can't be read (the ACL DescribeConfigs): of a compacted topic older records of a key may be gone"
+        )
+    return notes
+
+
+def _reader(context: Context, release: Release, *, anew: bool = False) -> Reader:
+    topics, start = release.spec.topics, release.start
+    last = None if anew else progress_of(context, release)
+    return Reader(
+        begins=start.by_topic(topics) if start is not None else {},
+        reached=last.boundary.position.by_topic(topics) if last is not None else {},
+        since_ms=release.begun_ms,
+        ids={},
+    )
