@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestration.operations.context import Context
 from pipelines.engine.checkpoint import newest_folder, size_of
 from pipelines.kafka.offsets import end_offsets, first_offsets
+from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 
@@ -37,7 +38,9 @@ class Cost:
 def cost_of(context: Context, release: Release, generations: Iterable[int]) -> Cost:
     """Of what `generations` of a release have; several may have written one result."""
     generations = set(generations)
-    topics = sorted({release.topic_of(generation) for generation in generations})
+    # of a result that is lost nothing is left
+    there = topic_names(context.settings)
+    topics = sorted(there.intersection(release.topic_of(generation) for generation in generations))
     first, end = first_offsets(context.settings, topics), end_offsets(context.settings, topics)
     sizes = [_topic_bytes(context, topic, release.spec.partitions) for topic in topics]
     return Cost(

@@ -6,7 +6,7 @@ behind does only what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -37,10 +37,11 @@ from pipelines.engine.lease import this_process
 from pipelines.engine.writer import Writer
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import consumer
-from pipelines.kafka.offsets import first_offsets, group_offsets
+from pipelines.kafka.offsets import end_of, first_offsets, group_offsets
 from pipelines.kafka.progress import ProgressTail
+from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
-from pipelines.model.names import delta_topic
+from pipelines.model.names import dead_letter_topic, delta_topic, progress_topic, result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import MARKS, Boundary, Mark, Progress
 from pipelines.model.registry import (
@@ -55,6 +56,7 @@ from pipelines.model.registry import (
     ReleaseSpec,
     StateSet,
     Switch,
+    TopicsKnown,
 )
 from pipelines.model.reset import spans_of
 from pipelines.model.switch import promotion
@@ -206,9 +208,13 @@ class Generations:
         # a new candidate's first generation, or one that failed, has no operation that holds its lease
         held = name in self._tokens
         before = self._release(name)
-        ended = last_of(self._context, before) if held else None
+        ended = self._ended(before) if held else None
         old = before if ended is None else _with_end(before, ended)
         seen = processed(self._context, self._context.registry.state(), before.spec, old)
+        known = self._topics(before, stage)
+        if _differ(known.inputs, before.input_ids.get(before.generation, {})):
+            # offsets of a topic that is gone mean nothing in another of its name
+            seen = ()
         if not stage.again and not stage.keeps:
             # of an attempt that was given up before it began this generation
             forget(self._context.settings, name, stage.generation)
@@ -240,9 +246,40 @@ class Generations:
                 processed=seen,
                 max_records_per_batch=stage.max_records_per_batch,
             )
-            return [entry, *([StateSet(release=name, state=stage.state)] if stage.state else [])]
+            states = [StateSet(release=name, state=stage.state)] if stage.state else []
+            return [entry, *states, known]
 
         self._step(decide)
+
+    def _ended(self, release: Release) -> Progress | None:
+        """The last committed progress record; where the progress is lost, as much of it as the consumer group tells, whose offsets
+        were committed with it.
+        """
+        last = last_of(self._context, release)
+        topic = progress_topic(release.name)
+        now = self._context.ids(self._context.settings, [topic]).get(topic)
+        lost = now != release.own_ids.get(topic, now)
+        return (by_group(self._context, release) or last) if lost or last is None else last
+
+    def _topics(self, release: Release, stage: BeginGeneration) -> TopicsKnown:
+        """The ids of the topics that the generation reads and writes, as they are now; one that goes on again has its own."""
+        name = stage.release
+        own = [progress_topic(name), dead_letter_topic(name)]
+        if not stage.again and stage.result is None:
+            own.append(result_topic(name, stage.generation))
+        inputs = set(release.spec.topics.values()) if not stage.again else set()
+        now = self._context.ids(self._context.settings, {*own, *inputs})
+        return TopicsKnown(
+            release=name,
+            generation=stage.generation,
+            inputs={t: i for t, i in now.items() if t in inputs},
+            own={t: i for t, i in now.items() if t in own},
+        )
+
+    def _is_lost(self, release: Release, topic: str) -> bool:
+        """Whether a result of a release is gone, or another topic by now."""
+        now = self._context.ids(self._context.settings, [topic]).get(topic)
+        return now is None or now != release.own_ids.get(topic, now)
 
     def _tombstone(self, stage: Tombstone) -> None:
         """In one transaction; the new generation's first progress record makes it visible to followers."""
@@ -334,8 +371,11 @@ class Generations:
         if self._context.registry.state().operations[self._plan.id].promoted is not None:
             return
         release = self._release(stage.release)
-        ended = release.ended.get(stage.old)
-        keys = self._keys(release, release.topic_of(stage.old), ended.result) if ended else []
+        ended, old = release.ended.get(stage.old), release.topic_of(stage.old)
+        lost = self._is_lost(release, old)
+        if lost:
+            self._context.say(f"{old} is lost: which keys it had isn't known, and consumers keep their rows of them")
+        keys = self._keys(release, old, ended.result) if ended and not lost else []
         topic = delta_topic(release.spec.app, self._plan.id)
         ensure_topic(self._context.settings, topic, 1, APPEND_ONLY)
         self._cleared = DeltaTopic(self._context.settings, topic).append((key, None) for key in keys)
@@ -352,12 +392,18 @@ class Generations:
             if there is None:
                 raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
             start = there.result
+        old_end: ResultPosition | None = (
+            ended.result if ended else ResultPosition(topics={release.topic_of(stage.old): nothing})
+        )
+        if not stage.met and self._is_lost(release, release.topic_of(stage.old)):
+            # nobody can read it to its end
+            old_end = None
         switch = Switch(
             number=stage.number,
             old=release.name,
             # the generation whose result consumers read; what went on writing it may be a later one
             old_generation=state.chains[stage.alias][-1].new_generation,
-            old_end=ended.result if ended else ResultPosition(topics={release.topic_of(stage.old): nothing}),
+            old_end=old_end,
             new=release.name,
             new_generation=stage.new,
             new_start=start,
@@ -406,10 +452,38 @@ def last_of(context: Context, release: Release) -> Progress | None:
             return last
         # its driver has never connected, so that its first record is not written
         seed = release.under.seed if release.under else None
-        at = ResultPosition(topics={release.result_topic: writer.acknowledged()})
-        return seed.model_copy(update={"result": at}) if seed is not None else None
+        if seed is None:
+            return None
+        topic = release.result_topic
+        lost = topic not in context.ids(context.settings, [topic])
+        at = dict.fromkeys(range(release.spec.partitions), 0) if lost else writer.acknowledged()
+        return seed.model_copy(update={"result": ResultPosition(topics={topic: at})})
     finally:
         writer.close()
+
+
+def by_group(context: Context, release: Release) -> Progress | None:
+    """What the release's consumer group tells of the last batch of the generation under way; None: nothing."""
+    committed, sources, batch = group_offsets(context.settings, release.name), dict[str, dict[int, int]](), -1
+    for source, topic in release.spec.topics.items():
+        for partition, (offset, note) in committed.get(topic, {}).items():
+            generation, colon, number = note.partition(":")
+            if colon and generation == str(release.generation) and number.isdigit():
+                sources.setdefault(source, {})[partition] = offset
+                batch = int(number)
+    if not sources:
+        return None
+    topic, partitions = release.result_topic, release.spec.partitions
+    there = topic in context.ids(context.settings, [topic])
+    result = end_of(context.settings, topic, partitions) if there else dict.fromkeys(range(partitions), 0)
+    return Progress(
+        release=release.name,
+        generation=release.generation,
+        token=release.token,
+        boundary=Boundary(batch_id=batch, position=SourcePosition(sources=sources)),
+        result=ResultPosition(topics={topic: result}),
+        at_ms=now_ms(),
+    )
 
 
 def is_unfinished(context: Context, release: Release, last: Progress | None) -> bool:
@@ -443,7 +517,18 @@ def _followed(state: RegistryState, release: Release) -> set[int]:
     """The generations whose result consumers have read; of a release that was never live, all."""
     topics = {topic for link in state.chains.get(release.spec.app, ()) for topic in link.new_start.topics}
     found = {g for g in release.generations if release.topic_of(g) in topics}
-    return found or set(release.generations)
+    return {g for g in found or set(release.generations) if _same_inputs(release, g)}
+
+
+def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether a topic that both know is another one in each."""
+    return any(other.get(topic, found) != found for topic, found in one.items())
+
+
+def _same_inputs(release: Release, generation: int) -> bool:
+    """Whether a generation read the topics that the one under way reads: offsets of others of the same name mean nothing in these."""
+    now, then = (release.input_ids.get(g, {}) for g in (release.generation, generation))
+    return not _differ(now, then)
 
 
 def cut_off(context: Context, release: Release, at: SourcePosition) -> list[str]:

@@ -75,7 +75,7 @@ def history_of(
         return History(name=release.name, of=theirs.name if theirs else None)
     ours = _reader(context, release, anew=anew)
     if anew:
-        ours = replace(ours, since_ms=now_ms())
+        ours = replace(ours, since_ms=now_ms(), ids={})
     gaps = missing(_reader(context, theirs) if theirs else None, ours, now)
     return History(
         name=release.name,
@@ -108,7 +108,7 @@ def history_of_reset(
         begins=release.start.by_topic(release.spec.topics),
         reached=old.by_topic(release.spec.topics),
         since_ms=release.begun_ms,
-        ids={},
+        ids=release.input_ids.get(release.generation, {}),
     )
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
     # what it has read, and what it was to read next
@@ -148,5 +148,5 @@ def _reader(context: Context, release: Release, *, anew: bool = False) -> Reader
         begins=start.by_topic(topics) if start is not None else {},
         reached=last.boundary.position.by_topic(topics) if last is not None else {},
         since_ms=release.begun_ms,
-        ids={},
+        ids=release.input_ids.get(release.generation, {}),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestration.operations import journal
 from orchestration.operations.context import Context
 from orchestration.operations.in_use import notes
+from orchestration.operations.parts import told_losses
 from pipelines.engine.lease import held_by
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
@@ -42,6 +43,7 @@ def statuses(context: Context) -> list[ReleaseStatus]:
 def statuses_of(context: Context, state: RegistryState) -> list[ReleaseStatus]:
     """Every release of `state`, by name. Writes nothing."""
     beats = context.beats() if state.releases else {}
+    lost = told_losses(context, state) if state.releases else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
         beat = beats.get(release.name)
@@ -53,7 +55,7 @@ def statuses_of(context: Context, state: RegistryState) -> list[ReleaseStatus]:
                 beat=current,
                 holder=held_by(release, beat, context.settings, at_ms=now_ms()),
                 live=live is not None and live.new == release.name,
-                notes=tuple(notes(state, release)),
+                notes=(*notes(state, release), *lost.get(release.name, ())),
             )
         )
     return out

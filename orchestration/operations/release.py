@@ -20,6 +20,7 @@ from orchestration.operations.costs import replay_rate, room_of, time_of
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.history import ACCEPT, accept_now, compaction_notes, history_of, history_of_staging
 from orchestration.operations.in_use import refuse_live, refuse_needed
+from orchestration.operations.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.plan import RESETS, Plan, join, new_id
 from orchestration.operations.stages import (
     AwaitStopped,
@@ -43,6 +44,7 @@ from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE, partition_count, topic_names
 from pipelines.model.names import dead_letter_topic, progress_topic, release_name, result_topic
+from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
@@ -57,11 +59,14 @@ from pipelines.model.registry import (
     ReleaseSpec,
     Staged,
     StateSet,
+    TopicsKnown,
     WantedSet,
 )
 
 log = logging.getLogger(__name__)
 
+# what a candidate has lost of these it begins anew without
+_BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}
 # journaled: others on these releases wait until they are closed
 _JOURNALED = {"diff", "promote", "rollback", "retire", "reset", "undo", "clean"}
 
@@ -230,6 +235,8 @@ def plan_stage(
     history, now = history_of_staging(context, state, app, name, spec.topics, start)
     history.require(accept=accept_missing)
     lacks = (HistoryAccepted(release=name, missing=history.left),) if history.left else ()
+    # of the very topics whose first offsets it begins at
+    known_topics = TopicsKnown(release=name, generation=1, inputs={t: k.id for t, k in now.items() if k.id})
     result_config = RESULT_TABLE if spec.table else RESULT_STREAM
     stages: tuple[Stage, ...] = (
         StoreCode(digest=code.digest, data=code.data),
@@ -241,6 +248,7 @@ def plan_stage(
             entries=(
                 Staged(spec=spec),
                 GenerationStarted(release=name, generation=1, start=start, processed=processed(context, state, spec)),
+                known_topics,
                 *lacks,
             ),
         ),
@@ -393,14 +401,21 @@ def plan_start(
     )
     generation = release.generation
     candidate = starting_state(state, release) == "hydrating"
-    history = history_of(context, state, release)
+    lost = losses(context, state, release)
+    gone = lost_parts(lost)
+    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
+    if not candidate or no_input or gone - _BEGUN_ANEW:
+        refuse_lost(lost)
+    anew = candidate and (release.state == "failed" or bool(gone))
+    history = history_of(context, state, release, anew=anew)
     if release.state == "failed":
         context.say(f"{release.name} failed before: {release.failure}")
-    # a candidate never goes on from its own bad state, nor where what it was to read next is gone
-    if candidate and (release.state == "failed" or (history.unread and context.holder(release) is None)):
+    if candidate and not anew and history.unread and context.holder(release) is None:
+        anew, history = True, history_of(context, state, release, anew=True)
+    # a candidate never goes on from its own bad state, nor where what it stands at or was to read next is gone
+    if anew:
         generation = max(release.generations) + 1
-        stages = (*_fresh(context, release, generation), *stages)
-        history = history_of(context, state, release, anew=True)
+        stages = (*_fresh(context, release, generation, lost), *stages)
     if candidate:
         history.require(accept=accept_missing)
         stages = (*history.stages, *stages)
@@ -414,7 +429,10 @@ def plan_start(
         reason=reason,
         facts={"state": release.state, "generation": str(generation), **(history.facts if candidate else {})},
         # one that begins anew stands nowhere yet
-        warnings=(moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else (),
+        warnings=(
+            *((moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else ()),
+            *(f"{loss.what}; {loss.way}" for loss in lost if loss.part not in gone),
+        ),
         undo=f"switchyard stop {release.name} --execute",
     )
 
@@ -429,12 +447,17 @@ def _refuse_cut_off(context: Context, release: Release) -> None:
         )
 
 
-def _fresh(context: Context, release: Release, generation: int) -> tuple[Stage, ...]:
+def _fresh(context: Context, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
     """The stages by which a release begins anew, from where it began, or the first offsets that its inputs still have."""
     spec = release.spec
     first = first_offsets(context.settings, sorted({i.topic for i in spec.inputs.values()}))
     # where it was told to begin, as far as that is there still
-    begun_at = release.generations[release.generation].start.sources
+    replaced = {loss.name for loss in lost if (loss.part, loss.how) == ("input", "another")}
+    begun_at = {
+        source: offsets
+        for source, offsets in release.generations[release.generation].start.sources.items()
+        if spec.topics.get(source) not in replaced
+    }
     start = SourcePosition(
         sources={
             source: {p: max(o, begun_at.get(source, {}).get(p, o)) for p, o in first[i.topic].items()}
@@ -445,7 +468,18 @@ def _fresh(context: Context, release: Release, generation: int) -> tuple[Stage, 
     topic = result_topic(release.name, generation)
     return (
         CreateTopic(name=topic, partitions=spec.partitions, config=dict(config)),
+        *lost_topics_again(release, lost),
         BeginGeneration(release=release.name, generation=generation, start=start),
+    )
+
+
+def lost_topics_again(release: Release, lost: Sequence[Loss]) -> tuple[Stage, ...]:
+    """The stages that make a release's progress and dead letters again, where they are gone, for a generation to begin in."""
+    configs = {"progress": PROGRESS, "dead letters": RESULT_STREAM}
+    return tuple(
+        CreateTopic(name=loss.name, partitions=1, config=dict(configs[loss.part]))
+        for loss in lost
+        if loss.part in configs and loss.how == "gone"
     )
 
 

@@ -12,10 +12,12 @@ from orchestration.operations.apply import starting_state
 from orchestration.operations.clean import followers_in, needing_result
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, replay_rate, time_of
-from orchestration.operations.generations import cut_off, progress_of
+from orchestration.operations.generations import by_group, cut_off, progress_of
 from orchestration.operations.history import history_of_reset
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
+from orchestration.operations.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.plan import RESETS, Plan, Table, join, new_id
+from orchestration.operations.release import lost_topics_again
 from orchestration.operations.stages import (
     AppendGeneration,
     AwaitFollowers,
@@ -42,6 +44,7 @@ from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets, o
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import RESULT_STREAM, RESULT_TABLE, topic_names
 from pipelines.model.names import result_topic
+from pipelines.model.parts import Loss, Part
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release, Wanted
@@ -130,7 +133,9 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     if behind and request.chosen_output != "truncate":
         _refuse_behind(state, release)
     runs = _must_stand(context, release, request)
-    last = progress_of(context, release)
+    lost = losses(context, state, release)
+    gone = _refuse_not_made_anew(lost, request)
+    last = by_group(context, release) if "progress" in gone else progress_of(context, release)
     old = last.boundary.position if last else release.generations[release.generation].start
     seen = look(context, release, old)
     scope = scope_of(release, seen, request)
@@ -165,10 +170,12 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     moved = {seen[key].topic for key in scope} if whole else set()
     history = history_of_reset(context, release, old, new, moved)
     history.require(accept=request.accept_missing)
-    meets = in_use and in_one_piece(choice)
+    # what is lost can't be met: consumers go on at once
+    meets = in_use and in_one_piece(choice) and not gone & {"result", "progress", "input"}
     plan_id = new_id("reset")
     stages = history.stages + _stages(
         context, state, release, request, choice, old=old, new=new, until=until, then=then, meets=meets, fresh=fresh,
+        again=lost_topics_again(release, lost),
     )  # fmt: skip
     # of a record that is left out, what comes before and behind it
     left_out = then.records_since(until) if until is not None and then is not None else 0
@@ -185,9 +192,9 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     )
     # the replay writes one generation, whatever is deleted
     _must_fit(context, release, choice, cost_of(context, release, {release.generation}))
-    # a generation that nothing was written in is not gone back to
+    # a generation that nothing was written in is not gone back to, nor one that has lost a part
     cleared = choice.output in ("truncate", "tombstone")
-    undo = "" if cleared or last is None else _undo(context, plan_id, same=choice.output == "keep")
+    undo = "" if cleared or last is None or gone else _undo(context, plan_id, same=choice.output == "keep")
     return Plan(
         id=plan_id,
         operation="reset",
@@ -215,6 +222,8 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
         warnings=(
             *_warnings(state, request, choice, release),
             *_left_out(release, choice, seen, new),
+            *_not_cleared(choice, gone, in_use),
+            *(f"{loss.what}" for loss in lost),
             *(_too_long(request, replay_s) if meets else ()),
         ),
         undo=undo,
@@ -406,6 +415,7 @@ def _next(release: Release) -> int:
 def _stages(
     context: Context, state: RegistryState, release: Release, request: Request, choice: Choice, *,
     new: SourcePosition, until: SourcePosition | None, then: SourcePosition | None, meets: bool, old: SourcePosition, fresh: bool,
+    again: tuple[Stage, ...] = (),
 ) -> tuple[Stage, ...]:  # fmt: skip
     name, generation, keeps = release.name, _next(release), choice.state == "keep" and not fresh
     own_topic = choice.output in ("new", "truncate")
@@ -414,6 +424,7 @@ def _stages(
         # nothing to be done but where its driver was killed between Kafka's commit and Spark's
         stages.append(FinishBatch(release=name, timeout_s=context.settings.boot_timeout_s))
     stages.append(Seize(release=name))
+    stages += again
     if own_topic:
         config = RESULT_TABLE if release.spec.table else RESULT_STREAM
         stages.append(
@@ -629,6 +640,22 @@ def _left_out(release: Release, choice: Choice, seen: Partitions, new: SourcePos
     earliest = all(new.sources[source][p] == here.first for (source, p), here in seen.items())
     what = "retention has left that input" if earliest else "--to-earliest reads that again, too"
     return [f"of the input before its new position nothing will be in the result: {what}"]
+
+
+def _refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
+    """The vital parts that are lost. Raises Refused where the reset wouldn't make them anew, with the way back."""
+    gone = lost_parts(lost)
+    anew = request.chosen_state == "clear" and request.chosen_output == "new"
+    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
+    if gone - {"checkpoint"} and (no_input or not anew or "registry" in gone):
+        refuse_lost(lost)
+    return gone
+
+
+def _not_cleared(choice: Choice, gone: set[Part], live: bool) -> list[str]:
+    if not live or not choice.table or "result" not in gone:
+        return []
+    return ["rows that only the lost result had stay with its consumers: nobody knows their keys any more"]
 
 
 def _too_long(request: Request, replay_s: float | None) -> list[str]:

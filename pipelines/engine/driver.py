@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -32,11 +33,12 @@ from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
 from pipelines.engine.session import build_session, end_session, jvm_exit_code, send_code
 from pipelines.engine.sink import Target
-from pipelines.engine.watch import PartLost, Watch
+from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, answers, login_refused, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
+from pipelines.kafka.inputs import topic_ids
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
@@ -44,6 +46,7 @@ from pipelines.kafka.sizes import sizes_of
 from pipelines.logs import configure_driver
 from pipelines.model.limits import Size, limits_of
 from pipelines.model.names import REGISTRY_TOPIC
+from pipelines.model.parts import parts_of
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
 from pipelines.model.registry import (
@@ -54,6 +57,7 @@ from pipelines.model.registry import (
     RegistryState,
     Release,
     StateSet,
+    TopicsKnown,
     WantedSet,
 )
 from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
@@ -125,6 +129,7 @@ class Driver:
         self._flagging: Flagging | None = None
         self._goal: Mark | None = None
         self._watch: Watch | None = None
+        self._path: Path | None = None
         self._may_pass = False
         self._batch_records = settings.max_records_per_batch
         # 1. the lease, before anything is initialised
@@ -168,12 +173,19 @@ class Driver:
                 self._loop()
         except _Stop:
             pass
-        except PartLost as lost:
-            self._tell_lost(lost)
+        except Superseded:
             raise
+        except Exception as error:
+            lost = error if isinstance(error, PartLost) else self._found_lost()
+            if lost is None:
+                raise
+            self._tell_lost(lost)
+            raise lost from (error if error is not lost else None)
 
     def _tell_lost(self, lost: PartLost) -> None:
-        """Enters that the release has failed by it, so that nobody starts it again and again."""
+        """Enters that the release has failed by it, so that nobody starts it again and again; without a registry it can't."""
+        if lost.registry:
+            return
         # whoever has taken the release over has its parts, too
         self._check_token()
         failed, told = StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}"
@@ -183,9 +195,10 @@ class Driver:
 
     def _boot(self) -> None:
         release = self._release()
-        spec = release.spec
-        if release.start is None:
+        spec, start = release.spec, release.start
+        if start is None:
             raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
+        release = self._begin_watch(release)
         os.environ["SWITCHYARD_RELEASE"] = self._name
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
@@ -197,7 +210,7 @@ class Driver:
             result_topic=release.result_topic,
             partitions=spec.partitions,
             inputs=inputs,
-            start=release.start,
+            start=start,
             watermarked=app.watermark is not None,
             processed=release.under.processed if release.under else (),
             seed=release.under.seed if release.under else None,
@@ -213,7 +226,8 @@ class Driver:
         # 2. the checkpoint's fence
         self._go_when_understood()
         path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
-        stands = known.boundary.position if known is not None and begun else release.start
+        self._path = path
+        stands = known.boundary.position if known is not None and begun else start
         with ThreadPoolExecutor(1, "sizes") as pool:
             sizes = pool.submit(self._sizes, stands.by_topic(inputs))
             spark = build_session(self._settings, self._name)
@@ -248,17 +262,43 @@ class Driver:
         # 4. the group's member
         self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))
         self._lag = self._lag_probe(inputs, {n: i.partitions for n, i in spec.inputs.items()})
-        self._watch = Watch(self._settings, release, stands=self._stands_at, alarm=self._alarm)
+        assert self._watch is not None
         if (lost := self._watch.look()) is not None:
             raise lost
         self._watch.start()
         log.info("%s: generation %d at batch %s", self._name, release.generation, _batch(query.sink.last))
 
+    def _begin_watch(self, release: Release) -> Release:
+        """Raises PartLost where a topic of the release is gone or another one. Returns it with the ids of all its topics."""
+        self._watch = self._new_watch(release)
+        if (lost := self._watch.look()) is not None:
+            raise lost
+        more = unknown_ids(release, topic_ids(self._settings, parts_of(release)))
+        if more is None:
+            return release
+        # what an older version has staged, or this one before its topics were made
+        self._registry.step(lambda state: [more] if state.releases[self._name].token == self._token else [])
+        release = self._release()
+        self._watch = self._new_watch(release)
+        return release
+
+    def _new_watch(self, release: Release) -> Watch:
+        return Watch(
+            self._settings, release, stands=self._stands_at, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
+        )  # fmt: skip
+
     def _stands_at(self) -> tuple[SourcePosition, bool]:
-        """Where the release stands, and whether a batch is under way, which may have read on."""
-        sink = self._need_query().sink
+        """Where the release stands, and whether that can't be said: a batch is under way, which may have read on, or it boots."""
+        if self._query is None:
+            return SourcePosition(sources={}), True
+        sink = self._query.sink
         busy = sink.in_batch is not None
         return sink.position, busy
+
+    def _checkpoint_path(self) -> Path | None:
+        """The checkpoint, once a batch was planned in it; its folder's name is another one when a newer driver has it."""
+        query = self._query
+        return self._path if query is not None and query.sink.begun else None
 
     def _alarm(self, lost: PartLost) -> None:
         """On the watch's thread: nothing may be committed from here on, and whoever listens hears it at once."""
@@ -267,6 +307,10 @@ class Driver:
         if self._query is not None:
             self._query.sink.halt(lost)
         self._heart.beat()
+
+    def _topics_made(self, known: TopicsKnown) -> None:
+        with Registry(self._settings, actor=self._registry.actor) as registry:
+            registry.step(lambda _: [known], reason="a topic was gone, and was made again, empty")
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
@@ -457,7 +501,8 @@ class Driver:
             return
         if isinstance(error, Superseded):
             raise error
-        self._look_for_loss()
+        if (lost := self._found_lost()) is not None:
+            raise lost
         batch = (
             query.sink.failure[0]
             if query.sink.failure
@@ -485,15 +530,13 @@ class Driver:
         if order is None or self._met(order):
             self._start(query)
 
-    def _look_for_loss(self) -> None:
-        """Raises PartLost where it is that which the query has failed by: Spark and Kafka's clients say so in many ways."""
+    def _found_lost(self) -> PartLost | None:
+        """What is lost, where it is that which something has failed by: Spark and Kafka's clients say so in many ways."""
         try:
-            lost = self._watch.look() if self._watch is not None else None
+            return self._watch.look() if self._watch is not None else None
         except SwitchyardError as error:
             log.warning("%s: whether its parts are there isn't known: %s", self._name, error.what)
-        else:
-            if lost is not None:
-                raise lost
+            return None
 
     def _wait_out(self, what: str, error: BaseException) -> None:
         """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one

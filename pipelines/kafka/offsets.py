@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import failure, own
+from pipelines.kafka.client import failure, own, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
@@ -122,6 +122,22 @@ def first_of(settings: Settings, topic: str, partitions: int, *, client: AdminCl
     """Partition -> first offset that retention has left, of a topic whose number of partitions is known: one request."""
     wanted = {TopicPartition(topic, p): OffsetSpec.earliest() for p in range(partitions)}
     return list_offsets(settings, wanted, committed=True, client=client)[topic]
+
+
+def group_names(settings: Settings, *, client: AdminClient | None = None) -> set[str]:
+    """All consumer groups, those without members too. Raises Unavailable where not all brokers say."""
+    client = own(settings, client)
+    try:
+        found = client.list_consumer_groups(request_timeout=settings.request_timeout_s).result(
+            settings.request_timeout_s
+        )
+    except KafkaException as error:
+        raise failure(settings, error.args[0]) from error
+    except TimeoutError as error:
+        raise unavailable(settings, None) from error
+    if found.errors:
+        raise failure(settings, found.errors[0].args[0])
+    return {group.group_id for group in found.valid}
 
 
 def group_offsets(

@@ -342,6 +342,20 @@ class HistoryAccepted(Entry):
     missing: tuple[Gap, ...]
 
 
+class TopicsKnown(Entry):
+    """The ids of a release's topics, topic -> id: of the inputs of `generation`, and of the release's own.
+
+    What is known is known: of an input of a generation only the first word counts. A topic of its own may be made again,
+    by an operation that says so here.
+    """
+
+    kind: Literal["topics"] = "topics"
+    release: ReleaseName
+    generation: int
+    inputs: dict[TopicName, str] = Field(default_factory=dict)
+    own: dict[TopicName, str] = Field(default_factory=dict)
+
+
 class FollowerRegistered(Entry):
     kind: Literal["follower"] = "follower"
     alias: AppName
@@ -364,11 +378,11 @@ class Repaired(Entry):
 AnyEntry = Annotated[
     Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Carried | Proposed | Closed
     | AlignOrdered | MarkOrdered | Promoted | SwitchAborted | EvidenceRecorded | VerdictRecorded | ReadyRecorded
-    | FollowerRegistered | FollowerRemoved | Repaired | HistoryAccepted,
+    | FollowerRegistered | FollowerRemoved | Repaired | HistoryAccepted | TopicsKnown,
     Field(discriminator="kind"),
 ]  # fmt: skip
 # Version 0.1 ends where it reads a kind that it doesn't know. These stand where it doesn't look, and it goes on without them.
-ASIDE = (HistoryAccepted,)
+ASIDE = (HistoryAccepted, TopicsKnown)
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEntry)
 _KINDS: dict[str, type[Entry]] = {each.model_fields["kind"].default: each for each in get_args(get_args(AnyEntry)[0])}
 
@@ -456,6 +470,10 @@ class Release:
     records_per_s: float | None = None
     # input that someone has accepted as missing
     accepted: tuple[Gap, ...] = ()
+    # generation -> input topic -> the topic's id, as far as known
+    input_ids: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    # the release's own topics -> their ids
+    own_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -675,6 +693,17 @@ class _Draft:
         tables["generations"].setdefault(entry.generation, entry)
         self.release(entry.release, under=entry, ready=None, verdict=None, **tables)
 
+    def know(self, entry: TopicsKnown) -> None:
+        known = self.table("releases").get(entry.release)
+        if known is None:
+            return
+        inputs = {**entry.inputs, **known.input_ids.get(entry.generation, {})}
+        self.release(
+            entry.release,
+            input_ids={**known.input_ids, entry.generation: inputs},
+            own_ids={**known.own_ids, **entry.own},
+        )
+
     def promote(self, entry: Promoted) -> None:
         if "chains" not in self._tables:
             self._tables["chains"] = {alias: list(chain) for alias, chain in self._begun.chains.items()}
@@ -810,6 +839,8 @@ def _apply(draft: _Draft, entry: Entry | Unread) -> None:
             known = draft.table("releases").get(name)
             if known is not None:
                 draft.release(name, accepted=(*known.accepted, *entry.missing))
+        case TopicsKnown():
+            draft.know(entry)
         case EvidenceRecorded():
             draft.record(entry)
         case FollowerRegistered(alias=alias, group=group):

@@ -79,6 +79,7 @@ from pipelines.model.registry import (
     StateSet,
     Switch,
     SwitchAborted,
+    TopicsKnown,
     VerdictRecorded,
     WantedSet,
     decode,
@@ -142,6 +143,7 @@ ENTRIES: list[Entry] = [
     FollowerRemoved(alias="sums", group="gone"),
     Repaired(offsets=(3, 5)),
     HistoryAccepted(release=NAME, missing=(GAP,)),
+    TopicsKnown(release=NAME, generation=1, inputs={"lines": "4f-_x"}, own={"sums.v1.g1": "5a"}),
     Closed(id=OP, outcome="done", detail="fine"),
     GenerationStarted(
         release="sums.v0",

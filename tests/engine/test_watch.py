@@ -1,7 +1,9 @@
-"""What a driver notices of its input without a batch, and that nothing is committed once it knows."""
+"""What a driver notices of its parts without a batch, and that nothing is committed once it knows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,41 +11,134 @@ import pytest
 
 from pipelines.engine import watch as module
 from pipelines.engine.sink import Sink, Target
-from pipelines.engine.watch import PartLost, Watch
+from pipelines.engine.watch import PartLost, Watch, unknown_ids
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
+from pipelines.model.parts import Loss, known_ids, lost_topics, parts_of, vital
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import Release
 from pipelines.settings import Settings
 from tests.operations.builders import release
 
 NAME = "sums.v1"
-RESULT = f"{NAME}.g1"
+RESULT, PROGRESS, LETTERS = f"{NAME}.g1", f"{NAME}.progress", f"{NAME}.dead-letters"
+TOPICS = ("trades", RESULT, PROGRESS, LETTERS, REGISTRY_TOPIC, HEARTBEATS_TOPIC)
+IDS = {topic: f"id of {topic}" for topic in TOPICS}
 AT = SourcePosition(sources={"trades": {0: 500}})
+
+
+def known(**changes: Any) -> Release:
+    own = {topic: IDS[topic] for topic in (RESULT, PROGRESS, LETTERS)}
+    return replace(release(NAME, state="live"), input_ids={1: {"trades": IDS["trades"]}}, own_ids=own, **changes)
+
+
+class Kafka:
+    """Answers of topics' ids and of first offsets, one after the other; the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ids: dict[str, str], first: int = 0) -> None:
+        self.ids, self.made = list(ids) or [IDS], list[str]()
+        monkeypatch.setattr(module, "admin", lambda _: None)
+        monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+        monkeypatch.setattr(module, "topic_ids", self._next)
+        monkeypatch.setattr(module, "first_of", lambda *_, **__: {0: first})
+        monkeypatch.setattr(module, "ensure_topic", lambda _, name, *__, **___: self.made.append(name))
+
+    def _next(self, _: object, topics: Iterable[str], **__: object) -> dict[str, str]:
+        there = self.ids.pop(0) if len(self.ids) > 1 else self.ids[0]
+        return {topic: there[topic] for topic in topics if topic in there}
 
 
 def looked(at: SourcePosition = AT, *, busy: bool = False, **options: Any) -> PartLost | None:
     """What a watch of the release, which stands `at`, finds."""
     settings = Settings(bootstrap_servers="127.0.0.1:1")
-    return Watch(settings, release(NAME, state="live"), stands=lambda: (at, busy), **options).look()
+    return Watch(settings, known(), stands=lambda: (at, busy), **options).look()
+
+
+def without(*gone: str) -> dict[str, str]:
+    return {topic: found for topic, found in IDS.items() if topic not in gone}
+
+
+def test_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = Kafka(monkeypatch)
+    assert looked() is None and kafka.made == []
+
+
+@pytest.mark.parametrize("topic", ["trades", RESULT, PROGRESS, REGISTRY_TOPIC])
+def test_without_these_it_can_not_go_on(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    Kafka(monkeypatch, without(topic))
+    alarmed: list[PartLost] = []
+    found = looked(alarm=alarmed.append)
+    assert found is not None and f"{topic} of {NAME} is gone" in found.what and found.fix
+    assert found.registry == (topic == REGISTRY_TOPIC) and alarmed == [found]
+
+
+@pytest.mark.parametrize(
+    ("topic", "way"),
+    [("trades", "choose: "), (RESULT, "--output new"), (PROGRESS, "--output new")],
+)
+def test_another_topic_of_the_same_name_is_not_the_same(monkeypatch: pytest.MonkeyPatch, topic: str, way: str) -> None:
+    Kafka(monkeypatch, {**IDS, topic: "another"})
+    found = looked()
+    assert found is not None and f"{topic} of {NAME} is another topic" in found.what and way in found.fix
+    if topic == "trades":
+        assert all(each in found.fix for each in ("from its beginning", "as a new release", "restore the old topic"))
+
+
+def test_what_one_broker_does_not_know_yet_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Kafka(monkeypatch, without(RESULT), IDS)
+    assert looked() is None
+
+
+def test_what_nobody_needs_for_going_on_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = Kafka(monkeypatch, without(LETTERS, HEARTBEATS_TOPIC), {**IDS, LETTERS: "made anew"})
+    told: list[Any] = []
+    assert looked(made=told.append) is None
+    assert sorted(kafka.made) == sorted([LETTERS, HEARTBEATS_TOPIC])
+    [entry] = told
+    assert entry.own == {LETTERS: "made anew"} and not entry.inputs
 
 
 def test_input_that_retention_deletes_before_it_is_read_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "admin", lambda _: None)
-    monkeypatch.setattr(module, "first_of", lambda *_, **__: {0: 600})
-    alarmed: list[PartLost] = []
-    found = looked(alarm=alarmed.append)
+    Kafka(monkeypatch, first=600)
+    found = looked()
     assert found is not None and "deleted by retention: trades[0] 500 to 599" in found.what
-    assert "--missing-history accept" in found.fix and alarmed == [found]
+    assert "--missing-history accept" in found.fix
     # a batch under way may have read it
     assert looked(busy=True) is None
     assert looked(SourcePosition(sources={"trades": {0: 600}})) is None
 
 
 def test_a_batch_that_ends_while_kafka_is_asked_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "admin", lambda _: None)
-    monkeypatch.setattr(module, "first_of", lambda *_, **__: {0: 600})
+    Kafka(monkeypatch, first=600)
     stands = iter([(AT, False), (SourcePosition(sources={"trades": {0: 600}}), False)])
     settings = Settings(bootstrap_servers="127.0.0.1:1")
-    assert Watch(settings, release(NAME, state="live"), stands=lambda: next(stands)).look() is None
+    assert Watch(settings, known(), stands=lambda: next(stands)).look() is None
+
+
+def test_a_checkpoint_that_is_gone_stops_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Kafka(monkeypatch)
+    found = looked(checkpoint=lambda: tmp_path / "g1.t1")
+    assert found is not None and "checkpoint" in found.what
+    (tmp_path / "g1.t1" / "offsets").mkdir(parents=True)
+    assert looked(checkpoint=lambda: tmp_path / "g1.t1") is None
+
+
+def test_ids_that_an_older_version_did_not_keep_are_filled_in() -> None:
+    old = replace(known(), input_ids={}, own_ids={})
+    more = unknown_ids(old, IDS)
+    assert more is not None and more.inputs == {"trades": IDS["trades"]}
+    assert more.own == {topic: IDS[topic] for topic in (RESULT, PROGRESS, LETTERS)}
+    assert unknown_ids(known(), {**IDS, "trades": "another"}) is None
+    # of what nothing is known, nothing is another
+    assert lost_topics(old, parts_of(old), {**IDS, "trades": "another"}) == []
+    assert known_ids(old) == {}
+
+
+def test_every_loss_says_its_way_back() -> None:
+    parts = ("input", "result", "progress", "dead letters", "registry", "heartbeats", "delta", "checkpoint", "frozen code", "evidence", "group")  # fmt: skip
+    losses = [Loss(release=NAME, part=part, name="x", how=how) for part in parts for how in ("gone", "another")]  # type: ignore[arg-type]
+    assert all(loss.way and NAME in loss.what for loss in losses)
+    assert {loss.part for loss in vital(losses)} == {"input", "result", "progress", "registry", "checkpoint"}
 
 
 class Forgetful:

@@ -110,6 +110,9 @@ class Log:
     def poll(self, timeout_s: float) -> bool:
         return False
 
+    def ensure(self) -> None:
+        """It is there."""
+
     def step(
         self, decide: Callable[[RegistryState], Sequence[Entry]], *, op: str | None = None, reason: str | None = None
     ) -> RegistryState:
@@ -118,11 +121,24 @@ class Log:
         return self.known
 
 
+class _Every(frozenset[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+EVERY_GROUP = _Every()
+
+
 def context_of(log: Log, **also: Any) -> Context:
     """A context of that registry, with settings of nowhere: what would ask a broker fails."""
     registry, launcher = cast(Registry, log), cast(Any, None)
     # nothing is known of any topic, unless a test says what
-    told = {"inputs": lambda *_: {}, **also}
+    told = {
+        "inputs": lambda *_: {},
+        "ids": lambda _, topics: dict.fromkeys(topics, ""),
+        "groups": lambda _: EVERY_GROUP,
+        **also,
+    }
     return Context(settings=Settings(bootstrap_servers="127.0.0.1:1"), registry=registry, launcher=launcher, **told)
 
 

@@ -1,7 +1,8 @@
-"""Input that retention has deleted: every step names it, and moves nobody unless that is accepted."""
+"""Input that is gone, topics that are others, parts that someone has deleted: each is named, and has a way back."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +14,19 @@ from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
 from orchestration.operations.history import MissingHistory
+from orchestration.operations.overview import statuses
 from orchestration.operations.reprocess import diff, reprocess
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.code import code_path
+from pipelines.errors import Refused
 from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import latest_heartbeats
-from pipelines.kafka.topics import topic_names
+from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic, topic_names
+from pipelines.model.names import HEARTBEATS_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.registry import WantedSet
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
-from tests.reset.world import PARTITIONS, World, live_world
+from tests.reset.world import PARTITIONS, World, following, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +66,10 @@ def named(world: World, name: str, *words: str) -> str:
     beat = latest_heartbeats(world.settings)[name]
     assert beat.state == "failed" and words[0] in (beat.error or "")
     return failure
+
+
+def in_status(world: World, name: str) -> str:
+    return "\n".join(note for s in statuses(world.context) if s.release.name == name for note in s.notes)
 
 
 def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world: World) -> None:
@@ -108,3 +118,131 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     with pytest.raises(MissingHistory, match=rf"{world.topic}\[0\] 0 to 109"):
         rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, stop=True))
     assert rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, stop=True, accept_missing=True)).stages
+
+
+def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_new_one(world: World) -> None:
+    with following(world) as follower:
+        follower.comes_to(world.expected({}))
+        before = world.context.progress(world.name)
+        delete_topics(world.settings, [world.topic])
+        ensure_topic(world.settings, world.topic, PARTITIONS, INPUT)
+        world.sent.clear()
+        world.produce(400)
+        failure = named(world, world.name, "another topic", "choose", "restore the old topic")
+        assert "--to-earliest --output new" in failure and "switchyard stage" in failure
+        assert "another topic" in in_status(world, world.name)
+        after = world.context.progress(world.name)
+        assert before is not None and after is not None
+        with pytest.raises(Refused, match="another topic"):
+            rel.plan_start(world.context, world.name)
+        with pytest.raises(MissingHistory, match="made again under the same name"):
+            rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
+        world.reset(EARLIEST, accept_missing=True)
+        world.start()
+        world.produce(20)
+        world.settle()
+        assert world.release.generation == 2 and world.result() == world.expected({})
+        follower.comes_to(world.expected({}))
+
+
+@pytest.mark.long
+def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tmp_path: Path) -> None:
+    context, settings, name = world.context, world.settings, world.name
+    with following(world) as follower:
+        follower.comes_to(world.expected({}))
+        for number, part in enumerate((world.release.result_topic, progress_topic(name)), 2):
+            delete_topics(settings, [part])
+            failure = named(world, name, f"{part} of {name} is gone", "--to-earliest --output new")
+            assert "switchyard reset" in failure and f"{part} of {name} is gone" in in_status(world, name)
+            with pytest.raises(Refused, match=f"{part} of {name} is gone"):
+                rel.plan_start(context, name)
+            world.reset(EARLIEST)
+            world.start()
+            world.produce(20)
+            world.settle()
+            assert world.release.generation == number and world.result() == world.expected({})
+            follower.comes_to(world.expected({}))
+        # what nobody needs for going on is made again while it runs
+        for part in (dead_letter_topic(name), HEARTBEATS_TOPIC):
+            delete_topics(settings, [part])
+            world.until(
+                f"{part} was not made again", lambda part=part: part in topic_names(settings), timeout_s=NAMED_S
+            )
+        world.produce(20)
+        world.settle()
+        follower.comes_to(world.expected({}))
+        # the checkpoint, while it runs
+        world.until("it isn't heard", lambda: name in latest_heartbeats(settings))
+        shutil.rmtree(release_folder(settings, name))
+        named(world, name, "checkpoint", "is gone")
+        world.reset(EARLIEST)
+        world.start()
+        world.produce(20)
+        world.settle()
+        follower.comes_to(world.expected({}))
+        assert in_status(world, name) == ""
+        # its code: staged again from the same folder, both have it
+        path = code_path(settings, world.release.spec.code_digest)
+        path.rename(path.with_suffix(".kept"))
+        assert f"frozen code {path} of {name} is gone" in in_status(world, name)
+        world.run(rel.plan_stage(context, world.app, version=2, code_dir=tmp_path / "code", correction="it was lost"))
+        assert path.is_file() and in_status(world, name) == ""
+
+
+@pytest.mark.long
+def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> None:
+    context, second = world.context, f"{world.app}.v2"
+    world.run(rel.plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(rel.plan_start(context, second))
+    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    diff(context, second)
+    assert in_status(world, second) == ""
+    evidence = context.registry.state().evidence[-1]
+    assert evidence.forward is not None
+    delete_topics(world.settings, [evidence.forward.topic])
+    shutil.rmtree(world.settings.state_dir / "evidence" / evidence.id)
+    said = in_status(world, second)
+    assert (
+        f"delta {evidence.forward.topic} of {second} is gone" in said
+        and "evidence" in said
+        and "switchyard diff" in said
+    )
+    diff(context, second)
+    assert in_status(world, second) == ""
+    # a candidate's own parts are made anew when it is started
+    delete_topics(world.settings, [progress_topic(second), f"{second}.g1"])
+    named(world, second, "is gone")
+    world.run(rel.plan_start(context, second))
+    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    assert diff(context, second).changed == 0
+    # a standby's parts: none of them stops the live one, and each has its way back
+    first = world.name
+    world.run(sw.plan_promote(context, world.app))
+    delete_topics(world.settings, [f"{first}.g1", progress_topic(first)])
+    named(world, first, f"result {first}.g1 of {first} is gone", "--to-earliest --output new")
+    assert f"progress {progress_topic(first)} of {first} is gone" in in_status(world, first)
+    assert in_status(world, second) == ""
+    world.reset(EARLIEST)
+    world.start()
+    world.settle()
+    assert world.result() == world.expected({})
+    world.stop()
+    admin_client = admin(world.settings)
+    admin_client.delete_consumer_groups([first])[first].result(30)
+    assert in_status(world, first).startswith(f"group {first} of {first} is gone; it is made again")
+    world.start()
+    world.produce(20)
+    world.settle()
+    assert in_status(world, first) == ""
+    world.stop()
+    shutil.rmtree(release_folder(world.settings, first))
+    assert f"checkpoint {release_folder(world.settings, first)} of {first} is gone" in in_status(world, first)
+    world.reset(EARLIEST)
+    world.start()
+    world.settle()
+    assert world.result() == world.expected({}) and in_status(world, first) == ""
+    # one that is over has no parts: what was deleted by hand is not missed, and the rest goes with it
+    delete_topics(world.settings, [progress_topic(first)])
+    named(world, first, "is gone")
+    world.run(rel.plan_retire(context, first, after_s=0))
+    assert in_status(world, first) == "" and not [t for t in topic_names(world.settings) if t.startswith(first)]

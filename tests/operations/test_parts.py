@@ -1,0 +1,91 @@
+"""Which parts of releases are lost, by what Kafka and the files say, and what is said of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestration.operations.parts import told_losses
+from orchestration.operations.release import plan_start
+from pipelines.errors import Refused, Unavailable
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import StateSet, TopicsKnown
+from tests.operations.builders import EVERY_GROUP, Log, context_of, staged, switched
+
+NAME = "a.v1"
+IDS = {
+    topic: f"id of {topic}"
+    for topic in ("trades", f"{NAME}.g1", f"{NAME}.progress", f"{NAME}.dead-letters", REGISTRY_TOPIC, HEARTBEATS_TOPIC)
+}
+
+
+def live() -> Log:
+    """`a.v1` is live, and its topics' ids are known."""
+    known = TopicsKnown(
+        release=NAME, generation=1, inputs={"trades": IDS["trades"]}, own={f"{NAME}.g1": IDS[f"{NAME}.g1"]}
+    )
+    return Log(*staged(NAME), *switched(1, None, NAME), known)
+
+
+def told(log: Log, ids: dict[str, str], **also: Any) -> str:
+    context = context_of(log, ids=lambda _, topics: {t: ids[t] for t in topics if t in ids}, **also)
+    return "\n".join(told_losses(context, log.state()).get(NAME, ()))
+
+
+def without(topic: str) -> dict[str, str]:
+    return {name: found for name, found in IDS.items() if name != topic}
+
+
+@pytest.mark.parametrize("topic", sorted(IDS))
+def test_a_topic_that_is_gone_is_told_with_its_way_back(topic: str) -> None:
+    assert told(live(), IDS) == ""
+    said = told(live(), without(topic))
+    assert f"{topic} of {NAME} is gone; " in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1"])
+def test_so_is_one_that_was_made_again(topic: str) -> None:
+    said = told(live(), {**IDS, topic: "another"})
+    assert f"{topic} of {NAME} is another topic" in said and "switchyard reset a.v1" in said
+
+
+def test_a_release_that_is_over_has_no_parts() -> None:
+    log = live()
+    log.entries.append(StateSet(release=NAME, state="retired"))
+    assert told(log, {}) == ""
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(3, True), (-1, False)])
+def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch, batch: int, expected: bool) -> None:
+    last = Progress(
+        release=NAME,
+        generation=1,
+        token=1,
+        boundary=Boundary(batch_id=batch, position=SourcePosition(sources={"trades": {0: 5}})),
+        result=ResultPosition(topics={}),
+        at_ms=0,
+    )
+    monkeypatch.setattr("orchestration.operations.context.newest_progress", lambda *_, **__: last)
+    said = told(live(), IDS, groups=lambda _: {"another"})
+    assert (f"group {NAME} of {NAME} is gone; it is made again" in said) is expected
+    assert told(live(), IDS, groups=lambda _: EVERY_GROUP) == ""
+
+
+def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
+    def refuse(*_: object) -> dict[str, str]:
+        raise Unavailable("not allowed", fix="ask for the ACL")
+
+    heard: list[str] = []
+    log = live()
+    assert told_losses(context_of(log, ids=refuse, say=heard.append), log.state()) == {}
+    assert heard == ["whether parts of releases are lost can't be said: not allowed; ask for the ACL"]
+
+
+@pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])
+def test_a_live_release_is_not_started_without_them(topic: str) -> None:
+    context = context_of(live(), ids=lambda _, topics: {t: IDS[t] for t in topics if t in without(topic)})
+    with pytest.raises(Refused, match=f"{topic} of {NAME} is gone"):
+        plan_start(context, NAME)
