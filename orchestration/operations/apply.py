@@ -161,6 +161,7 @@ class Applier:
             case StoreCode():
                 store(settings, FrozenCode(digest=stage.digest, data=stage.data))
             case CreateTopic():
+                self._context.registry.ensure()
                 ensure_topic(settings, stage.name, stage.partitions, stage.config)
             case RecordRelease():
                 self._step(lambda state: _new_release(state, stage))

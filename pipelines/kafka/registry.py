@@ -12,7 +12,7 @@ from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
-from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count
+from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count, refuse_without_registry
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
@@ -41,7 +41,8 @@ class Registry:
         self.kept = Kept(self.settings)
         self._reader: LogReader | None = None
         self._folding = Folding()
-        self._open()
+        if self._open() is None:
+            refuse_without_registry(self.settings, self._admin)
         self._writer = FencedWriter(self.settings, REGISTRY_TOPIC, REGISTRY_TOPIC)
 
     def __enter__(self) -> Registry:
@@ -103,10 +104,7 @@ class Registry:
         def values() -> list[bytes]:
             entries = decide(self._now())
             if entries and self._reader is None:
-                # the registry last: once it is there, both are
-                ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
-                ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
-                self._reader = self._begin()
+                self.ensure()
                 # another one may have made it, and written
                 if self._now() != RegistryState():
                     entries = decide(self.known)
@@ -117,6 +115,14 @@ class Registry:
             # a commit is acknowledged before its records can be read; `end` lies before the transaction's marker
             self._read_to(self._reader, end + 1)
         return self.known
+
+    def ensure(self) -> None:
+        """Makes the registry where there is none: before the first topic of a release, which without it would be nobody's."""
+        if self._open() is None:
+            # the registry last: once it is there, both are
+            ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+            ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+            self._reader = self._begin()
 
     def _open(self) -> LogReader | None:
         if self._reader is None and partition_count(self.settings, REGISTRY_TOPIC, client=self._admin) is not None:

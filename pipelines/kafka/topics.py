@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin, failure, own
+from pipelines.model.names import PROGRESS_SUFFIX, REGISTRY_TOPIC, split_release
 from pipelines.settings import Settings
 
 _POLL_S = 0.02
@@ -90,6 +91,19 @@ def topic_names(settings: Settings, *, client: AdminClient | None = None) -> set
         return set(own(settings, client).list_topics(timeout=settings.request_timeout_s).topics)
     except KafkaException as error:
         raise failure(settings, error.args[0]) from error
+
+
+def refuse_without_registry(settings: Settings, client: AdminClient) -> None:
+    """Raises Refused where there is no registry, and topics of releases are: it was deleted, and an empty one in its place
+    would take them for nobody's.
+    """
+    progress = [name for name in topic_names(settings, client=client) if name.endswith(PROGRESS_SUFFIX)]
+    left = sorted(name for name in progress if split_release(name.removesuffix(PROGRESS_SUFFIX)) is not None)
+    if left:
+        raise Refused(
+            f"the registry, topic {REGISTRY_TOPIC}, is gone from the cluster at {settings.bootstrap}, though releases have topics there: {', '.join(left)}",
+            fix="restore the topic from a backup of the brokers; where no release is to go on, delete their topics, and begin anew",
+        )
 
 
 def delete_topics(settings: Settings, names: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from pydantic import StringConstraints
 REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
 SNAPSHOTS_TOPIC = "switchyard.registry-snapshots"
+PROGRESS_SUFFIX = ".progress"
 # headers of a result's records: where a stream's record came from; that consumers may have had its like before
 SOURCE = "source"
 REPLAY = "replay"
@@ -74,7 +75,7 @@ def result_topic(release: str, generation: int) -> str:
 
 
 def progress_topic(release: str) -> str:
-    return f"{release}.progress"
+    return f"{release}{PROGRESS_SUFFIX}"
 
 
 def dead_letter_topic(release: str) -> str:

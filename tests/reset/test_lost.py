@@ -21,8 +21,9 @@ from pipelines.engine.code import code_path
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic, topic_names
-from pipelines.model.names import HEARTBEATS_TOPIC, dead_letter_topic, progress_topic
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.registry import WantedSet
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
@@ -246,3 +247,20 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     named(world, first, "is gone")
     world.run(rel.plan_retire(context, first, after_s=0))
     assert in_status(world, first) == "" and not [t for t in topic_names(world.settings) if t.startswith(first)]
+
+
+def test_a_registry_that_is_gone_is_not_made_anew_over_releases(world: World) -> None:
+    delete_topics(world.settings, [REGISTRY_TOPIC])
+
+    def heard() -> bool:
+        beat = latest_heartbeats(world.settings).get(world.name)
+        return beat is not None and beat.state == "failed" and "registry switchyard.registry" in (beat.error or "")
+
+    world.until("the driver has not said so", heard, timeout_s=NAMED_S)
+    for command in (("status",), ("start", world.name, "--execute"), ("stage", world.app, "--execute")):
+        said = world.cli(*command)
+        assert said.code == 3 and "the registry, topic switchyard.registry, is gone" in said.text
+        assert "restore the topic" in said.text
+    with pytest.raises(Refused, match=world.name):
+        Registry(world.settings)
+    assert REGISTRY_TOPIC not in topic_names(world.settings)
