@@ -10,7 +10,7 @@ from orchestration.operations.generations import progress_of
 from orchestration.operations.stages import AcceptHistory, Stage
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
-from pipelines.model.missing import Gap, InputNow, Reader, cut_from, missing, told, without
+from pipelines.model.missing import Gap, InputNow, Reader, cut_from, may_be_missing, missing, told, without
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import HistoryAccepted, RegistryState, Release
 
@@ -73,10 +73,14 @@ def history_of(
     # without anything to hold it against, or before its first generation, nothing can be said
     if not now or release.start is None:
         return History(name=release.name, of=theirs.name if theirs else None)
-    ours = _reader(context, release, anew=anew)
+    ours, held = _begun(release), _begun(theirs) if theirs else None
     if anew:
         ours = replace(ours, since_ms=now_ms(), ids={})
-    gaps = missing(_reader(context, theirs) if theirs else None, ours, now)
+    # how far they have read is asked for only where it matters
+    if may_be_missing(held, ours, now):
+        ours = ours if anew else _read(context, release, ours)
+        held = _read(context, theirs, held) if theirs and held else None
+    gaps = missing(held, ours, now)
     return History(
         name=release.name,
         of=theirs.name if theirs else None,
@@ -93,7 +97,10 @@ def history_of_staging(
     theirs = live_release(state, app)
     now = context.inputs(context.settings, sorted(set(topics.values())))
     ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=now_ms(), ids={})
-    gaps = missing(_reader(context, theirs) if theirs is not None and now else None, ours, now)
+    held = _begun(theirs) if theirs is not None else None
+    if theirs is not None and held is not None and may_be_missing(held, ours, now):
+        held = _read(context, theirs, held)
+    gaps = missing(held, ours, now)
     return History(name=name, of=theirs.name if theirs else None, gaps=gaps, left=gaps), now
 
 
@@ -104,12 +111,7 @@ def history_of_reset(
     now = context.inputs(context.settings, sorted(set(topics)))
     if not now or release.start is None:
         return History(name=release.name, of=None)
-    theirs = Reader(
-        begins=release.start.by_topic(release.spec.topics),
-        reached=old.by_topic(release.spec.topics),
-        since_ms=release.begun_ms,
-        ids=release.input_ids.get(release.generation, {}),
-    )
+    theirs = replace(_begun(release), reached=old.by_topic(release.spec.topics))
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
     # what it has read, and what it was to read next
     gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))
@@ -141,12 +143,17 @@ def compaction_notes(now: Mapping[str, InputNow]) -> Sequence[str]:
     return notes
 
 
-def _reader(context: Context, release: Release, *, anew: bool = False) -> Reader:
-    topics, start = release.spec.topics, release.start
-    last = None if anew else progress_of(context, release)
+def _begun(release: Release) -> Reader:
+    """A release where its state began, as if it had read nothing yet."""
     return Reader(
-        begins=start.by_topic(topics) if start is not None else {},
-        reached=last.boundary.position.by_topic(topics) if last is not None else {},
+        begins=release.start.by_topic(release.spec.topics) if release.start is not None else {},
+        reached={},
         since_ms=release.begun_ms,
         ids=release.input_ids.get(release.generation, {}),
     )
+
+
+def _read(context: Context, release: Release, begun: Reader) -> Reader:
+    """The same as far as the release has read by now."""
+    last = progress_of(context, release)
+    return replace(begun, reached=last.boundary.position.by_topic(release.spec.topics)) if last is not None else begun

@@ -7,7 +7,7 @@ where someone has accepted them; what goes missing after that asks again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipelines.model.base import Frozen
@@ -15,6 +15,8 @@ from pipelines.model.names import TopicName
 
 Why = Literal["deleted", "not-read", "compacted", "replaced"]
 Offsets = Mapping[str, Mapping[int, int]]
+# past any offset
+_FAR = 2**63 - 1
 
 
 class Gap(Frozen):
@@ -95,6 +97,14 @@ def missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) ->
             if known.compacted and ours.since_ms >= theirs.since_ms:
                 found += _gap(topic, partition, start, end, "compacted")
     return tuple(found)
+
+
+def may_be_missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) -> bool:
+    """Whether anything could be missing, however far they have read: `reached` of both doesn't count."""
+    if theirs is not None:
+        far = {topic: dict.fromkeys(begun, _FAR) for topic, begun in theirs.begins.items()}
+        theirs = replace(theirs, reached=far)
+    return bool(missing(theirs, replace(ours, reached={}), now))
 
 
 def without(gaps: Iterable[Gap], accepted: Iterable[Gap]) -> tuple[Gap, ...]:

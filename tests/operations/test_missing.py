@@ -15,7 +15,7 @@ from orchestration.operations.plan import Plan
 from orchestration.operations.release import plan_start
 from orchestration.operations.stages import AcceptHistory, BeginGeneration, from_journal, to_journal
 from orchestration.operations.switch import plan_diff, plan_promote
-from pipelines.model.missing import Gap, InputNow, Reader, missing, told, without
+from pipelines.model.missing import Gap, InputNow, Reader, may_be_missing, missing, told, without
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import HistoryAccepted, StateSet, decode, encode
@@ -75,11 +75,17 @@ def test_what_is_missing(
     theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow], expected: tuple[Gap, ...]
 ) -> None:
     assert missing(theirs, ours, now) == expected
+    assert may_be_missing(theirs, ours, now) or not expected
 
 
 def test_an_input_of_one_of_them_is_no_history() -> None:
     other = Reader(begins={"quotes": {0: 0}}, reached={}, since_ms=0, ids={})
     assert missing(reader(0, 5000), other, {**kafka(1000), "quotes": InputNow(first={0: 0})}) == ()
+
+
+def test_nobody_asks_how_far_they_have_read_where_all_is_there() -> None:
+    assert not may_be_missing(reader(0, 5000), reader(0, 3000), kafka(0))
+    assert not may_be_missing(None, reader(7), kafka(7))
 
 
 def test_an_acceptance_covers_what_was_missing_then() -> None:
