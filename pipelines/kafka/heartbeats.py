@@ -12,6 +12,7 @@ from pipelines.kafka.client import drain, failure, once_led, unavailable
 from pipelines.kafka.kept import Kept, borrowed
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.topics import partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat, read_heartbeat
 from pipelines.settings import Settings
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 
 # records: some seconds of some drivers
 _LOOK_BACK = 64
+# a new client knows the leader after that, where there is one
+_LED_S = 1.0
+_NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
 def latest_heartbeats(
@@ -46,9 +50,15 @@ def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[bytes]:
     """Values of what was said from `at_ms` on up to now. Raises Unavailable if that doesn't come in time."""
     since = TopicPartition(HEARTBEATS_TOPIC, 0, at_ms)
     deadline = time.monotonic() + settings.request_timeout_s
-    found_at = once_led(lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s),
-                        settings.request_timeout_s)  # fmt: skip
-    start = found_at[0]
+    try:
+        start = _start(settings, client, since, _LED_S)
+    except KafkaException as unled:
+        # someone has deleted it: nobody is heard until a driver makes it again, and `status` says so
+        if unled.args[0].code() not in _NO_TOPIC:
+            raise
+        if partition_count(settings, HEARTBEATS_TOPIC) is None:
+            return
+        start = _start(settings, client, since, settings.request_timeout_s)
     if start.error is not None or start.offset < 0:
         return
     client.assign([start])
@@ -61,6 +71,14 @@ def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[bytes]:
             if error is None and value is not None:
                 yield value
     raise unavailable(settings, None)
+
+
+def _start(settings: Settings, client: Consumer, since: TopicPartition, led_s: float) -> TopicPartition:
+    """Where the records from a time on begin. `led_s`: how long a new client may not know of the topic."""
+    found: list[TopicPartition] = once_led(
+        lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s), led_s
+    )
+    return found[0]
 
 
 class HeartbeatTail:

@@ -9,7 +9,7 @@ import pytest
 from pipelines.kafka.client import producer
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import HEARTBEATS, ensure_topic
+from pipelines.kafka.topics import HEARTBEATS, delete_topics, ensure_topic
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat
 from pipelines.settings import Settings
@@ -38,3 +38,9 @@ def test_a_driver_that_was_superseded_does_not_hide_the_one_that_runs(broker: Se
 def test_nothing_is_told_of_a_driver_that_has_been_silent(broker: Settings) -> None:
     ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
     assert latest_heartbeats(broker, window_s=60, now_ms=now_ms() + 3_600_000) == {}
+
+
+def test_where_someone_has_deleted_the_topic_nobody_is_heard(broker: Settings) -> None:
+    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    delete_topics(broker, [HEARTBEATS_TOPIC])
+    assert latest_heartbeats(broker) == {}
