@@ -49,7 +49,10 @@ def newest_snapshot(settings: Settings, end: int, *, client: AdminClient | None 
 
 
 def write_snapshot(settings: Settings, snapshot: Snapshot, *, client: AdminClient | None = None) -> bool:
-    """Writes a snapshot, unless someone has written a newer one. Whether it did; trouble is logged, as nothing depends on it."""
+    """Writes a snapshot, unless someone has written a newer one. Whether it did.
+
+    Trouble is logged, as nothing depends on it.
+    """
     try:
         ensure_topic(settings, SNAPSHOTS_TOPIC, 1, SNAPSHOTS, client=client)
         newest = newest_of(read_tail(settings, SNAPSHOTS_TOPIC, _LOOK_BACK[0]))

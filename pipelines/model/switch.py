@@ -293,8 +293,9 @@ def emptying(state: RegistryState, op: str) -> str | None:
 def expired(state: RegistryState, now_ms: int) -> list[Entry]:
     """What the supervisor, or any command, writes about operations whose deadline has passed.
 
-    One that has begun to empty a result stays open until it is resumed: nothing else makes that whole. One of which the registry
-    says something that this version can't read is left to a version that can. A mark's deadline ends the switch, so that no follower waits longer; the operation's own deadline closes it.
+    One that has begun to empty a result stays open until it is resumed: nothing else makes that whole. One of which the
+    registry says something that this version can't read is left to a version that can. A mark's deadline ends the switch,
+    so that no follower waits longer; the operation's own deadline closes it.
     """
     entries: list[Entry] = []
     for operation in state.operations.values():

@@ -81,19 +81,22 @@ def opened(data: bytes) -> Envelope:
 
 
 def read_record(kind: type[Record], data: bytes, version: int = 1) -> Record:
-    """A record of `kind`, of which this version knows the schema up to `version`. Raises ValueError, saying why, if it can't be read."""
+    """A record of `kind`, of which this version knows the schema up to `version`.
+
+    Raises ValueError, saying why, if it can't be read.
+    """
     try:
         return kind.model_validate_json(data)
-    except ValidationError as error:
-        wrong = error
+    except ValidationError:
+        pass  # it may be of another version
     envelope = opened(data)
     newer = envelope.version > version
     if newer and envelope.must:
         raise ValueError(f"it is of schema version {envelope.version}, this version of Switchyard knows {version}")
     try:
         return kind.model_validate_json(json.dumps(envelope.fields), extra="ignore" if newer else "forbid")
-    except ValidationError:
-        raise ValueError(reason_of(wrong)) from None
+    except ValidationError as error:
+        raise ValueError(reason_of(error)) from None
 
 
 def unread(data: bytes, offset: int, reason: str) -> Unread:
