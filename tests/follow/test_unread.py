@@ -49,7 +49,7 @@ def test_entries_that_can_not_be_read_stop_nobody_and_are_shown_and_repaired(clu
     with follower(cluster) as consumer:
         v1.batch(rows(1, 1))
         assert texts(take(consumer, 1)) == ["k1=v1"]
-        write(cluster, b"garbage", b'{"kind": "of-tomorrow", "actor": "\x1b[31mann"}')
+        write(cluster, b"garbage", json.dumps({"kind": "of-tomorrow", "actor": "\x1b[31mann"}).encode())
         v1.batch(rows(1, 2))
         assert texts(take(consumer, 1)) == ["k2=v1"]
         assert len(cluster.state.unread) == 2
