@@ -2,7 +2,9 @@
 
 `python -m benchmarks [hydrate] [--records N] [--density dense|sparse]`; `python -m benchmarks switch [--keys N] [--rounds N]`:
 how long a consumer waits for the other version at a promote and a rollback; `python -m benchmarks reset [--keys N]`: how long
-a reset takes until its replay may begin; `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost. Figures go to standard output as JSON; ratios are of
+a reset takes until its replay may begin; `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost;
+`python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver, or the broker, was killed.
+Figures go to standard output as JSON; ratios are of
 one run on one machine. Speed is measured here, never in a test.
 """
 
@@ -17,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import growth, resetting, switching
+from benchmarks import growth, recovering, resetting, switching
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations.context import open_context
@@ -73,9 +75,21 @@ def hydrate(settings: Settings, records: int) -> dict[str, Any]:
     }
 
 
+def _measured(settings: Settings, asked: argparse.Namespace) -> dict[str, Any]:
+    match asked.what:
+        case "switch":
+            return switching.measure(settings, asked.keys, asked.rounds)
+        case "reset":
+            return resetting.measure(settings, asked.keys)
+        case "registry":
+            return growth.measure(settings)
+    return recovering.measure(settings, asked.rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("what", nargs="?", choices=("hydrate", "switch", "reset", "registry"), default="hydrate")
+    kinds = ("hydrate", "switch", "reset", "registry", "recovery")
+    parser.add_argument("what", nargs="?", choices=kinds, default="hydrate")
     parser.add_argument("--records", type=int, default=3_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=1)
@@ -87,16 +101,8 @@ def main() -> None:
     broker = EmbeddedBroker(settings)
     broker.start(60)
     try:
-        if asked.what == "registry":
-            print(json.dumps(growth.measure(settings), indent=2))
-            return
         if asked.what != "hydrate":
-            by_keys = (
-                switching.measure(settings, asked.keys, asked.rounds)
-                if asked.what == "switch"
-                else resetting.measure(settings, asked.keys)
-            )
-            print(json.dumps(by_keys, indent=2))
+            print(json.dumps(_measured(settings, asked), indent=2))
             return
         source = source_for(APP, Options(density=asked.density))
         loaded = produce(settings, source, history=asked.records)

@@ -1,0 +1,122 @@
+"""How long until results flow again after a driver, or the broker, was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+from benchmarks.switching import APP, HERE, LIVE_PER_S, NEW, OLD, TOPIC, Input
+from orchestration.local.broker import EmbeddedBroker
+from orchestration.operations import release as rel
+from orchestration.operations import switch as sw
+from orchestration.operations.context import Context, open_context
+from orchestration.operations.plan import Plan
+from orchestration.operations.reprocess import diff
+from pipelines.errors import Refused, Unavailable
+from pipelines.kafka.progress import progress_history
+from pipelines.kafka.registry import now_ms
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.settings import Settings
+
+KEYS = 20_000
+_TIMEOUT_S = 300.0
+
+
+def measure(settings: Settings, rounds: int) -> dict[str, Any]:
+    """Seconds, `rounds` of each.
+
+    `driver_s`: from the restart of a killed driver to its next commit. `results_s`: from a killed broker's first answer
+    to the next commit of either release. `switch_s`: of a promote, or a rollback, that begins at that first answer.
+    """
+    ensure_topic(settings, TOPIC, 4, INPUT)
+    source = Input(settings, KEYS)
+    source.load()
+    context = open_context(settings)
+    report: dict[str, Any] = {
+        "keys": KEYS,
+        "records_per_s": LIVE_PER_S,
+        "driver_s": [],
+        "results_s": [],
+        "switch_s": [],
+    }
+    for version, name in ((1, OLD), (2, NEW)):
+        rel.execute(context, rel.plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
+        rel.execute(context, rel.plan_start(context, name))
+        rel.wait_ready(context, name, for_s=1.0, timeout_s=600)
+        if version == 1:
+            rel.execute(context, sw.plan_promote(context, name))
+    source.start()
+    try:
+        for _ in range(rounds):
+            report["driver_s"].append(_kill_driver(context, OLD))
+        for name in (OLD, NEW):
+            rel.wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=_TIMEOUT_S)
+        diff(context, NEW)
+        for number in range(rounds):
+            results_s, switch_s = _kill_broker(context, forward=number % 2 == 0)
+            report["results_s"].append(results_s)
+            report["switch_s"].append(switch_s)
+    finally:
+        source.stop()
+        for name in (NEW, OLD):
+            rel.execute(context, rel.plan_stop(context, name))
+    return report
+
+
+def _kill_driver(context: Context, name: str) -> float:
+    lease = context.registry.state().releases[name].lease
+    assert lease is not None
+    os.killpg(lease.holder.pid, signal.SIGKILL)
+    # a process that has just been killed is still there for a moment
+    context.until(
+        f"{name} has not ended", lambda: context.holder(context.registry.state().releases[name]) is None, timeout_s=30
+    )
+    began = time.monotonic()
+    context.launcher.launch(name)
+    context.until(
+        f"{name} does not commit again",
+        lambda: (p := context.progress(name)) is not None and p.token > lease.token,
+        timeout_s=_TIMEOUT_S,
+    )
+    return round(time.monotonic() - began, 2)
+
+
+def _kill_broker(context: Context, *, forward: bool) -> tuple[float, float]:
+    broker = EmbeddedBroker(context.settings)
+    process = broker.status().pid
+    assert process is not None
+    os.killpg(process, signal.SIGKILL)
+    broker.start(120)
+    back_ms, began = now_ms(), time.monotonic()
+    plans: list[Plan] = []
+
+    def planned() -> bool:
+        # refused until both drivers are heard again: they have been silent for as long as the broker was away
+        with suppress(Refused, Unavailable):
+            plans.append(
+                sw.plan_promote(context, NEW, max_evidence_age_s=24 * 3600.0)
+                if forward
+                else sw.plan_rollback(context, APP)
+            )
+        return bool(plans)
+
+    context.until("the switch is refused", planned, timeout_s=_TIMEOUT_S, poll_s=0.1)
+    rel.execute(context, plans[0])
+    switch_s = time.monotonic() - began
+    first_ms = [_first_after(context, name, back_ms) for name in (OLD, NEW)]
+    return round((max(first_ms) - back_ms) / 1000, 2), round(switch_s, 2)
+
+
+def _first_after(context: Context, name: str, at_ms: int) -> int:
+    """When `name` committed first after `at_ms`, milliseconds since the epoch."""
+    found: list[int] = []
+
+    def there() -> bool:
+        found[:] = [p.at_ms for p in progress_history(context.settings, name) if p.at_ms > at_ms]
+        return bool(found)
+
+    context.until(f"{name} does not commit", there, timeout_s=_TIMEOUT_S, poll_s=0.2)
+    return min(found)
