@@ -20,12 +20,13 @@ from pipelines import secrets
 from pipelines.engine.causes import cause
 from pipelines.engine.session import session_conf, spark_kafka_options
 from pipelines.errors import SwitchyardError
+from pipelines.kafka.login import java_properties
 from pipelines.logs import VisibleFormatter
 from pipelines.secrets import is_secret, masked, plain_environment, remember, withheld
 from pipelines.settings import Settings
 
 PLANTED = 'pLaN"ted\\5'
-KAFKA = {"security.protocol": "SASL_SSL", "sasl.username": "ada", "sasl.password": PLANTED}
+KAFKA = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": PLANTED}
 KEY = "spark.hadoop.fs.s3a.secret.key"
 
 
@@ -60,7 +61,8 @@ def test_settings_show_no_secret_and_hand_it_to_clients() -> None:
     shown = f"{settings!r} {settings} {settings.model_dump_json(include={'kafka'})}"
     assert "pLaN" not in shown and "SASL_SSL" in shown and "ada" in shown
     assert settings.kafka_properties == KAFKA
-    assert 'password="pLaN\\"ted\\\\5"' in spark_kafka_options(settings)["kafka.sasl.jaas.config"]
+    assert 'password="pLaN\\"ted\\\\5"' in java_properties(settings)["sasl.jaas.config"]
+    assert "pLaN" not in str(spark_kafka_options(settings))
     assert Settings(**settings.model_dump()) == settings
 
 

@@ -47,7 +47,7 @@ class RecordRelease:
 class AcceptHistory:
     """Records that someone has accepted what a release lacks of its input."""
 
-    release: str
+    release: ReleaseName
     missing: tuple[Gap, ...]
 
 

@@ -360,7 +360,11 @@ def test_a_driver_whose_workers_refuse_blames_neither_batch_nor_app(
         error=lambda: RuntimeError("a task has failed"), sink=SimpleNamespace(failure=(7, None), last=None)
     )
     running = SimpleNamespace(
-        _name="sums.v1", _settings=settings, _registry=SimpleNamespace(known=known), _tries={7: 2}
+        _name="sums.v1",
+        _settings=settings,
+        _registry=SimpleNamespace(known=known),
+        _tries={7: 2},
+        _found_lost=lambda: None,
     )
     tampered(staged, code.digest)
     with pytest.raises(CodeChanged, match=r"sums\.v1, .* is not what was staged"):
