@@ -557,6 +557,7 @@ class Driver:
                 self._error = f"{what}: {refused.what}; {refused.fix}"
                 log.warning("%s: %s", self._name, self._error)
             self._signalled.wait(_ASK_S)
+        self._need_query().sink.disconnect()
 
     def _range(self, query: Query, batch: int) -> str:
         try:

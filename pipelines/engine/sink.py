@@ -140,6 +140,14 @@ class Sink:
                 self._writer.drop()
                 raise
 
+    def disconnect(self) -> None:
+        """Gives the producer up, as after an outage: one that lived through it may ask for its coordinator for ever.
+
+        The next batch connects anew. The query must not be in a batch.
+        """
+        with self._lock:
+            self._writer.drop()
+
     def _sow(self, seed: Progress) -> None:
         """Writes the first progress record of a generation that a reset began, with its result as it is now."""
         at = {self.target.result_topic: self._writer.acknowledged()}
@@ -480,7 +488,11 @@ class Sink:
     def _write(self, progress: Progress, offsets: dict[str, dict[int, int]] | None = None) -> None:
         """Commits a progress record without a batch."""
         if not self._writer.connected:
+            known = self.last
             self.connect()
+            if self.last != known:
+                # a commit that was not answered was made: an older boundary must not come after it
+                raise OutcomeUnknown(f"the newest boundary of {self.target.release} was not known")
         progress = progress.model_copy(
             update={"token": self.target.token, "batch": Counts(), "at_ms": int(self._clock() * 1000)}
         )

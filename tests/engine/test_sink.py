@@ -481,6 +481,32 @@ def test_a_connection_that_fails_halfway_is_made_again_before_the_next_batch(wor
     assert [(p.generation, p.boundary.batch_id) for p in world.writer.progress] == [(2, 0), (2, 1)]
 
 
+def test_after_an_outage_the_next_batch_is_written_by_another_producer(world: World) -> None:
+    world.run(0, ("a", "1"))
+    world.sink.disconnect()
+    assert not world.writer.connected
+    world.run(1, ("a", "2"))
+    assert [record[1] for _, record in world.writer.written] == ["1", "2"]
+    assert world.writer.connects == 2
+
+
+def test_no_older_boundary_is_written_after_a_commit_that_was_not_answered(world: World) -> None:
+    def away() -> None:
+        world.writer.while_connecting = dict
+        raise Unavailable("no Kafka broker answers")
+
+    world.run(0, ("a", "1"))
+    world.writer.fail["commit"], world.writer.lost_commit_counts = OutcomeUnknown("no answer"), True
+    world.writer.while_connecting = away
+    with pytest.raises(Unavailable):
+        world.run(1, ("a", "2"))
+    # the driver knows of batch 0 only
+    with pytest.raises(OutcomeUnknown):
+        world.sink.announce(paused="promote-1")
+    world.sink.announce(paused="promote-1")
+    assert [p.boundary.batch_id for p in world.writer.progress] == [0, 1, 1]
+
+
 def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None:
     world.run(0, ("a", "1"))
     with ThreadPoolExecutor(1) as pool:
