@@ -81,7 +81,7 @@ class KafkaReader:
         if self._context is None:
             self._context = open_context(self._settings, actor="metrics")
         try:
-            state = self._context.registry.state()
+            state = self._context.registry.state(snapshots=False)
             found = [each for each in statuses_of(self._context, state) if each.release.state != "retired"]
             totals = self._totals(self._context, found)
         except Exception:

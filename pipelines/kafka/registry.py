@@ -75,10 +75,10 @@ class Registry:
         finally:
             reader.close()
 
-    def state(self) -> RegistryState:
-        """The state as of now: reads to the end first. Writes a snapshot where the newest one is far behind."""
+    def state(self, *, snapshots: bool = True) -> RegistryState:
+        """The state as of now: reads to the end first. Writes a snapshot where the newest one is far behind, if `snapshots`."""
         state = self._now()
-        snapshot = self._folding.snapshot() if self._folding.due else None
+        snapshot = self._folding.snapshot() if snapshots and self._folding.due else None
         if snapshot is not None:
             # written or not: not again before as many entries have come
             self._folding.since = 0
