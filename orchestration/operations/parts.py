@@ -15,7 +15,7 @@ from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
 
 # one that is over has no parts, or is about to lose them
 _OVER = ("retired", "aborted")
-# a release in these states has had a batch, so that it has a checkpoint
+# a release in these states may have had a batch, so that it has a checkpoint and a group
 _BEGUN = ("ready", "live", "standby")
 
 
@@ -32,7 +32,7 @@ def losses_of(context: Context, state: RegistryState, releases: Iterable[Release
     return {
         r.name: [
             *lost_topics(r, parts_of(r), now),
-            *_files(context, r),
+            *_files(context, r, now.keys()),
             *_group(context, r, now.keys(), groups),
             *(loss for e in serving[r.name] for loss in _of_evidence(context, r, e, now.keys())),
         ]
@@ -96,15 +96,16 @@ def _of_evidence(
         yield Loss(release=release.name, part="evidence", name=evidence.id)
 
 
-def _files(context: Context, release: Release) -> Iterable[Loss]:
+def _files(context: Context, release: Release, topics: Set[str]) -> Iterable[Loss]:
     if not _is_here(context, release):
         return
     settings, name = context.settings, release.name
     if not code_path(settings, release.spec.code_digest).is_file():
         yield Loss(release=name, part="frozen code", name=str(code_path(settings, release.spec.code_digest)))
-    begun = release.state in _BEGUN and release.under is not None and release.under.generation in release.input_ids
-    if begun and release.ready is not None and newest_folder(settings, name, release.generation) is None:
-        yield Loss(release=name, part="checkpoint", name=str(release_folder(settings, name)))
+    if release.state in _BEGUN and newest_folder(settings, name, release.generation) is None:
+        last = context.progress(name) if progress_topic(name) in topics else None
+        if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
+            yield Loss(release=name, part="checkpoint", name=str(release_folder(settings, name)))
 
 
 def _group(context: Context, release: Release, topics: Set[str], groups: Set[str]) -> Iterable[Loss]:

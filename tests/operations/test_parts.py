@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from pipelines.errors import Refused, Unavailable
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import StateSet, TopicsKnown
+from pipelines.model.registry import Holder, LeaseTaken, StateSet, TopicsKnown
+from pipelines.settings import Settings
 from tests.operations.builders import EVERY_GROUP, Log, context_of, staged, switched
 
 NAME = "a.v1"
@@ -28,6 +31,17 @@ def live() -> Log:
         release=NAME, generation=1, inputs={"trades": IDS["trades"]}, own={f"{NAME}.g1": IDS[f"{NAME}.g1"]}
     )
     return Log(*staged(NAME), *switched(1, None, NAME), known)
+
+
+def committed(batch: int, generation: int = 1) -> Progress:
+    return Progress(
+        release=NAME,
+        generation=generation,
+        token=1,
+        boundary=Boundary(batch_id=batch, position=SourcePosition(sources={"trades": {0: 5}})),
+        result=ResultPosition(topics={}),
+        at_ms=0,
+    )
 
 
 def told(log: Log, ids: dict[str, str], **also: Any) -> str:
@@ -60,18 +74,27 @@ def test_a_release_that_is_over_has_no_parts() -> None:
 
 @pytest.mark.parametrize(("batch", "expected"), [(3, True), (-1, False)])
 def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch, batch: int, expected: bool) -> None:
-    last = Progress(
-        release=NAME,
-        generation=1,
-        token=1,
-        boundary=Boundary(batch_id=batch, position=SourcePosition(sources={"trades": {0: 5}})),
-        result=ResultPosition(topics={}),
-        at_ms=0,
-    )
+    last = committed(batch)
     monkeypatch.setattr("orchestration.operations.context.newest_progress", lambda *_, **__: last)
     said = told(live(), IDS, groups=lambda _: {"another"})
     assert (f"group {NAME} of {NAME} is gone; it is made again" in said) is expected
     assert told(live(), IDS, groups=lambda _: EVERY_GROUP) == ""
+
+
+@pytest.mark.parametrize(("generation", "expected"), [(1, True), (0, False)])
+def test_files_are_missed_where_its_driver_ran_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generation: int, expected: bool
+) -> None:
+    monkeypatch.setattr("orchestration.operations.context.newest_progress", lambda *_, **__: committed(3, generation))
+    settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
+    for host, here in ((settings.host, True), ("another", False)):
+        log = live()
+        log.entries.append(LeaseTaken(release=NAME, token=1, holder=Holder(host=host, boot_id="b", pid=1, started=1)))
+        context = replace(context_of(log, ids=lambda _, topics: dict(IDS)), settings=settings)
+        said = "\n".join(told_losses(context, log.state()).get(NAME, ()))
+        assert ("frozen code" in said) is here
+        # a generation that has just begun has no checkpoint yet
+        assert ("checkpoint" in said) is (here and expected)
 
 
 def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
