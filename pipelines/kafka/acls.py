@@ -19,7 +19,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 Resource = Literal["topic", "group", "transactional-id"]
 Pattern = Literal["literal", "prefixed"]
 # by the names of Kafka's own tool; Read, Write and Delete allow Describe, too
-Operation = Literal["Read", "Write", "Create", "Delete", "Describe"]
+Operation = Literal["Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,7 @@ def _operator(app: str, inputs: Sequence[str], groups: Sequence[str], tombstones
     yield _topic(HEARTBEATS_TOPIC, "Read", "how drivers are")
     for name in inputs:
         yield _topic(name, "Read", "positions for a reset; the record that kills a batch")
+        yield _topic(name, "DescribeConfigs", "whether it is compacted: then history may be missing")
     yield _topic(releases, "Create", "stage, reset", "prefixed")
     yield _topic(releases, "Read", "diff, check, promote: results and progress", "prefixed")
     yield _topic(releases, "Delete", "retire, clean, reset --output truncate", "prefixed")

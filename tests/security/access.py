@@ -38,7 +38,7 @@ def binding(user: str, right: Right) -> AclBinding:
         ResourcePatternType[right.pattern.upper()],
         f"User:{user}",
         "*",
-        AclOperation[right.operation.upper()],
+        AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()],
         AclPermissionType.ALLOW,
     )
 
