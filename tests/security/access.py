@@ -38,7 +38,7 @@ def binding(user: str, right: Right) -> AclBinding:
         ResourcePatternType[right.pattern.upper()],
         f"User:{user}",
         "*",
-        AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()],
+        AclOperation[_in_upper_case(right)],
         AclPermissionType.ALLOW,
     )
 
@@ -85,4 +85,9 @@ def asked_by(broker: Guarded, user: str) -> Asked:
 def as_asked(right: Right) -> tuple[str, str, str, str]:
     """A right as `asked_by` names it."""
     kind = right.resource.replace("-", "_").upper()
-    return kind, right.name, right.pattern.upper(), right.operation.upper()
+    return kind, right.name, right.pattern.upper(), _in_upper_case(right)
+
+
+def _in_upper_case(right: Right) -> str:
+    """Its operation, as Kafka's clients and the log name it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()
