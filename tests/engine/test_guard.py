@@ -28,6 +28,8 @@ from pipelines.engine.session import send_code
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
+from pipelines.kafka.topics import RESULT_STREAM, ensure_topic
+from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import GenerationStarted, RegistryState, Staged, WantedSet, fold
 from pipelines.settings import Settings
@@ -381,6 +383,9 @@ def test_a_driver_refuses_code_that_was_changed_and_takes_it_once_it_is_back(bro
     wanted = WantedSet(release=spec.release, wanted="running")
     with Registry(broker, actor="test") as registry:
         registry.step(lambda _: [Staged(spec=spec), start, wanted])
+    # a driver asks for its topics before it takes the code
+    for topic in (result_topic(spec.release, 1), progress_topic(spec.release), dead_letter_topic(spec.release)):
+        ensure_topic(broker, topic, 1, RESULT_STREAM)
     tampered(path, code.digest)
 
     def ends_with(exit_code: int) -> str:
