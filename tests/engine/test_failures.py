@@ -148,6 +148,7 @@ def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytes
     driver = Driver.__new__(Driver)
     driver._name, driver._settings, driver._outages = "stock-stats.v1", SETTINGS, 0
     driver._signalled = threading.Event()
+    driver._query = cast(Any, SimpleNamespace(sink=SimpleNamespace(disconnect=lambda: None)))
     timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     for name in ("_ASK_S", "_BACKOFF_S"):
         monkeypatch.setattr(f"pipelines.engine.driver.{name}", 0 if name == "_ASK_S" else (0,))

@@ -18,6 +18,7 @@ from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import MAX_RECORD_BYTES, consumer, producer
 from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets
+from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, PROGRESS, RESULT_STREAM, delete_topics, ensure_topic
 from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -132,15 +133,15 @@ def test_a_batch_that_commits_at_the_last_moment_is_not_missed(world: World, mon
     old.connect()
     world.write(old, 0, "old")
 
-    def in_flight(*where: Any) -> list[bytes]:
-        found = read_tail(*where)
+    def in_flight(*where: Any) -> Progress | None:
+        found = newest_progress(*where)
         # whoever still may commit now is missed by the newer one
         with suppress(Superseded):
             world.commit(old, 0)
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_writer, "read_tail", in_flight)
+        patch.setattr(engine_writer, "newest_progress", in_flight)
         known = new.connect()
     assert known == world.writer().connect()
 
