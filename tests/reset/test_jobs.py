@@ -14,6 +14,7 @@ from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resets import bisect_job, reset_job, undo_job
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.context import Context, Say
+from pipelines.model.text import markdown
 from pipelines.settings import Settings
 from tests.reset.world import POISON, World, following, live_world
 
@@ -67,7 +68,7 @@ def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession
         asked: dict[str, Any] = {"release": world.name, "to_earliest": True, "stop": True, "reason": "a trial"}
         shown = jobs.run(reset_job, **asked)
         assert shown["executed"] is False and "Nothing is changed" in shown["plan"]
-        assert f"| {world.topic}[0] |" in shown["plan"] and world.release.generation == 1
+        assert f"| {markdown(f'{world.topic}[0]')} |" in shown["plan"] and world.release.generation == 1
         done = jobs.run(reset_job, **asked, execute=True)
         assert done["executed"] is True and done[RELEASE_TAG] == world.name and done[APP_TAG] == world.app
         assert world.release.generation == 2 and world.context.registry.state().operations[done["operation"]].closed
