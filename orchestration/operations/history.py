@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from orchestration.operations.context import Context, live_release
@@ -105,13 +105,15 @@ def history_of_staging(
 
 
 def history_of_reset(
-    context: Context, release: Release, old: SourcePosition, new: SourcePosition, topics: Iterable[str]
+    context: Context, release: Release, old: SourcePosition, new: SourcePosition, moved: Set[tuple[str, int]]
 ) -> History:
-    """Of a release that has read up to `old` and is to begin again at `new`, as far back as `topics` go."""
-    now = context.inputs(context.settings, sorted(set(topics)))
+    """Of a release that has read up to `old` and is to begin again at `new`; `moved`: topic and partition of what goes back."""
+    now = context.inputs(context.settings, sorted({topic for topic, _ in moved}))
     if not now or release.start is None:
         return History(name=release.name, of=None)
-    theirs = replace(_begun(release), reached=old.by_topic(release.spec.topics))
+    begun = _begun(release)
+    begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in begun.begins.items()}
+    theirs = replace(begun, begins=begins, reached=old.by_topic(release.spec.topics))
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
     # what it has read, and what it was to read next
     gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))

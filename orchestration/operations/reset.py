@@ -167,7 +167,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     _refuse_readers(context, state, release, choice)
     # who names another position has chosen what is left out
     whole = request.target.kind == "earliest" and request.chosen_state == "clear"
-    moved = {seen[key].topic for key in scope} if whole else set()
+    moved = {(seen[pair].topic, pair[1]) for pair in scope} if whole else set()
     history = history_of_reset(context, release, old, new, moved)
     history.require(accept=request.accept_missing)
     # what is lost can't be met: consumers go on at once
