@@ -82,7 +82,7 @@ class KafkaReader:
             self._context = open_context(self._settings, actor="metrics")
         try:
             state = self._context.registry.state(snapshots=False)
-            found = [each for each in statuses_of(self._context, state) if each.release.state != "retired"]
+            found = [each for each in statuses_of(self._context, state, parts=False) if each.release.state != "retired"]
             totals = self._totals(self._context, found)
         except Exception:
             self.close()

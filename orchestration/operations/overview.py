@@ -35,15 +35,18 @@ class ReleaseStatus:
         return self.beat.state if self.beat else "starting"
 
 
-def statuses(context: Context) -> list[ReleaseStatus]:
-    """Every release, by name; operations past their deadline are ended first."""
-    return statuses_of(context, _expired(context))
+def statuses(context: Context, *, parts: bool = True) -> list[ReleaseStatus]:
+    """Every release, by name; operations past their deadline are ended first. `parts`: as for `statuses_of`."""
+    return statuses_of(context, _expired(context), parts=parts)
 
 
-def statuses_of(context: Context, state: RegistryState) -> list[ReleaseStatus]:
-    """Every release of `state`, by name. Writes nothing."""
+def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[ReleaseStatus]:
+    """Every release of `state`, by name. Writes nothing.
+
+    `parts`: its notes name lost parts, too. That asks Kafka for all topics and groups: not for who looks every few seconds.
+    """
     beats = context.beats() if state.releases else {}
-    lost = told_losses(context, state) if state.releases else {}
+    lost = told_losses(context, state) if parts and state.releases else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
         beat = beats.get(release.name)

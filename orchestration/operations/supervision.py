@@ -64,7 +64,7 @@ def turn(
     """
     say_present(context.settings)
     try:
-        found = statuses(context)
+        found = statuses(context, parts=False)
     except SwitchyardError:
         memory.silent = {}
         raise
