@@ -15,6 +15,7 @@ from orchestration.commands import MODULES
 from orchestration.commands.context import log_format
 from orchestration.commands.terminal import err, failed, out
 from pipelines.errors import SwitchyardError
+from pipelines.logs import configure_command
 from pipelines.private import keep_private
 from pipelines.secrets import masked
 
@@ -69,8 +70,10 @@ def run(arguments: Sequence[str]) -> int:
                 )
             )
             return 1
-        if log_format() != "json":
+        if (form := log_format()) != "json":
             raise
+        # it may have failed before the settings were read
+        configure_command(form)
         logging.getLogger("switchyard").critical("%s: %s", type(error).__name__, error, exc_info=error)
         return 1
     return 0

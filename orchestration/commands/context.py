@@ -6,14 +6,28 @@ import os
 from typing import TYPE_CHECKING
 
 from pipelines.errors import BadUsage
-from pipelines.logs import configure_command
+from pipelines.logs import LogFormat, configure_command
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
 
 
 def load_settings() -> Settings:
-    """The settings of this process; BadUsage naming each that is wrong."""
+    """The settings of this process, by which its log is set up; BadUsage naming each that is wrong."""
+    settings = _settings()
+    configure_command(settings.log_format)
+    return settings
+
+
+def log_format() -> LogFormat:
+    """The format of this process's log; while its settings are wrong, what the environment alone says."""
+    try:
+        return _settings().log_format
+    except BadUsage:
+        return "json" if os.environ.get("SWITCHYARD_LOG_FORMAT") == "json" else "text"
+
+
+def _settings() -> Settings:
     import tomllib
 
     from pydantic import ValidationError
@@ -22,7 +36,7 @@ def load_settings() -> Settings:
     from pipelines.settings import get_settings
 
     try:
-        settings = get_settings()
+        return get_settings()
     except ValidationError as error:
         found = [
             f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg'].removeprefix('Value error, ')}"
@@ -40,13 +54,3 @@ def load_settings() -> Settings:
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise BadUsage(f"switchyard.toml can't be read: {error}", "correct that line") from error
-    configure_command(settings.log_format)
-    return settings
-
-
-def log_format() -> str:
-    """The format of this process's log; while its settings are wrong, what the environment alone says."""
-    try:
-        return load_settings().log_format
-    except BadUsage:
-        return os.environ.get("SWITCHYARD_LOG_FORMAT", "text")
