@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from pydantic import Field, PrivateAttr
 from orchestration.operations import alerts as alerting
 from orchestration.operations.context import Context, Say, open_context
 from pipelines.engine.session import build_session, session_conf
-from pipelines.secrets import remember
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -111,8 +109,4 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
 
 def alerts() -> Alerts:
     """Alerts to the webhook of the environment, if it names one; the UI shows the variable's name, never its value."""
-    url = os.environ.get(alerting.WEBHOOK)
-    if url:
-        # who knows it can write there
-        remember({alerting.WEBHOOK: url})
-    return Alerts(webhook_url=EnvVar(alerting.WEBHOOK) if url else None)
+    return Alerts(webhook_url=EnvVar(alerting.WEBHOOK) if alerting.webhook() else None)
