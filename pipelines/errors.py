@@ -49,7 +49,7 @@ class Refused(SwitchyardError):
 
 
 class Unavailable(SwitchyardError):
-    """The broker is not there, not reachable, refuses the login, or can't do it for now."""
+    """The broker is not there, not reachable, or can't do it for now."""
 
     retryable = True
 

@@ -128,7 +128,7 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
         # nothing was asked of a cluster yet; of a file that isn't there OpenSSL gives only a number
         missing = [
             f"{name} names no file: {path}"
-            for name, path in login.given(settings).items()
+            for name, path in settings.kafka_properties.items()
             if name.endswith(".location") and not Path(path).is_file()
         ]
         raise BadUsage(
@@ -300,7 +300,7 @@ def failure(
 
 def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
     """Why the cluster at `settings.bootstrap` is not reached; None: it doesn't answer in time. See `failure`, too."""
-    where, table = settings.bootstrap, login.given(settings)
+    where, table = settings.bootstrap, settings.kafka_properties
     if error is not None and error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
         user = f" of {table['sasl.username']}" if "sasl.username" in table else ""
         return LoginRefused(

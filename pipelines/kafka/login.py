@@ -48,14 +48,9 @@ _MODULES = {"PLAIN": "plain.PlainLoginModule", "SCRAM-SHA-256": "scram.ScramLogi
             "SCRAM-SHA-512": "scram.ScramLoginModule"}  # fmt: skip
 
 
-def given(settings: Settings) -> dict[str, str]:
-    """The `kafka` table as it was given, secrets as text."""
-    return settings.kafka_properties
-
-
 def properties(settings: Settings) -> dict[str, str]:
     """The login by librdkafka's names."""
-    return {name: value for name, value in given(settings).items() if not name.startswith(_JAVA_ONLY)}
+    return {name: value for name, value in settings.kafka_properties.items() if not name.startswith(_JAVA_ONLY)}
 
 
 def java_properties(settings: Settings) -> dict[str, str]:
@@ -63,7 +58,7 @@ def java_properties(settings: Settings) -> dict[str, str]:
 
     Raises BadUsage for what Java's client has no word for, naming the property and never its value.
     """
-    table = given(settings)
+    table = settings.kafka_properties
     for name in table:
         if name in _NO_JAVA or (name.startswith("sasl.kerberos.") and "sasl.jaas.config" not in table):
             fix = _NO_JAVA.get(name, "give it a JAAS line as well: sasl.jaas.config")

@@ -15,7 +15,6 @@ import pytest
 from orchestration.cli import run
 from pipelines.errors import LoginRefused, Unavailable
 from pipelines.kafka.client import require_broker
-from pipelines.kafka.login import given
 from pipelines.settings import Settings, get_settings
 from tests.security.certificates import Authority
 from tests.security.guarded import ADMIN, PLANTED, Guarded
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.broker
 
 def changed(settings: Settings, **changes: str | None) -> Settings:
     """Underscores stand for dots; None takes a property out."""
-    table = {**given(settings), **{name.replace("_", "."): value for name, value in changes.items()}}
+    table = {**settings.kafka_properties, **{name.replace("_", "."): value for name, value in changes.items()}}
     return with_login(settings, {n: v for n, v in table.items() if v is not None})
 
 
@@ -99,7 +98,7 @@ def test_who_speaks_without_tls_or_login_is_told_to_look_at_the_protocol(guarded
                    with_login(settings, {})):  # fmt: skip
         with pytest.raises(Unavailable) as caught:
             require_broker(spoken, timeout_s=1.5)
-        protocol = given(spoken).get("security.protocol", "plaintext")
+        protocol = spoken.kafka_properties.get("security.protocol", "plaintext")
         assert "as one does that asks for a login or TLS" in caught.value.what
         assert f"security.protocol is {protocol}" in caught.value.what
         assert "security.protocol" in caught.value.fix and "SWITCHYARD_KAFKA" in caught.value.fix
