@@ -141,7 +141,8 @@ class Watch:
         before, busy = self._stands()
         topics = self._release.spec.topics
         counts = {i.topic: i.partitions for i in self._release.spec.inputs.values()}
-        first = {t: InputNow(first=first_of(self._settings, t, counts[t], client=self._admin)) for t in counts}
+        found = first_of(self._settings, counts, client=self._admin)
+        first = {topic: InputNow(first=offsets) for topic, offsets in found.items()}
         after, still = self._stands()
         if busy or still or after != before:
             return None

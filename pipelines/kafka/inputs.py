@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from pipelines.kafka.client import failure, forbidden, own
-from pipelines.kafka.offsets import list_offsets
+from pipelines.kafka.offsets import first_of
 from pipelines.model.missing import InputNow
 from pipelines.settings import Settings
 
@@ -24,8 +24,7 @@ def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient
     """What is known of `topics`; one that isn't there is left out. Raises Unavailable without a broker."""
     client = own(settings, client)
     described = _described(settings, topics, client)
-    wanted = {TopicPartition(t, p): OffsetSpec.earliest() for t, (_, count) in described.items() for p in range(count)}
-    first = list_offsets(settings, wanted, committed=True, client=client) if wanted else {}
+    first = first_of(settings, {topic: count for topic, (_, count) in described.items()}, client=client)
     compacted = _compacted(settings, described, client)
     return {
         topic: InputNow(first=first.get(topic, {}), compacted=compacted.get(topic), id=found)

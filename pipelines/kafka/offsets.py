@@ -18,7 +18,7 @@ from pipelines.settings import Settings
 _PATIENCE_S = 0.1
 
 
-def list_offsets(
+def _list(
     settings: Settings,
     wanted: Mapping[TopicPartition, OffsetSpec],
     *,
@@ -84,7 +84,7 @@ def end_offsets(
     """Topic -> partition -> end: the last stable offset, or with `committed=False` the high watermark."""
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
-    return list_offsets(settings, {p: OffsetSpec.latest() for p in partitions}, committed=committed, client=client)
+    return _list(settings, {p: OffsetSpec.latest() for p in partitions}, committed=committed, client=client)
 
 
 def first_offsets(
@@ -93,7 +93,7 @@ def first_offsets(
     """Topic -> partition -> first offset that retention has left."""
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
-    return list_offsets(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
+    return _list(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
 
 
 def offsets_at(
@@ -104,9 +104,7 @@ def offsets_at(
     """
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
-    found = list_offsets(
-        settings, {p: OffsetSpec.for_timestamp(at_ms) for p in partitions}, committed=True, client=client
-    )
+    found = _list(settings, {p: OffsetSpec.for_timestamp(at_ms) for p in partitions}, committed=True, client=client)
     return {topic: {p: o for p, o in offsets.items() if o >= 0} for topic, offsets in found.items()}
 
 
@@ -115,13 +113,15 @@ def end_of(
 ) -> dict[int, int]:
     """Partition -> end of a topic whose number of partitions is known: one request."""
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    return list_offsets(settings, wanted, committed=committed, client=client)[topic]
+    return _list(settings, wanted, committed=committed, client=client)[topic]
 
 
-def first_of(settings: Settings, topic: str, partitions: int, *, client: AdminClient | None = None) -> dict[int, int]:
-    """Partition -> first offset that retention has left, of a topic whose number of partitions is known: one request."""
-    wanted = {TopicPartition(topic, p): OffsetSpec.earliest() for p in range(partitions)}
-    return list_offsets(settings, wanted, committed=True, client=client)[topic]
+def first_of(
+    settings: Settings, partitions: Mapping[str, int], *, client: AdminClient | None = None
+) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> first offset that retention has left; `partitions`: topic -> how many it has. One request."""
+    wanted = {TopicPartition(t, p): OffsetSpec.earliest() for t, count in partitions.items() for p in range(count)}
+    return _list(settings, wanted, committed=True, client=client) if wanted else {}
 
 
 def group_names(settings: Settings, *, client: AdminClient | None = None) -> set[str]:

@@ -40,7 +40,7 @@ class Kafka:
         monkeypatch.setattr(module, "admin", lambda _: None)
         monkeypatch.setattr(module, "_AGAIN_S", 0.0)
         monkeypatch.setattr(module, "topic_ids", self._next)
-        monkeypatch.setattr(module, "first_of", lambda *_, **__: {0: first})
+        monkeypatch.setattr(module, "first_of", lambda *_, **__: {"trades": {0: first}})
         monkeypatch.setattr(module, "ensure_topic", lambda _, name, *__, **___: self.made.append(name))
 
     def _next(self, _: object, topics: Iterable[str], **__: object) -> dict[str, str]:
