@@ -7,6 +7,7 @@ from orchestration.operations.plan import join
 from pipelines.errors import Refused
 from pipelines.follow import committed_number
 from pipelines.model.registry import GenerationStarted, RegistryState, Release
+from pipelines.model.unread import not_read
 
 
 def refuse_live(state: RegistryState, release: Release) -> None:
@@ -113,9 +114,7 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     found = [release.failure] if release.failure else []
     unread = state.not_understood(release.name)
     if unread is not None:
-        found.append(
-            f"held: this version of Switchyard can't read {unread}; upgrade it, or `switchyard registry check`"
-        )
+        found.append(f"held: {not_read(unread)}")
     begun_by = left_behind(state, release)
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if begun_by is not None:

@@ -63,6 +63,7 @@ from pipelines.model.registry import (
 from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
 from pipelines.model.text import visible
+from pipelines.model.unread import not_read
 from pipelines.private import keep_private
 from pipelines.secrets import drop_holders
 from pipelines.settings import Settings, get_settings
@@ -182,16 +183,19 @@ class Driver:
             self._tell_lost(lost)
             raise lost from (error if error is not lost else None)
 
+    def _enter(self, entry: Entry, reason: str | None = None) -> None:
+        """Enters what this driver has found, unless another one has the release by then."""
+        self._registry.step(
+            lambda state: [entry] if state.releases[self._name].token == self._token else [], reason=reason
+        )
+
     def _tell_lost(self, lost: PartLost) -> None:
         """Enters that the release has failed by it, so that nobody starts it again and again; without a registry it can't."""
         if lost.registry:
             return
         # whoever has taken the release over has its parts, too
         self._check_token()
-        failed, told = StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}"
-        self._registry.step(
-            lambda state: [failed] if state.releases[self._name].token == self._token else [], reason=told
-        )
+        self._enter(StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}")
 
     def _boot(self) -> None:
         release = self._release()
@@ -277,7 +281,7 @@ class Driver:
         if more is None:
             return release
         # what an older version has staged, or this one before its topics were made
-        self._registry.step(lambda state: [more] if state.releases[self._name].token == self._token else [])
+        self._enter(more)
         release = self._release()
         self._watch = self._new_watch(release)
         return release
@@ -446,7 +450,7 @@ class Driver:
     def _check_understood(self) -> None:
         unread = self._registry.known.not_understood(self._name)
         if unread is not None:
-            raise _Held(f"this version of Switchyard can't read {unread}; upgrade it, or `switchyard registry check`")
+            raise _Held(not_read(unread))
 
     def _start(self, query: Query) -> None:
         try:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipelines.errors import Unavailable
 from pipelines.kafka.client import consumer, failure, unavailable
-from pipelines.kafka.log import Record
+from pipelines.kafka.log import Record, value_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic
 from pipelines.model.progress import Progress, read_progress
@@ -175,10 +175,7 @@ class Control:
                 continue  # of a release watched before
             if error is None:
                 self._next[topic] = offset + 1
-                value = message.value()
-                if value is None and topic == REGISTRY_TOPIC:
-                    # it stands aside (`pipelines.kafka.log.Aside`)
-                    value = message.key()
+                value = value_of(message) if topic == REGISTRY_TOPIC else message.value()
                 if value is not None and topic == REGISTRY_TOPIC:
                     entries.append((offset, value))
                 elif value is not None:

@@ -43,6 +43,12 @@ class Aside(bytes):
     """A value that only a reader of asides sees: written as the key of a record without a value, which others pass over."""
 
 
+def value_of(message: Message) -> bytes | None:
+    """What a record says to a reader of asides: its value, or what stands aside; None: nothing."""
+    value = message.value()
+    return message.key() if value is None else value
+
+
 class LogReader:
     """Reads a topic's only partition from a given offset on, committed records only, incrementally.
 
@@ -136,9 +142,7 @@ class LogReader:
             error = message.error()
             if error is None:
                 self._next = (message.offset() or 0) + 1
-                value = message.value()
-                if value is None and self._asides:
-                    value = message.key()
+                value = value_of(message) if self._asides else message.value()
                 if value is not None:
                     values.append((message.offset() or 0, value))
             elif error.code() == KafkaError._PARTITION_EOF:

@@ -19,8 +19,6 @@ Part = Literal[
 ]  # fmt: skip
 # without these no batch may be committed: what it writes would go nowhere, or stand beside what is not there any more
 VITAL: frozenset[Part] = frozenset({"input", "result", "progress", "registry", "checkpoint"})
-# a driver makes these anew: nobody needs what was in them for going on
-REMADE: frozenset[Part] = frozenset({"dead letters", "heartbeats", "group"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

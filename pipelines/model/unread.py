@@ -48,6 +48,11 @@ class Unread:
         return f"entry {self.offset} of the registry ({self.kind or 'of no known kind'}{by}): {self.reason}"
 
 
+def not_read(found: Unread) -> str:
+    """What is said of `found` where something is held by it."""
+    return f"this version of Switchyard can't read {found}; upgrade it, or `switchyard registry check`"
+
+
 def refuse_unread(found: Unread | None, name: str) -> None:
     """Raises Refused for `found`, an entry about `name` that must be understood; None: there is none."""
     if found is not None:
