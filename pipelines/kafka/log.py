@@ -284,13 +284,19 @@ def _send(client: Producer, topic: str, values: Iterable[bytes]) -> list[int]:
 
     for value in values:
         aside = isinstance(value, Aside)
-        client.produce(
-            topic,
-            value=None if aside else value,
-            key=bytes(value) if aside else None,
-            partition=0,
-            on_delivery=delivered,
-        )
+        try:
+            client.produce(
+                topic,
+                value=None if aside else value,
+                key=bytes(value) if aside else None,
+                partition=0,
+                on_delivery=delivered,
+            )
+        except KafkaException as error:
+            # fenced since the record before: then the client says only that it is of no use any more
+            if error.args[0].code() == KafkaError._FATAL:
+                raise KafkaException(KafkaError(KafkaError._FENCED, error.args[0].str())) from error
+            raise
     client.flush()
     # a record that wasn't acknowledged fails the commit, so the list is never empty after it
     return ends or [0]

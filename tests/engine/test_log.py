@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -141,6 +142,35 @@ def test_a_writer_that_another_has_fenced_since_its_last_step_decides_again(
 
     writer.append(meanwhile)
     assert seen == [[b"1"], [b"1", b"2"]]
+    assert everything(broker, topic) == [b"1", b"2", b"3"]
+
+
+class WhileItCan(list[bytes]):
+    """A record again and again, until whoever writes it can't any more."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            yield from super().__iter__()
+
+
+def test_a_writer_that_another_fences_between_two_records_decides_again(
+    broker: Settings, fresh_topic: Callable[..., str]
+) -> None:
+    topic = fresh_topic()
+    writer = FencedWriter(broker, topic, topic)
+    writer.append(lambda: [b"1"])
+    tries = []
+
+    def meanwhile() -> Sequence[bytes]:
+        tries.append(everything(broker, topic))
+        if len(tries) > 1:
+            return [b"3"]
+        append(broker, topic, b"2")
+        return WhileItCan([b"lost"])
+
+    writer.append(meanwhile)
+    assert tries == [[b"1"], [b"1", b"2"]]
     assert everything(broker, topic) == [b"1", b"2", b"3"]
 
 
