@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +152,16 @@ def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
     with Registry(settings) as registry:
         lease = registry.state().releases[NAME].lease
     assert lease is not None
-    below = descendants(lease.holder.pid)
-    assert below
-    for pid in (lease.holder.pid, *below):
-        assert planted(Path(f"/proc/{pid}/cmdline").read_bytes()) == [], pid
-    for pid in below:
-        assert planted(Path(f"/proc/{pid}/environ").read_bytes()) == [], pid
+    assert planted(Path(f"/proc/{lease.holder.pid}/cmdline").read_bytes()) == []
+    looked = 0
+    for pid in descendants(lease.holder.pid):
+        # one of them may just end, as a worker does; the JVM stays
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for name in ("cmdline", "environ"):
+                found = Path(f"/proc/{pid}/{name}").read_bytes()
+                assert planted(found) == [], (pid, name)
+                looked += bool(found)
+    assert looked >= 2
 
     # commands, and their errors
     for arguments in (["status", NAME], ["status", "--json"], ["log"], ["log", "--json"], ["operations"]):
