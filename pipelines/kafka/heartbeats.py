@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipelines.kafka.client import drain, failure, once_led, unavailable
-from pipelines.kafka.kept import Kept, borrowed
+from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import partition_count
@@ -33,16 +33,16 @@ def latest_heartbeats(
 
     Raises Unavailable without a broker.
     """
-    now_ms = now_ms or time.time_ns() // 1_000_000
-    found: dict[str, Heartbeat] = {}
+    from_ms = (now_ms or time.time_ns() // 1_000_000) - int(window_s * 1000)
     try:
-        with borrowed(settings, kept) as client:
-            for beat in _read(_since(settings, client, now_ms - int(window_s * 1000))):
-                # a driver that was superseded may speak once more when it thaws
-                if beat.release not in found or beat.token >= found[beat.release].token:
-                    found[beat.release] = beat
+        values = reading(settings, kept, lambda client: list(_since(settings, client, from_ms)))
     except KafkaException as error:
         raise failure(settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
+    found: dict[str, Heartbeat] = {}
+    for beat in _read(values):
+        # a driver that was superseded may speak once more when it thaws
+        if beat.release not in found or beat.token >= found[beat.release].token:
+            found[beat.release] = beat
     return found
 
 

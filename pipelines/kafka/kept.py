@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 
 from pipelines.kafka.client import consumer
 from pipelines.settings import Settings
+
+Found = TypeVar("Found")
 
 
 def tail_consumer(settings: Settings) -> Consumer:
@@ -27,6 +30,11 @@ class Kept:
         self._settings = settings
         self._lock = threading.Lock()
         self._client: Consumer | None = None
+
+    @property
+    def has_one(self) -> bool:
+        """Whether the next read gets a consumer that has read before."""
+        return self._client is not None
 
     @contextmanager
     def borrowed(self) -> Iterator[Consumer]:
@@ -62,3 +70,20 @@ def borrowed(settings: Settings, kept: Kept | None) -> Iterator[Consumer]:
         yield client
     finally:
         client.close()
+
+
+def reading(settings: Settings, kept: Kept | None, read: Callable[[Consumer], Found]) -> Found:
+    """What `read` returns, with the consumer of `kept`, or with one for this read alone.
+
+    A kept consumer knows the cluster as it was: after a broker's restart it asks by a leader's epoch that is over. So
+    where it fails, `read` is called again, with a new one. Raises KafkaException.
+    """
+    known = kept is not None and kept.has_one
+    try:
+        with borrowed(settings, kept) as client:
+            return read(client)
+    except KafkaException:
+        if not known:
+            raise
+    with borrowed(settings, kept) as client:
+        return read(client)

@@ -21,7 +21,7 @@ from pipelines.kafka.client import (
     producer,
     unavailable,
 )
-from pipelines.kafka.kept import Kept, borrowed
+from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
@@ -168,17 +168,20 @@ def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, 
 def read_tail(settings: Settings, topic: str, records: int = 1, *, kept: Kept | None = None) -> list[bytes]:
     """The last `records` committed values of a topic's only partition, oldest first; fewer if there are fewer."""
     try:
-        with borrowed(settings, kept) as client:
-            first, end = _watermarks(settings, client, topic)
-            back = max(16, records * 4)
-            while True:
-                start = max(first, end - back)
-                values = _range(settings, client, topic, start)
-                if len(values) >= records or start == first:
-                    return values[-records:]
-                back *= 8
+        return reading(settings, kept, lambda client: _tail(settings, client, topic, records))
     except KafkaException as error:
         raise failure(settings, error.args[0], topic=topic) from error
+
+
+def _tail(settings: Settings, client: Consumer, topic: str, records: int) -> list[bytes]:
+    first, end = _watermarks(settings, client, topic)
+    back = max(16, records * 4)
+    while True:
+        start = max(first, end - back)
+        values = _range(settings, client, topic, start)
+        if len(values) >= records or start == first:
+            return values[-records:]
+        back *= 8
 
 
 def _range(settings: Settings, client: Consumer, topic: str, start: int) -> list[bytes]:

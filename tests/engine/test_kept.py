@@ -7,9 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from pipelines.kafka import kept as module
-from pipelines.kafka.kept import Kept
+from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import FencedWriter, read_tail
 from pipelines.settings import Settings
 
@@ -77,6 +78,35 @@ def test_a_read_of_its_own_keeps_nothing(made: list[Client]) -> None:
     with module.borrowed(Settings(), None):
         assert made[0].closed == 0
     assert made[0].closed == 1
+
+
+def stale() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH))
+
+
+def test_one_that_knows_the_cluster_as_it_was_is_replaced_and_the_read_made_again(made: list[Client]) -> None:
+    kept, asked = Kept(Settings()), list[int]()
+    assert reading(Settings(), kept, lambda _: "before") == "before"
+
+    def read(_: Consumer) -> str:
+        asked.append(len(made))
+        if len(asked) == 1:
+            raise stale()
+        return "after"
+
+    assert reading(Settings(), kept, read) == "after"
+    assert asked == [1, 2] and made[0].closed == 1 and made[1].closed == 0
+
+
+def test_what_fails_with_a_new_one_is_not_asked_again(made: list[Client]) -> None:
+    def read(_: Consumer) -> str:
+        raise stale()
+
+    for kept in (Kept(Settings()), None):
+        made.clear()
+        with pytest.raises(KafkaException):
+            reading(Settings(), kept, read)
+        assert len(made) == 1 and made[0].closed == 1
 
 
 @pytest.mark.broker
