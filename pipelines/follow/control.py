@@ -45,6 +45,7 @@ class Control:
         # asks for the ends of topics and fetches nothing: behind the other's waiting fetch a question would have to queue
         self._asking: Consumer = consumer(settings)
         try:
+            self._find_leader(REGISTRY_TOPIC)
             self._folding = Folding(newest_snapshot(settings, self._range(REGISTRY_TOPIC)[1]))
         except BaseException:
             self.close()
@@ -129,7 +130,17 @@ class Control:
             _log.warning("follower of %s: %s", self._alias, what)
         self._told = what
 
+    def _find_leader(self, topic: str) -> None:
+        """Has the consumer know the leader of a topic before it is assigned: by an assignment alone it would learn it a
+        second or more later. Raises Unavailable without an answer.
+        """
+        try:
+            self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s)
+        except KafkaException as error:
+            raise failure(self._settings, error.args[0], topic=topic) from error
+
     def _from_newest(self, topic: str) -> None:
+        self._find_leader(topic)
         first, end = self._range(topic)
         back = LOOK_BACK
         while True:
