@@ -61,6 +61,18 @@ def input_schema(source: Input) -> StructType:
     return StructType([*fields, *value_schema(source).fields, *ddl_columns(_ADDED).fields])
 
 
+def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A frame of these columns without a row, of one partition.
+
+    `createDataFrame([], schema)` is read by a Python worker, which takes seconds to start; and what Spark knows to be empty,
+    it leaves out of the plan.
+    """
+    session, context = spark._jsparkSession, spark.sparkContext
+    assert context._jvm is not None
+    rows = context._jsc.parallelize(context._jvm.java.util.ArrayList(), 1)
+    return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
+
+
 def parse(raw: DataFrame, source: Input) -> DataFrame:
     """Kafka's columns -> the input's columns and `_malformed`, null for a good record.
 
@@ -132,9 +144,9 @@ def read_range(
 ) -> DataFrame:
     """Committed records of a topic with their headers, from `start` up to and without `end`, per partition."""
     partitions = [p for p in sorted(end) if end[p] > start.get(p, 0)]
-    schema = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, headers array<struct<key string, value binary>>"
     if not partitions:
-        return spark.createDataFrame([], schema)
+        schema = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, headers array<struct<key string, value binary>>"
+        return nothing(spark, ddl_columns(schema))
     return (
         spark.read.format("kafka")
         .options(**spark_kafka_options(settings))

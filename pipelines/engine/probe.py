@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.causes import cause
 from pipelines.engine.code import load
-from pipelines.engine.frames import input_schema, result_of, serialised
+from pipelines.engine.frames import input_schema, nothing, result_of, serialised
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App, AppendStream, Table, setting_like
@@ -66,7 +66,7 @@ def probe(
 def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
     """The app's result on empty frames, after it has run as a stream on an empty folder. Raises as `probe` does."""
     schemas = {name: input_schema(source) for name, source in app.inputs.items()}
-    empty = {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
+    empty = {name: nothing(spark, schema) for name, schema in schemas.items()}
     try:
         result = result_of(app, empty, settings)
         serialised(app, result).toArrow()

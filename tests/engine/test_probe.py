@@ -70,3 +70,13 @@ def test_an_input_that_is_not_read_is_named(spark: SparkSession) -> None:
 def test_what_can_run_is_run(spark: SparkSession) -> None:
     both = app_of(lambda trades, orders: renamed(trades.unionAll(orders)), "trades", "orders")
     assert run_on_nothing(spark, both, {}).columns == ["ticker", "price"]
+
+
+def test_a_trial_of_a_function_without_python_in_it_needs_no_python_process(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take seconds to start."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
+    assert run_on_nothing(spark, app_of(renamed, "trades"), {}).columns == ["ticker", "price"]
+    with pytest.raises(BadUsage, match="/no/such/python"):
+        run_on_nothing(spark, app_of(lambda trades: trades.select("ticker", F.udf(str)("price")), "trades"), {})
