@@ -21,11 +21,11 @@ JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin
 STAMPS := .venv/.stamps
 CHECK := orchestration/local/preflight.py
-# what is made of them has a name by the source and pyspark's version, as pipelines/engine/jars.py gives it: several
+# what is made of them has a name by the sources and pyspark's version, as pipelines/engine/jars.py gives it: several
 # checkouts may share the jars, and a lock file that changes otherwise makes nothing anew
-KEY := $(shell { cat pipelines/engine/ReusingRocksDBStateStoreProvider.scala; \
+KEY := $(shell { cat $(sort $(wildcard pipelines/engine/*.scala)); \
   sed -n 's/^pyspark==\([^ ;]*\).*/\1/p' requirements.lock | tr -d '\n'; } | sha256sum | cut -c 1-12)
-STATE_STORE := $(JARS)/compiled/state-store-$(KEY).jar
+SCALA := $(JARS)/compiled/switchyard-$(KEY).jar
 CLASSES := $(JARS)/spark-classes-$(KEY).jsa
 PYSPARK := .venv/lib/python3.11/site-packages/pyspark/jars
 # without the archive of Spark's classes, which takes a minute to make, drivers start slower: `make setup ARCHIVE=0`
@@ -63,7 +63,7 @@ ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_O
 
 ##@ Set-up, each step only when its input changed
 .PHONY: preflight
-setup: $(STAMPS)/project $(JARS)/.verified $(STATE_STORE) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES)) ## the virtual environment, the packages and the jars
+setup: $(STAMPS)/project $(JARS)/.verified $(SCALA) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES)) ## the virtual environment, the packages and the jars
 
 # on every run: without these two nothing works, and the error would be someone else's
 preflight:
@@ -104,12 +104,12 @@ $(JARS)/spark: $(JARS)/.verified
 $(PYSPARK): $(STAMPS)/packages
 	@:
 
-$(STATE_STORE): $(JARS)/spark | $(STAMPS)/project
-	@$(BIN)/python -m orchestration.local.state_store
+$(SCALA): $(JARS)/spark | $(STAMPS)/project
+	@$(BIN)/python -m orchestration.local.scala
 
 # Java takes it only with the very jars that it was made with. Nothing needs it: a set-up that can't make it ends well,
 # and the next one tries again, as it isn't there
-$(CLASSES): $(STATE_STORE) $(PYSPARK)
+$(CLASSES): $(SCALA) $(PYSPARK)
 	@echo "letting a driver run once, so that all later ones start in two thirds of its time (about a minute)"
 	@$(BIN)/python -m orchestration.local.class_archive || true
 

@@ -27,7 +27,7 @@ from orchestration.local.running import end_all
 from orchestration.operations import release as rel
 from orchestration.operations.context import Context
 from orchestration.sources import Options, produce, source_for
-from pipelines.engine.jars import class_archive, jars_dir, state_store_jar
+from pipelines.engine.jars import class_archive, jars_dir, scala_jar
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
@@ -165,7 +165,7 @@ def main() -> None:
     path = class_archive()
     try:
         with one_at_a_time(jars_dir()):
-            there = up_to_date(path, state_store_jar(), pyspark_jars())
+            there = up_to_date(path, scala_jar(), pyspark_jars())
             if not there:
                 path.unlink(missing_ok=True)
                 build(path)

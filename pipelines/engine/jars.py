@@ -11,7 +11,7 @@ from pipelines.errors import SwitchyardError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 # what of Spark is ours, in the language that it has to be in
-STATE_STORE_SOURCE = Path(__file__).with_name("ReusingRocksDBStateStoreProvider.scala")
+SCALA_SOURCES = tuple(sorted(Path(__file__).parent.glob("*.scala")))
 
 
 def jars_dir() -> Path:
@@ -35,22 +35,23 @@ def class_archive() -> Path:
     return jars_dir() / f"spark-classes-{_digest()}.jsa"
 
 
-def state_store_jar() -> Path:
-    """Where the compiled state store is, of this very source and for this very pyspark."""
-    return jars_dir() / "compiled" / f"state-store-{_digest()}.jar"
+def scala_jar() -> Path:
+    """Where the compiled Scala classes are, of these very sources and for this very pyspark."""
+    return jars_dir() / "compiled" / f"switchyard-{_digest()}.jar"
 
 
 def spark_jars() -> list[Path]:
-    """The jars that Spark needs beside its own: the Kafka source, Avro, and what they need; and the state store."""
-    compiled = state_store_jar()
+    """The jars that Spark needs beside its own: the Kafka source, Avro, and what they need; and our own classes."""
+    compiled = scala_jar()
     if not compiled.is_file():
         raise SwitchyardError(
-            f"the state store is not compiled: there is no {compiled}",
-            "run `make setup`, or `python -m orchestration.local.state_store` where there is no Makefile",
+            f"the Scala classes are not compiled: there is no {compiled}",
+            "run `make setup`, or `python -m orchestration.local.scala` where there is no Makefile",
         )
     return [*jar_set("spark"), compiled]
 
 
 def _digest() -> str:
     """What goes by it may lie beside that of another checkout, and of another pyspark. The Makefile has it, too (KEY)."""
-    return hashlib.sha256(STATE_STORE_SOURCE.read_bytes() + version("pyspark").encode()).hexdigest()[:12]
+    sources = b"".join(source.read_bytes() for source in SCALA_SOURCES)
+    return hashlib.sha256(sources + version("pyspark").encode()).hexdigest()[:12]

@@ -29,6 +29,7 @@ _LOGGING = {
         (Path(__file__).parent / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")
     ),
 }
+_LOCAL_FILES = "io.switchyard.LocalFiles"
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
 
@@ -80,6 +81,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.sql.streaming.pollingDelay": "200ms",
         # the default one starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+        "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
         f"{_STATE}.rocksdb.maxMemoryUsageMB": str(max(64, heap_mb // 4)),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",

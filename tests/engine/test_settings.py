@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipelines.engine.jars import class_archive, state_store_jar
+from pipelines.engine.jars import class_archive, scala_jar
 from pipelines.engine.session import session_conf, spark_kafka_options
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings
@@ -200,8 +200,8 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
     (tmp_path / "spark").mkdir()
     (tmp_path / "spark" / "kafka.jar").touch()
-    state_store_jar().parent.mkdir()
-    state_store_jar().touch()
+    scala_jar().parent.mkdir()
+    scala_jar().touch()
     return tmp_path
 
 
@@ -228,7 +228,7 @@ def test_the_memory_of_a_driver_is_bounded(jars: Path) -> None:
 
 
 def test_jars_are_on_the_class_path_here_and_sent_to_executors_elsewhere(jars: Path) -> None:
-    both = [str(jars / "spark" / "kafka.jar"), str(state_store_jar())]
+    both = [str(jars / "spark" / "kafka.jar"), str(scala_jar())]
     here, there = (
         session_conf(Settings(spark_master=master), heap_mb=512, cores=1) for master in (None, "spark://host:7077")
     )

@@ -1,4 +1,4 @@
-"""The state store of this project's own: an aggregation goes on from the state that it has loaded."""
+"""What of Spark is this project's own: an aggregation goes on from the state that it has loaded; a file costs no process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestration.local.state_store import compile_to
-from pipelines.engine.jars import STATE_STORE_SOURCE, spark_jars, state_store_jar
+from orchestration.local.scala import compile_to
+from pipelines.engine.jars import SCALA_SOURCES, scala_jar, spark_jars
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
@@ -77,20 +77,38 @@ def test_a_source_that_is_wrong_leaves_no_jar_and_says_what_the_compiler_says(tm
     source, jar = tmp_path / "Wrong.scala", tmp_path / "jars" / "wrong.jar"
     source.write_text("class Wrong extends Nothing_at_all\n")
     with pytest.raises(SwitchyardError, match="not found: type Nothing_at_all"):
-        compile_to(jar, source)
+        compile_to(jar, [source])
     assert list(jar.parent.iterdir()) == []
 
 
-def test_the_installation_has_the_store_compiled_of_this_very_source() -> None:
-    assert state_store_jar() in spark_jars()
+@pytest.mark.spark
+def test_a_file_gets_its_permissions_without_a_process(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark._jvm is not None
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    # as a checkpoint's files are made
+    path = hadoop.Path((tmp_path / "state" / "1.delta").as_uri())
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    files.create(path, True).close()
+    assert (tmp_path / "state" / "1.delta").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    permissions = hadoop.permission.FsPermission("640")
+    files.setPermission(path, permissions)
+    assert (tmp_path / "state" / "1.delta").stat().st_mode & 0o777 == 0o640
+    # `chmod` would say this in its own words
+    with pytest.raises(Exception, match=r"java\.nio\.file\.NoSuchFileException"):
+        files.setPermission(hadoop.Path((tmp_path / "nothing").as_uri()), permissions)
+
+
+def test_the_installation_has_the_classes_compiled_of_these_very_sources() -> None:
+    assert scala_jar() in spark_jars()
 
 
 def test_a_jar_of_another_source_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = state_store_jar()
-    other = tmp_path / STATE_STORE_SOURCE.name
-    other.write_text(STATE_STORE_SOURCE.read_text() + "\n")
-    monkeypatch.setattr("pipelines.engine.jars.STATE_STORE_SOURCE", other)
-    assert state_store_jar() != mine
+    mine, (first, *others) = scala_jar(), SCALA_SOURCES
+    other = tmp_path / first.name
+    other.write_text(first.read_text() + "\n")
+    monkeypatch.setattr("pipelines.engine.jars.SCALA_SOURCES", (other, *others))
+    assert scala_jar() != mine
     with pytest.raises(SwitchyardError, match=r"not compiled") as caught:
         spark_jars()
     assert "make setup" in caught.value.fix

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.jars import class_archive, state_store_jar
+from pipelines.engine.jars import SCALA_SOURCES, class_archive, scala_jar
 
 ROOT = Path(__file__).resolve().parents[2]
 READ = ("Makefile", "requirements.lock", "requirements-uv.lock", "pyproject.toml", "orchestration/local/jars.toml",
-        "pipelines/engine/ReusingRocksDBStateStoreProvider.scala")  # fmt: skip
+        *(str(source.relative_to(ROOT)) for source in SCALA_SOURCES))  # fmt: skip
 # stands for every program of the virtual environment, and for the Python that makes it: notes what was asked for, and
 # leaves what the step would leave
 PROGRAM = """#!/bin/sh
@@ -22,7 +22,7 @@ case "$*" in
   "-m orchestration.local.jars")
     echo jars >> did
     cmp -s orchestration/local/jars.toml fetched || { rm -rf $JARS/spark; mkdir -p $JARS/spark; cp orchestration/local/jars.toml fetched; } ;;
-  "-m orchestration.local.state_store") echo "state store" >> did; mkdir -p $JARS/compiled; touch $STATE_STORE ;;
+  "-m orchestration.local.scala") echo "state store" >> did; mkdir -p $JARS/compiled; touch $SCALA ;;
   "-m orchestration.local.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
   "pip sync"*)
     echo packages >> did
@@ -48,7 +48,7 @@ class Checkout:
         """The steps that `make setup` takes. What changes after it, is newer by some time."""
         did = self.folder / "did"
         did.unlink(missing_ok=True)
-        self.make("setup", "PYTHON=./program", "--eval", "export JARS STATE_STORE CLASSES PYSPARK", *more)
+        self.make("setup", "PYTHON=./program", "--eval", "export JARS SCALA CLASSES PYSPARK", *more)
         for path in (self.folder, *self.folder.rglob("*")):
             found = path.stat()
             os.utime(path, (found.st_atime - 10, found.st_mtime - 10))
@@ -71,7 +71,7 @@ class Checkout:
         path.write_text(text)
 
     def made(self) -> list[str]:
-        return self.make("--eval", "made: ; @echo $(STATE_STORE) $(CLASSES)", "made").split()
+        return self.make("--eval", "made: ; @echo $(SCALA) $(CLASSES)", "made").split()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_second_set_up_does_nothing(checkout: Checkout) -> None:
 def test_make_and_python_call_what_is_made_by_the_same_names(checkout: Checkout) -> None:
     jars = checkout.folder / ".switchyard" / "jars"
     names = [str(path.relative_to(jars)) for path in (checkout.folder / name for name in checkout.made())]
-    assert names == [f"compiled/{state_store_jar().name}", class_archive().name]
+    assert names == [f"compiled/{scala_jar().name}", class_archive().name]
 
 
 def test_a_lock_file_that_changes_beside_pyspark_makes_neither_anew(checkout: Checkout) -> None:

@@ -1,28 +1,29 @@
-"""Compiles the state store by the Scala compiler that pyspark bundles: `python -m orchestration.local.state_store`."""
+"""Compiles what of Spark is ours by the Scala compiler that pyspark bundles: `python -m orchestration.local.scala`."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestration.local.jars import one_at_a_time, pyspark_jars, run_java, up_to_date
-from pipelines.engine.jars import STATE_STORE_SOURCE, jars_dir, state_store_jar
+from pipelines.engine.jars import SCALA_SOURCES, jars_dir, scala_jar
 from pipelines.errors import SwitchyardError
 
 COMPILE_TIMEOUT_S = 300
 
 
-def compile_to(jar: Path, source: Path = STATE_STORE_SOURCE) -> None:
-    """Writes the classes of `source` to `jar`, whole or not at all. Raises SwitchyardError with what the compiler says."""
+def compile_to(jar: Path, sources: Sequence[Path] = SCALA_SOURCES) -> None:
+    """Writes the classes of `sources` to `jar`, whole or not at all. Raises SwitchyardError with what the compiler says."""
     jar.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=jar.parent) as work:
         made = Path(work) / jar.name
         run_java(
             *("-Xmx512m", "-cp", str(pyspark_jars() / "*")),
-            *("scala.tools.nsc.Main", "-usejavacp", "-Xfatal-warnings", "-d", str(made), str(source)),
-            doing=f"compiling {source.name}",
+            *("scala.tools.nsc.Main", "-usejavacp", "-Xfatal-warnings", "-d", str(made), *map(str, sources)),
+            doing=f"compiling {', '.join(source.name for source in sources)}",
             timeout_s=COMPILE_TIMEOUT_S,
             fix="is this the pyspark of the lock file? If so, run `make setup` again",
         )
@@ -31,7 +32,7 @@ def compile_to(jar: Path, source: Path = STATE_STORE_SOURCE) -> None:
 
 def main() -> None:
     """Compiles what isn't compiled, or is older than the jars; says in one line what it did."""
-    jar = state_store_jar()
+    jar = scala_jar()
     try:
         with one_at_a_time(jars_dir()):
             there = up_to_date(jar, jars_dir() / "spark")
@@ -40,7 +41,7 @@ def main() -> None:
     except SwitchyardError as error:
         print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)
-    print(f"state store {'already compiled' if there else 'compiled'}: {jar}")
+    print(f"Scala classes {'already compiled' if there else 'compiled'}: {jar}")
 
 
 if __name__ == "__main__":
