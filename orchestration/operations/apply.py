@@ -62,7 +62,6 @@ from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail, progress_history
 from pipelines.kafka.registry import Decide, now_ms
-from pipelines.kafka.topics import delete_topics, ensure_topic
 from pipelines.model.missing import without
 from pipelines.model.names import progress_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -162,7 +161,7 @@ class Applier:
                 store(settings, FrozenCode(digest=stage.digest, data=stage.data))
             case CreateTopic():
                 self._context.registry.ensure()
-                ensure_topic(settings, stage.name, stage.partitions, stage.config)
+                self._context.cluster.ensure_topic(stage.name, stage.partitions, stage.config)
             case RecordRelease():
                 self._step(lambda state: _new_release(state, stage))
             case AcceptHistory():
@@ -200,7 +199,7 @@ class Applier:
             case AbortSwitch():
                 self._step(lambda state: aborting(state, stage.operation, self._plan.reason))
             case DeleteTopic():
-                delete_topics(settings, [stage.name])
+                self._context.cluster.delete_topics([stage.name])
             case DeleteGroup():
                 self._delete_group(stage.group)
             case DeleteFiles():

@@ -13,7 +13,6 @@ from orchestration.operations.stages import DeleteCheckpoint, DeleteTopic, Stage
 from pipelines.engine.checkpoint import newest_folder, size_of
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import RegistryState, Release
 
 
@@ -31,7 +30,7 @@ class Archive:
 
 def archives_of(context: Context, state: RegistryState, release: Release) -> list[Archive]:
     """The archives of a release's resets, oldest first."""
-    there = topic_names(context.settings)
+    there = context.cluster.topic_names()
     ended_ms = {generation: release.ended_ms.get(generation, 0) for generation in release.ended}
     found = []
     for generation in sorted(release.ended):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,8 @@ from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import refuse_another_s
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.heartbeats import latest_heartbeats
-from pipelines.kafka.inputs import Ids, Inputs, inputs_now, topic_ids
-from pipelines.kafka.offsets import group_names
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.names import release_name, split_release
@@ -37,7 +36,7 @@ def quiet(_: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """The effects an operation may have. `say` is told what happens, a line at a time. `inputs`, `ids` and `groups` ask Kafka about topics and groups."""
+    """The effects an operation may have. `say` is told what happens, a line at a time."""
 
     settings: Settings
     registry: Registry
@@ -46,9 +45,11 @@ class Context:
     spark: Callable[[], SparkSession] | None = None
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = field(default=time.sleep)
-    inputs: Inputs = inputs_now
-    ids: Ids = topic_ids
-    groups: Callable[[Settings], Set[str]] = group_names
+
+    @property
+    def cluster(self) -> Cluster:
+        """What else can be asked of the cluster that the registry is on."""
+        return self.registry.cluster
 
     def until(
         self, what: str, probe: Callable[[], object], *, timeout_s: float, fix: str = "", poll_s: float = 0.05

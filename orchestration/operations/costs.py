@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from orchestration.operations.context import Context
 from pipelines.engine.checkpoint import newest_folder, size_of
-from pipelines.kafka.offsets import end_offsets, first_offsets
-from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 
@@ -39,9 +37,9 @@ def cost_of(context: Context, release: Release, generations: Iterable[int]) -> C
     """Of what `generations` of a release have; several may have written one result."""
     generations = set(generations)
     # of a result that is lost nothing is left
-    there = topic_names(context.settings)
+    there = context.cluster.topic_names()
     topics = sorted(there.intersection(release.topic_of(generation) for generation in generations))
-    first, end = first_offsets(context.settings, topics), end_offsets(context.settings, topics)
+    first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
     sizes = [_topic_bytes(context, topic, release.spec.partitions) for topic in topics]
     return Cost(
         state_bytes=sum(size_of(newest_folder(context.settings, release.name, g)) for g in generations),

@@ -37,10 +37,10 @@ from pipelines.engine.lease import this_process
 from pipelines.engine.writer import Writer
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import consumer
-from pipelines.kafka.offsets import end_of, first_offsets, group_offsets
+from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
+from pipelines.kafka.topics import APPEND_ONLY
 from pipelines.model.names import dead_letter_topic, delta_topic, progress_topic, result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import MARKS, Boundary, Mark, Progress
@@ -257,7 +257,7 @@ class Generations:
         """
         last = last_of(self._context, release)
         topic = progress_topic(release.name)
-        now = self._context.ids(self._context.settings, [topic]).get(topic)
+        now = self._context.cluster.topic_ids([topic]).get(topic)
         lost = now != release.own_ids.get(topic, now)
         return (by_group(self._context, release) or last) if lost or last is None else last
 
@@ -268,7 +268,7 @@ class Generations:
         if not stage.again and stage.result is None:
             own.append(result_topic(name, stage.generation))
         inputs = set(release.spec.topics.values()) if not stage.again else set()
-        now = self._context.ids(self._context.settings, {*own, *inputs})
+        now = self._context.cluster.topic_ids({*own, *inputs})
         return TopicsKnown(
             release=name,
             generation=stage.generation,
@@ -278,7 +278,7 @@ class Generations:
 
     def _is_lost(self, release: Release, topic: str) -> bool:
         """Whether a result of a release is gone, or another topic by now."""
-        now = self._context.ids(self._context.settings, [topic]).get(topic)
+        now = self._context.cluster.topic_ids([topic]).get(topic)
         return now is None or now != release.own_ids.get(topic, now)
 
     def _tombstone(self, stage: Tombstone) -> None:
@@ -377,7 +377,7 @@ class Generations:
             self._context.say(f"{old} is lost: which keys it had isn't known, and consumers keep their rows of them")
         keys = self._keys(release, old, ended.result) if ended and not lost else []
         topic = delta_topic(release.spec.app, self._plan.id)
-        ensure_topic(self._context.settings, topic, 1, APPEND_ONLY)
+        self._context.cluster.ensure_topic(topic, 1, APPEND_ONLY)
         self._cleared = DeltaTopic(self._context.settings, topic).append((key, None) for key in keys)
 
     def _switch(self, state: RegistryState, stage: AppendGeneration) -> Sequence[Entry]:
@@ -455,7 +455,7 @@ def last_of(context: Context, release: Release) -> Progress | None:
         if seed is None:
             return None
         topic = release.result_topic
-        lost = topic not in context.ids(context.settings, [topic])
+        lost = topic not in context.cluster.topic_ids([topic])
         at = dict.fromkeys(range(release.spec.partitions), 0) if lost else writer.acknowledged()
         return seed.model_copy(update={"result": ResultPosition(topics={topic: at})})
     finally:
@@ -464,7 +464,7 @@ def last_of(context: Context, release: Release) -> Progress | None:
 
 def by_group(context: Context, release: Release) -> Progress | None:
     """What the release's consumer group tells of the last batch of the generation under way; None: nothing."""
-    committed, sources, batch = group_offsets(context.settings, release.name), dict[str, dict[int, int]](), -1
+    committed, sources, batch = context.cluster.group_offsets(release.name), dict[str, dict[int, int]](), -1
     for source, topic in release.spec.topics.items():
         for partition, (offset, note) in committed.get(topic, {}).items():
             generation, colon, number = note.partition(":")
@@ -474,7 +474,7 @@ def by_group(context: Context, release: Release) -> Progress | None:
     if not sources:
         return None
     topic, partitions = release.result_topic, release.spec.partitions
-    there = topic in context.ids(context.settings, [topic])
+    there = topic in context.cluster.topic_ids([topic])
     result = end_of(context.settings, topic, partitions) if there else dict.fromkeys(range(partitions), 0)
     return Progress(
         release=release.name,
@@ -533,7 +533,7 @@ def _same_inputs(release: Release, generation: int) -> bool:
 
 def cut_off(context: Context, release: Release, at: SourcePosition) -> list[str]:
     """Input of `release` behind a position, that retention has deleted."""
-    first = first_offsets(context.settings, sorted(set(release.spec.topics.values())))
+    first = context.cluster.first_offsets(sorted(set(release.spec.topics.values())))
     return [
         f"input from {topic}[{p}] at {offset:,}, which begins at {begins:,}"
         for source, topic in release.spec.topics.items()
@@ -547,7 +547,7 @@ def moved_by_hand(context: Context, release: Release) -> str | None:
     last = context.progress(release.name)
     if last is None or last.generation != release.generation:
         return None
-    committed, found = group_offsets(context.settings, release.name), []
+    committed, found = context.cluster.group_offsets(release.name), []
     for source, topic in release.spec.topics.items():
         for partition, (offset, note) in committed.get(topic, {}).items():
             here = last.boundary.position.sources.get(source, {}).get(partition)

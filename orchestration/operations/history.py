@@ -69,7 +69,7 @@ def history_of(
     """Of a release against `other`, or the live release of its app. `anew`: of its next generation, which has read nothing yet."""
     theirs = other or live_release(state, release.spec.app)
     theirs = None if theirs is release else theirs
-    now = context.inputs(context.settings, sorted(set(release.spec.topics.values())))
+    now = context.cluster.inputs_now(sorted(set(release.spec.topics.values())))
     # without anything to hold it against, or before its first generation, nothing can be said
     if not now or release.start is None:
         return History(name=release.name, of=theirs.name if theirs else None)
@@ -95,7 +95,7 @@ def history_of_staging(
 ) -> tuple[History, Mapping[str, InputNow]]:
     """Of a release that is to begin at `start`; `topics`: source -> topic. With it, what Kafka says of its inputs."""
     theirs = live_release(state, app)
-    now = context.inputs(context.settings, sorted(set(topics.values())))
+    now = context.cluster.inputs_now(sorted(set(topics.values())))
     ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=now_ms(), ids={})
     held = _begun(theirs) if theirs is not None else None
     if theirs is not None and held is not None and may_be_missing(held, ours, now):
@@ -108,7 +108,7 @@ def history_of_reset(
     context: Context, release: Release, old: SourcePosition, new: SourcePosition, moved: Set[tuple[str, int]]
 ) -> History:
     """Of a release that has read up to `old` and is to begin again at `new`; `moved`: topic and partition of what goes back."""
-    now = context.inputs(context.settings, sorted({topic for topic, _ in moved}))
+    now = context.cluster.inputs_now(sorted({topic for topic, _ in moved}))
     if not now or release.start is None:
         return History(name=release.name, of=None)
     begun = _begun(release)

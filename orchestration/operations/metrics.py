@@ -29,7 +29,6 @@ from orchestration.operations.context import Context, open_context
 from orchestration.operations.overview import ReleaseStatus, statuses_of
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import topic_names
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Counts, Heartbeat, Progress
 from pipelines.model.registry import RegistryState, ReleaseState
@@ -101,7 +100,7 @@ class KafkaReader:
         others = [each for each in found if each.release.name not in totals]
         unread = [each for each in others if self._known(each) is None]
         # a topic that someone has deleted is waited for in vain, and must not hide the other releases
-        there = topic_names(self._settings) if unread else set()
+        there = context.cluster.topic_names() if unread else set()
         for each in unread:
             name = each.release.name
             progress = _readable(context, name) if progress_topic(name) in there else None

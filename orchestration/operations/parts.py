@@ -27,8 +27,8 @@ def losses_of(context: Context, state: RegistryState, releases: Iterable[Release
     topics |= {t for found in serving.values() for e in found for t in _deltas(e)}
     if not topics:
         return {}
-    now = context.ids(context.settings, topics)
-    groups = context.groups(context.settings)
+    now = context.cluster.topic_ids(topics)
+    groups = context.cluster.group_names()
     return {
         r.name: [
             *lost_topics(r, parts_of(r), now),

@@ -40,9 +40,8 @@ from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE, partition_count, topic_names
+from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE
 from pipelines.model.names import dead_letter_topic, progress_topic, release_name, result_topic
 from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
@@ -196,7 +195,7 @@ def plan_stage(
         require_suite(facts["suite"])
     inputs = {}
     for source, topic in facts["inputs"].items():
-        partitions = partition_count(context.settings, topic)
+        partitions = context.cluster.partition_count(topic)
         if partitions is None:
             raise BadUsage(f"input {source} of {app}: there is no topic {topic}",
                            fix=_how_to_fill(app))  # fmt: skip
@@ -229,7 +228,7 @@ def plan_stage(
             fix="say why with --correction REASON (late data, an upstream fix), or change something",
         )
     topics = sorted({i.topic for i in inputs.values()})
-    first, end = first_offsets(context.settings, topics), end_offsets(context.settings, topics)
+    first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
     start = SourcePosition(sources={source: first[i.topic] for source, i in inputs.items()})
     replay = SourcePosition(sources={source: end[i.topic] for source, i in inputs.items()}).records_since(start)
     history, now = history_of_staging(context, state, app, name, spec.topics, start)
@@ -450,7 +449,7 @@ def _refuse_cut_off(context: Context, release: Release) -> None:
 def _fresh(context: Context, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
     """The stages by which a release begins anew, from where it began, or the first offsets that its inputs still have."""
     spec = release.spec
-    first = first_offsets(context.settings, sorted({i.topic for i in spec.inputs.values()}))
+    first = context.cluster.first_offsets(sorted({i.topic for i in spec.inputs.values()}))
     # where it was told to begin, as far as that is there still
     replaced = {loss.name for loss in lost if (loss.part, loss.how) == ("input", "another")}
     begun_at = {
@@ -560,8 +559,8 @@ def plan_retire(
 
 def _left_of(context: Context, state: RegistryState, release: Release) -> bool:
     """Whether a retirement that was cut short has left a topic, the group or checkpoints."""
-    topics = topic_names(context.settings).intersection(owned_topics(state, release.name))
-    group = group_offsets(context.settings, release.name)
+    topics = context.cluster.topic_names().intersection(owned_topics(state, release.name))
+    group = context.cluster.group_offsets(release.name)
     return bool(topics or group) or release_folder(context.settings, release.name).exists()
 
 

@@ -40,9 +40,8 @@ from orchestration.operations.stages import (
 )
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.offsets import end_offsets, first_offsets, group_offsets, offsets_at
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import RESULT_STREAM, RESULT_TABLE, topic_names
+from pipelines.kafka.topics import RESULT_STREAM, RESULT_TABLE
 from pipelines.model.names import result_topic
 from pipelines.model.parts import Loss, Part
 from pipelines.model.positions import SourcePosition
@@ -283,10 +282,10 @@ def _must_stand(context: Context, release: Release, request: Request) -> bool:
 
 def look(context: Context, release: Release, at: SourcePosition) -> Partitions:
     """What is known of each partition of a release's inputs, which stands `at`."""
-    settings, spec = context.settings, release.spec
+    spec, cluster = release.spec, context.cluster
     topics = sorted({i.topic for i in spec.inputs.values()})
-    first, end = first_offsets(settings, topics), end_offsets(settings, topics)
-    committed = group_offsets(settings, release.name)
+    first, end = cluster.first_offsets(topics), cluster.end_offsets(topics)
+    committed = cluster.group_offsets(release.name)
     return {
         (source, partition): Seen(
             topic=given.topic,
@@ -304,7 +303,7 @@ def timed(context: Context, seen: Partitions, target: Target | None) -> Partitio
     """`seen`, with the offsets of the time that `target` names, if it names one."""
     if target is None or target.kind != "datetime":
         return seen
-    found = offsets_at(context.settings, sorted({here.topic for here in seen.values()}), target.at_ms)
+    found = context.cluster.offsets_at(sorted({here.topic for here in seen.values()}), target.at_ms)
     return {
         (source, partition): replace(here, at_time=found.get(here.topic, {}).get(partition))
         for (source, partition), here in seen.items()
@@ -822,7 +821,7 @@ def _records(before: Progress, now: Progress) -> int:
 def _archive_stands(context: Context, release: Release, generation: int) -> None:
     gone = []
     topic = release.topic_of(generation)
-    if topic not in topic_names(context.settings):
+    if topic not in context.cluster.topic_names():
         gone.append(f"its result {topic}")
     ended = release.ended.get(generation)
     if ended is None:

@@ -38,7 +38,6 @@ from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, answers, login_refused, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
-from pipelines.kafka.inputs import topic_ids
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
 from pipelines.kafka.registry import Registry, now_ms
@@ -277,7 +276,7 @@ class Driver:
         self._watch = self._new_watch(release)
         if (lost := self._watch.look()) is not None:
             raise lost
-        more = unknown_ids(release, topic_ids(self._settings, parts_of(release)))
+        more = unknown_ids(release, self._registry.cluster.topic_ids(parts_of(release)))
         if more is None:
             return release
         # what an older version has staged, or this one before its topics were made
@@ -288,7 +287,7 @@ class Driver:
 
     def _new_watch(self, release: Release) -> Watch:
         return Watch(
-            self._settings, release, stands=self._stands_at, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
+            self._registry.cluster, release, stands=self._stands_at, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
         )  # fmt: skip
 
     def _stands_at(self) -> tuple[SourcePosition, bool]:
@@ -319,7 +318,7 @@ class Driver:
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
         try:
-            return sizes_of(self._settings, start)
+            return sizes_of(self._settings, start, client=self._registry.cluster.client)
         except SwitchyardError as error:
             log.warning("%s: how large its records are isn't known: %s", self._name, error.what)
             return {}
@@ -733,7 +732,7 @@ class Driver:
     def _lag_probe(self, inputs: dict[str, str], partitions: dict[str, int]) -> Callable[[], int | None]:
         """Asks how far the end of the input is; None where Kafka doesn't tell, or not soon enough for a heartbeat."""
         settings = self._settings.model_copy(update={"request_timeout_s": PROBE_TIMEOUT_S})
-        client = admin(settings)
+        client = self._registry.cluster.client
 
         def lag() -> int | None:
             position = self._need_query().sink.position

@@ -13,16 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import admin
-from pipelines.kafka.inputs import topic_ids
-from pipelines.kafka.offsets import first_of
-from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM, ensure_topic
+from pipelines.kafka.cluster import Cluster
+from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM
 from pipelines.model.missing import InputNow, Reader, cut_from, told
 from pipelines.model.names import dead_letter_topic
 from pipelines.model.parts import Loss, lost_topics, parts_of, vital
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release, TopicsKnown
-from pipelines.settings import Settings
 
 log = logging.getLogger("switchyard.driver")
 
@@ -51,7 +48,7 @@ class Watch:
 
     def __init__(
         self,
-        settings: Settings,
+        cluster: Cluster,
         release: Release,
         *,
         stands: Stands,
@@ -59,15 +56,14 @@ class Watch:
         alarm: Callable[[PartLost], None] = lambda _: None,
         made: Callable[[TopicsKnown], None] = lambda _: None,
     ) -> None:
-        self._settings = settings
+        self._cluster = cluster
         self._release = release
         self._stands = stands
         self._checkpoint = checkpoint
         self._alarm = alarm
         self._made = made
-        self._admin = admin(settings)
         self._parts = parts_of(release)
-        self._every_s = min(EVERY_S, 5 * settings.heartbeat_s)
+        self._every_s = min(EVERY_S, 5 * cluster.settings.heartbeat_s)
         self._looking = threading.Lock()
         self._failing = False
         self._stopped = threading.Event()
@@ -108,7 +104,7 @@ class Watch:
                 self._failing = False
 
     def _find(self) -> PartLost | None:
-        ids = topic_ids(self._settings, self._parts, client=self._admin)
+        ids = self._cluster.topic_ids(self._parts)
         losses = lost_topics(self._release, self._parts, ids)
         path = self._checkpoint()
         if path is not None and not (path / "offsets").is_dir():
@@ -127,11 +123,11 @@ class Watch:
                 log.warning("%s: %s; it goes on in that", self._release.name, loss.what)
             else:
                 config = HEARTBEATS if loss.part == "heartbeats" else RESULT_STREAM
-                ensure_topic(self._settings, loss.name, 1, config, client=self._admin)
+                self._cluster.ensure_topic(loss.name, 1, config)
                 log.warning("%s: %s; it was made again, empty", self._release.name, loss.what)
         own = [loss.name for loss in losses if loss.name == dead_letter_topic(self._release.name)]
         if own:
-            made = topic_ids(self._settings, own, client=self._admin)
+            made = self._cluster.topic_ids(own)
             known = TopicsKnown(release=self._release.name, generation=self._release.generation, own=made)
             self._release = _with_own(self._release, made)
             self._made(known)
@@ -141,7 +137,7 @@ class Watch:
         before, busy = self._stands()
         topics = self._release.spec.topics
         counts = {i.topic: i.partitions for i in self._release.spec.inputs.values()}
-        found = first_of(self._settings, counts, client=self._admin)
+        found = self._cluster.first_of(counts)
         first = {topic: InputNow(first=offsets) for topic, offsets in found.items()}
         after, still = self._stands()
         if busy or still or after != before:

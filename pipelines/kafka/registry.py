@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from pipelines.kafka.client import require_broker, unavailable
+from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
-from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, ensure_topic, partition_count, refuse_without_registry
+from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, refuse_without_registry
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
@@ -37,6 +38,8 @@ class Registry:
         self.settings = settings or get_settings()
         self.actor = actor or getpass.getuser()
         self._admin = require_broker(self.settings)
+        # what else whoever has it open asks of the cluster
+        self.cluster = Cluster(self.settings, self._admin)
         # what is read beside the registry by whoever has it open: progress and heartbeats
         self.kept = Kept(self.settings)
         self._reader: LogReader | None = None
@@ -120,12 +123,12 @@ class Registry:
         """Makes the registry where there is none: before the first topic of a release, which without it would be nobody's."""
         if self._open() is None:
             # the registry last: once it is there, both are
-            ensure_topic(self.settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
-            ensure_topic(self.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+            self.cluster.ensure_topic(HEARTBEATS_TOPIC, 1, HEARTBEATS)
+            self.cluster.ensure_topic(REGISTRY_TOPIC, 1, APPEND_ONLY)
             self._reader = self._begin()
 
     def _open(self) -> LogReader | None:
-        if self._reader is None and partition_count(self.settings, REGISTRY_TOPIC, client=self._admin) is not None:
+        if self._reader is None and self.cluster.partition_count(REGISTRY_TOPIC) is not None:
             self._reader = self._begin()
         return self._reader
 

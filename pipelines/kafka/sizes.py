@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from pipelines.kafka.client import admin, consumer, drain
+from pipelines.kafka.client import consumer, drain, own
 from pipelines.kafka.offsets import end_offsets, first_offsets
 from pipelines.model.limits import Size
 from pipelines.settings import Settings
@@ -23,23 +24,25 @@ _FETCH_BYTES = 131_072
 Spans = Mapping[int, tuple[int, int]]
 
 
-def sizes_of(settings: Settings, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
+def sizes_of(
+    settings: Settings, start: Mapping[str, Mapping[int, int]], *, client: AdminClient | None = None
+) -> dict[str, Size | None]:
     """Topic -> size of its records from `start` (topic -> partition -> offset) on, or of the last ones before; None: there are none.
 
     The largest of the averages of beginning, middle and end. Raises Refused for a topic that isn't there, Unavailable where
     Kafka doesn't answer.
     """
     topics = sorted(start)
-    asked = admin(settings)
+    asked = own(settings, client)
     first, end = first_offsets(settings, topics, client=asked), end_offsets(settings, topics, client=asked)
-    client = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20,
+    reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20,
                       fetch_message_max_bytes=_FETCH_BYTES)  # fmt: skip
     try:
         return {
-            topic: _size(settings, client, topic, spans_of(first[topic], start[topic], end[topic])) for topic in topics
+            topic: _size(settings, reader, topic, spans_of(first[topic], start[topic], end[topic])) for topic in topics
         }
     finally:
-        client.close()
+        reader.close()
 
 
 def spans_of(first: Mapping[int, int], start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, tuple[int, int]]:

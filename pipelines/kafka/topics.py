@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import admin, failure, own
+from pipelines.kafka.client import failure, own
 from pipelines.model.names import PROGRESS_SUFFIX, REGISTRY_TOPIC, split_release
 from pipelines.settings import Settings
 
@@ -106,13 +106,13 @@ def refuse_without_registry(settings: Settings, client: AdminClient) -> None:
         )
 
 
-def delete_topics(settings: Settings, names: Iterable[str]) -> list[str]:
+def delete_topics(settings: Settings, names: Iterable[str], *, client: AdminClient | None = None) -> list[str]:
     """Deletes exactly these topics; one that is gone already is left out of the returned names."""
     wanted = sorted(set(names))
     if not wanted:
         return []
     deleted = []
-    client = admin(settings)
+    client = own(settings, client)
     for name, future in client.delete_topics(wanted, operation_timeout=settings.request_timeout_s).items():
         try:
             future.result()

@@ -17,6 +17,8 @@ from pipelines.engine import driver, heart
 from pipelines.engine.driver import Driver
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe
 from pipelines.errors import Unavailable
+from pipelines.kafka.client import admin
+from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic
 from pipelines.model.positions import SourcePosition
@@ -105,12 +107,12 @@ def test_trouble_is_logged_once_until_it_is_over(caplog: pytest.LogCaptureFixtur
 def probe_of(settings: Settings, topic: str, partitions: int) -> Callable[[], int | None]:
     """The driver's own, before its first batch."""
     query = SimpleNamespace(sink=SimpleNamespace(position=SourcePosition(sources={})))
-    booted = SimpleNamespace(_settings=settings, _need_query=lambda: query)
+    registry = SimpleNamespace(cluster=Cluster(settings, admin(settings)))
+    booted = SimpleNamespace(_settings=settings, _registry=registry, _need_query=lambda: query)
     return Driver._lag_probe(cast(Driver, booted), {"in": topic}, {"in": partitions})
 
 
 def test_the_driver_does_not_know_its_lag_where_kafka_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "admin", lambda _: None)
     monkeypatch.setattr(driver, "end_of", lambda *_, **__: failing())
     assert probe_of(Settings(), "trades", 1)() is None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,8 @@ import pytest
 
 from pipelines.engine import watch as module
 from pipelines.engine.sink import Sink, Target
-from pipelines.engine.watch import PartLost, Watch, unknown_ids
+from pipelines.engine.watch import PartLost, Stands, Watch, unknown_ids
+from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.parts import Loss, known_ids, lost_topics, parts_of, vital
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -35,39 +36,49 @@ def known(**changes: Any) -> Release:
 class Kafka:
     """Answers of topics' ids and of first offsets, one after the other; the last one stays."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ids: dict[str, str], first: int = 0) -> None:
-        self.ids, self.made = list(ids) or [IDS], list[str]()
-        monkeypatch.setattr(module, "admin", lambda _: None)
-        monkeypatch.setattr(module, "_AGAIN_S", 0.0)
-        monkeypatch.setattr(module, "topic_ids", self._next)
-        monkeypatch.setattr(module, "first_of", lambda *_, **__: {"trades": {0: first}})
-        monkeypatch.setattr(module, "ensure_topic", lambda _, name, *__, **___: self.made.append(name))
+    settings = Settings(bootstrap_servers="127.0.0.1:1")
 
-    def _next(self, _: object, topics: Iterable[str], **__: object) -> dict[str, str]:
+    def __init__(self, *ids: dict[str, str], first: int = 0) -> None:
+        self.ids, self.first, self.made = list(ids) or [IDS], first, list[str]()
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         there = self.ids.pop(0) if len(self.ids) > 1 else self.ids[0]
         return {topic: there[topic] for topic in topics if topic in there}
 
+    def first_of(self, _: Mapping[str, int]) -> dict[str, dict[int, int]]:
+        return {"trades": {0: self.first}}
 
-def looked(at: SourcePosition = AT, *, busy: bool = False, **options: Any) -> PartLost | None:
+    def ensure_topic(self, name: str, *_: object) -> None:
+        self.made.append(name)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+
+
+def watch_of(kafka: Kafka, stands: Stands, **options: Any) -> Watch:
+    return Watch(cast(Cluster, kafka), known(), stands=stands, **options)
+
+
+def looked(kafka: Kafka, at: SourcePosition = AT, *, busy: bool = False, **options: Any) -> PartLost | None:
     """What a watch of the release, which stands `at`, finds."""
-    settings = Settings(bootstrap_servers="127.0.0.1:1")
-    return Watch(settings, known(), stands=lambda: (at, busy), **options).look()
+    return watch_of(kafka, lambda: (at, busy), **options).look()
 
 
 def without(*gone: str) -> dict[str, str]:
     return {topic: found for topic, found in IDS.items() if topic not in gone}
 
 
-def test_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka = Kafka(monkeypatch)
-    assert looked() is None and kafka.made == []
+def test_all_is_there() -> None:
+    kafka = Kafka()
+    assert looked(kafka) is None and kafka.made == []
 
 
 @pytest.mark.parametrize("topic", ["trades", RESULT, PROGRESS, REGISTRY_TOPIC])
-def test_without_these_it_can_not_go_on(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
-    Kafka(monkeypatch, without(topic))
+def test_without_these_it_can_not_go_on(topic: str) -> None:
     alarmed: list[PartLost] = []
-    found = looked(alarm=alarmed.append)
+    found = looked(Kafka(without(topic)), alarm=alarmed.append)
     assert found is not None and f"{topic} of {NAME} is gone" in found.what and found.fix
     assert found.registry == (topic == REGISTRY_TOPIC) and alarmed == [found]
 
@@ -76,51 +87,47 @@ def test_without_these_it_can_not_go_on(monkeypatch: pytest.MonkeyPatch, topic: 
     ("topic", "way"),
     [("trades", "choose: "), (RESULT, "--output new"), (PROGRESS, "--output new")],
 )
-def test_another_topic_of_the_same_name_is_not_the_same(monkeypatch: pytest.MonkeyPatch, topic: str, way: str) -> None:
-    Kafka(monkeypatch, {**IDS, topic: "another"})
-    found = looked()
+def test_another_topic_of_the_same_name_is_not_the_same(topic: str, way: str) -> None:
+    found = looked(Kafka({**IDS, topic: "another"}))
     assert found is not None and f"{topic} of {NAME} is another topic" in found.what and way in found.fix
     if topic == "trades":
         assert all(each in found.fix for each in ("from its beginning", "as a new release", "restore the old topic"))
 
 
-def test_what_one_broker_does_not_know_yet_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    Kafka(monkeypatch, without(RESULT), IDS)
-    assert looked() is None
+def test_what_one_broker_does_not_know_yet_is_not_gone() -> None:
+    assert looked(Kafka(without(RESULT), IDS)) is None
 
 
-def test_what_nobody_needs_for_going_on_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka = Kafka(monkeypatch, without(LETTERS, HEARTBEATS_TOPIC), {**IDS, LETTERS: "made anew"})
+def test_what_nobody_needs_for_going_on_is_made_again() -> None:
+    kafka = Kafka(without(LETTERS, HEARTBEATS_TOPIC), {**IDS, LETTERS: "made anew"})
     told: list[Any] = []
-    assert looked(made=told.append) is None
+    assert looked(kafka, made=told.append) is None
     assert sorted(kafka.made) == sorted([LETTERS, HEARTBEATS_TOPIC])
     [entry] = told
     assert entry.own == {LETTERS: "made anew"} and not entry.inputs
 
 
-def test_input_that_retention_deletes_before_it_is_read_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    Kafka(monkeypatch, first=600)
-    found = looked()
+def test_input_that_retention_deletes_before_it_is_read_stops_it() -> None:
+    kafka = Kafka(first=600)
+    found = looked(kafka)
     assert found is not None and "deleted by retention: trades[0] 500 to 599" in found.what
     assert "--missing-history accept" in found.fix
     # a batch under way may have read it
-    assert looked(busy=True) is None
-    assert looked(SourcePosition(sources={"trades": {0: 600}})) is None
+    assert looked(kafka, busy=True) is None
+    assert looked(kafka, SourcePosition(sources={"trades": {0: 600}})) is None
 
 
-def test_a_batch_that_ends_while_kafka_is_asked_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    Kafka(monkeypatch, first=600)
+def test_a_batch_that_ends_while_kafka_is_asked_is_no_loss() -> None:
     stands = iter([(AT, False), (SourcePosition(sources={"trades": {0: 600}}), False)])
-    settings = Settings(bootstrap_servers="127.0.0.1:1")
-    assert Watch(settings, known(), stands=lambda: next(stands)).look() is None
+    assert watch_of(Kafka(first=600), lambda: next(stands)).look() is None
 
 
-def test_a_checkpoint_that_is_gone_stops_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Kafka(monkeypatch)
-    found = looked(checkpoint=lambda: tmp_path / "g1.t1")
+def test_a_checkpoint_that_is_gone_stops_it(tmp_path: Path) -> None:
+    kafka = Kafka()
+    found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
     assert found is not None and "checkpoint" in found.what
     (tmp_path / "g1.t1" / "offsets").mkdir(parents=True)
-    assert looked(checkpoint=lambda: tmp_path / "g1.t1") is None
+    assert looked(kafka, checkpoint=lambda: tmp_path / "g1.t1") is None
 
 
 def test_ids_that_an_older_version_did_not_keep_are_filled_in() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from expectations.verdict import CheckResult, Verdict
@@ -10,6 +11,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.evidence import Comparison
 from orchestration.operations.reprocess import ChecksFailed
 from pipelines.kafka.registry import Registry
+from pipelines.model.missing import InputNow
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.registry import (
     Entry,
@@ -88,6 +90,49 @@ def evidence(live: str, new: str, **changes: Any) -> EvidenceRecorded:
     )
 
 
+class _Every(frozenset[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+EVERY_GROUP = _Every()
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass
+class Kafka:
+    """What a test says of the cluster. Where it says nothing: every topic and group is there, and nothing is known of them."""
+
+    ids: Callable[[Iterable[str]], Mapping[str, str]] = lambda topics: dict.fromkeys(topics, "")
+    inputs: Mapping[str, InputNow] = field(default_factory=dict)
+    groups: Set[str] = EVERY_GROUP
+    names: Set[str] = frozenset()
+    partitions: Callable[[str], int | None] = lambda _: 1
+    first: Offsets = field(default_factory=dict)
+    end: Offsets = field(default_factory=dict)
+
+    def topic_ids(self, names: Iterable[str]) -> Mapping[str, str]:
+        return self.ids(names)
+
+    def inputs_now(self, names: Iterable[str]) -> Mapping[str, InputNow]:
+        return self.inputs
+
+    def group_names(self) -> Set[str]:
+        return self.groups
+
+    def topic_names(self) -> Set[str]:
+        return self.names
+
+    def partition_count(self, name: str) -> int | None:
+        return self.partitions(name)
+
+    def first_offsets(self, names: Iterable[str]) -> Offsets:
+        return self.first
+
+    def end_offsets(self, names: Iterable[str]) -> Offsets:
+        return self.end
+
+
 class Log:
     """A registry of this process alone: every step is taken, its entries are kept."""
 
@@ -96,6 +141,7 @@ class Log:
 
     def __init__(self, *entries: Entry) -> None:
         self.entries = list(entries)
+        self.cluster = Kafka()
 
     @property
     def known(self) -> RegistryState:
@@ -121,25 +167,12 @@ class Log:
         return self.known
 
 
-class _Every(frozenset[str]):
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-EVERY_GROUP = _Every()
-
-
-def context_of(log: Log, **also: Any) -> Context:
-    """A context of that registry, with settings of nowhere: what would ask a broker fails."""
+def context_of(log: Log, kafka: Kafka | None = None, **also: Any) -> Context:
+    """A context of that registry, with settings of nowhere: what would ask a broker fails. `kafka`: what is asked instead."""
+    if kafka is not None:
+        log.cluster = kafka
     registry, launcher = cast(Registry, log), cast(Any, None)
-    # nothing is known of any topic, unless a test says what
-    told = {
-        "inputs": lambda *_: {},
-        "ids": lambda _, topics: dict.fromkeys(topics, ""),
-        "groups": lambda _: EVERY_GROUP,
-        **also,
-    }
-    return Context(settings=Settings(bootstrap_servers="127.0.0.1:1"), registry=registry, launcher=launcher, **told)
+    return Context(settings=Settings(bootstrap_servers="127.0.0.1:1"), registry=registry, launcher=launcher, **also)
 
 
 def switch(number: int, old: str | None, new: str) -> Switch:

@@ -74,7 +74,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
 
     def make(log: Log, **offsets: int) -> World:
         plain = context_of(log)
-        made = World(settings=plain.settings, registry=plain.registry, launcher=plain.launcher, inputs=plain.inputs)
+        made = World(settings=plain.settings, registry=plain.registry, launcher=plain.launcher)
         object.__setattr__(made, "newest", results(**offsets))
         return made
 

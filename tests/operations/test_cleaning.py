@@ -14,7 +14,7 @@ from pipelines.errors import Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import Entry, InputSpec, Staged
-from tests.operations.builders import POSITION, Log, context_of, generation, spec, staged
+from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, spec, staged
 
 RESET_MS, KEEP_S = 1_000_000, 10
 OVER_MS = RESET_MS + KEEP_S * 1000
@@ -31,13 +31,13 @@ READER = Staged(spec=spec("b.v1", inputs={"counts": InputSpec(topic="a.v1.g1", p
 
 @pytest.fixture(autouse=True)
 def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Both results are there, and the state of each generation."""
-    monkeypatch.setattr(clean, "topic_names", lambda _: {"a.v1.g1", "a.v1.g2"})
+    """The state of each generation is there."""
     monkeypatch.setattr(clean, "newest_folder", lambda *_: tmp_path)
 
 
 def after_a_reset(*also: Entry) -> Context:
-    return context_of(Log(*staged("a.v1"), generation("a.v1", 2, ended=ENDED, at_ms=RESET_MS), *also))
+    log = Log(*staged("a.v1"), generation("a.v1", 2, ended=ENDED, at_ms=RESET_MS), *also)
+    return context_of(log, Kafka(names={"a.v1.g1", "a.v1.g2"}))
 
 
 def to_clean(context: Context, now_ms: int) -> list[str]:

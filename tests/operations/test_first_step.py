@@ -18,7 +18,7 @@ from orchestration.operations.stages import Launch, Want
 from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.registry import RegistryState, Staged, StateSet, fold
-from tests.operations.builders import spec
+from tests.operations.builders import Kafka, spec
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def context(code: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Con
             registry=SimpleNamespace(state=lambda: state),
             say=said.append,
             progress=lambda _: None,
-            inputs=lambda *_: {},
+            cluster=Kafka(),
             settings=None,
         ),
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import generations
 from orchestration.operations.apply import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.history import ACCEPT, MissingHistory, history_of
@@ -19,7 +18,7 @@ from pipelines.model.missing import Gap, InputNow, Reader, may_be_missing, missi
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import HistoryAccepted, StateSet, decode, encode
-from tests.operations.builders import Log, context_of, generation, staged, switched
+from tests.operations.builders import Kafka, Log, context_of, generation, staged, switched
 
 DELETED = Gap(topic="trades", partition=0, start=0, end=1000, why="deleted")
 
@@ -139,7 +138,6 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Log:
         "orchestration.operations.context.newest_progress", lambda _, name, **__: progress(name, at[name])
     )
     monkeypatch.setattr("orchestration.operations.context.latest_heartbeats", lambda *_, **__: {})
-    monkeypatch.setattr(generations, "first_offsets", lambda *_, **__: {"trades": {0: 1000}})
     monkeypatch.setattr("orchestration.operations.release.moved_by_hand", lambda *_: None)
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
     starts = {"a.v1": 0, "a.v2": 1000}
@@ -151,7 +149,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 
 def world(log: Log) -> Any:
-    return context_of(log, inputs=lambda *_: kafka(1000))
+    return context_of(log, Kafka(inputs=kafka(1000), first={"trades": {0: 1000}}))
 
 
 def test_every_step_names_the_range_and_the_way_out(cut: Log) -> None:
@@ -178,7 +176,7 @@ def test_what_is_accepted_is_recorded_once_and_holds_for_later_steps(cut: Log) -
     assert "accepted before" in later.facts["missing history"]
     assert not any(isinstance(stage, AcceptHistory) for stage in later.stages)
     state = cut.state()
-    more = context_of(cut, inputs=lambda *_: kafka(6000))
+    more = context_of(cut, Kafka(inputs=kafka(6000)))
     assert history_of(more, state, state.releases["a.v2"]).left == (gap(5000, 6000),)
 
 
@@ -189,13 +187,10 @@ def test_the_live_release_is_held_against_none(cut: Log) -> None:
     assert history_of(world(cut), state, state.releases["a.v1"], state.releases["a.v2"]).gaps == ()
 
 
-def test_a_candidate_that_begins_anew_asks_for_all_that_it_then_lacks(
-    cut: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestration.operations.release.first_offsets", lambda *_, **__: {"trades": {0: 2000}})
+def test_a_candidate_that_begins_anew_asks_for_all_that_it_then_lacks(cut: Log) -> None:
     # it had read what is deleted now, and fails by something else
     cut.entries += [HistoryAccepted(release="a.v2", missing=(DELETED,)), StateSet(release="a.v2", state="failed")]
-    later = context_of(cut, inputs=lambda *_: kafka(2000))
+    later = context_of(cut, Kafka(inputs=kafka(2000), first={"trades": {0: 2000}}))
     with pytest.raises(MissingHistory, match=r"trades\[0\] 1,000 to 1,999 \(1,000 offsets\)"):
         plan_start(later, "a.v2")
     plan = plan_start(later, "a.v2", accept_missing=True)

@@ -16,7 +16,7 @@ from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import Holder, LeaseTaken, StateSet, TopicsKnown
 from pipelines.settings import Settings
-from tests.operations.builders import EVERY_GROUP, Log, context_of, staged, switched
+from tests.operations.builders import EVERY_GROUP, Kafka, Log, context_of, staged, switched
 
 NAME = "a.v1"
 IDS = {
@@ -45,7 +45,7 @@ def committed(batch: int, generation: int = 1) -> Progress:
 
 
 def told(log: Log, ids: dict[str, str], **also: Any) -> str:
-    context = context_of(log, ids=lambda _, topics: {t: ids[t] for t in topics if t in ids}, **also)
+    context = context_of(log, Kafka(ids=lambda topics: {t: ids[t] for t in topics if t in ids}, **also))
     return "\n".join(told_losses(context, log.state()).get(NAME, ()))
 
 
@@ -76,9 +76,9 @@ def test_a_release_that_is_over_has_no_parts() -> None:
 def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch, batch: int, expected: bool) -> None:
     last = committed(batch)
     monkeypatch.setattr("orchestration.operations.context.newest_progress", lambda *_, **__: last)
-    said = told(live(), IDS, groups=lambda _: {"another"})
+    said = told(live(), IDS, groups={"another"})
     assert (f"group {NAME} of {NAME} is gone; it is made again" in said) is expected
-    assert told(live(), IDS, groups=lambda _: EVERY_GROUP) == ""
+    assert told(live(), IDS, groups=EVERY_GROUP) == ""
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, True), (0, False)])
@@ -90,7 +90,7 @@ def test_files_are_missed_where_its_driver_ran_last(
     for host, here in ((settings.host, True), ("another", False)):
         log = live()
         log.entries.append(LeaseTaken(release=NAME, token=1, holder=Holder(host=host, boot_id="b", pid=1, started=1)))
-        context = replace(context_of(log, ids=lambda _, topics: dict(IDS)), settings=settings)
+        context = replace(context_of(log, Kafka(ids=lambda _: IDS)), settings=settings)
         said = "\n".join(told_losses(context, log.state()).get(NAME, ()))
         assert ("frozen code" in said) is here
         # a generation that has just begun has no checkpoint yet
@@ -103,12 +103,12 @@ def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
 
     heard: list[str] = []
     log = live()
-    assert told_losses(context_of(log, ids=refuse, say=heard.append), log.state()) == {}
+    assert told_losses(context_of(log, Kafka(ids=refuse), say=heard.append), log.state()) == {}
     assert heard == ["whether parts of releases are lost can't be said: not allowed; ask for the ACL"]
 
 
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])
 def test_a_live_release_is_not_started_without_them(topic: str) -> None:
-    context = context_of(live(), ids=lambda _, topics: {t: IDS[t] for t in topics if t in without(topic)})
+    context = context_of(live(), Kafka(ids=lambda topics: {t: IDS[t] for t in topics if t in without(topic)}))
     with pytest.raises(Refused, match=f"{topic} of {NAME} is gone"):
         plan_start(context, NAME)

@@ -54,7 +54,7 @@ from pipelines.model.registry import (
     fold,
 )
 from pipelines.settings import Settings
-from tests.operations.builders import Log, evidence, release, spec, staged, switched
+from tests.operations.builders import Kafka, Log, context_of, evidence, release, spec, staged, switched
 
 FACTS: dict[str, Any] = {
     "schema_ddl": "`ticker` string, `trades` bigint",
@@ -124,13 +124,11 @@ def test_code_is_taken_of_a_folder_or_of_a_release_of_the_same_app() -> None:
 
 def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sums.py").write_text("X = 1\n")
-    registry = SimpleNamespace(state=lambda: RegistryState())
-    context = cast(Context, SimpleNamespace(registry=registry, settings=Settings()))
 
-    def counted(*_: Any, **__: Any) -> int:
+    def counted(_: str) -> int:
         raise LookupError("the inputs are looked at")
 
-    monkeypatch.setattr(release_operations, "partition_count", counted)
+    context = context_of(Log(), Kafka(partitions=counted))
     for suite, error in (("stock_stat", BadUsage), ("stock_stats", LookupError), (None, LookupError)):
         facts = {"suite": suite, "inputs": {"lines": "lines"}}
         monkeypatch.setattr(release_operations, "_probe", lambda *_, facts=facts: facts)
@@ -152,10 +150,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
     """Plans version 3 of app a, of which nobody has measured but v1, at 500 records/s."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("X = 1\n")
-    monkeypatch.setattr(release_operations, "partition_count", lambda *_: 1)
     monkeypatch.setattr(release_operations, "processed", lambda *_: ())
-    for name, offset in (("first_offsets", 10), ("end_offsets", 1010)):
-        monkeypatch.setattr(release_operations, name, lambda *_, offset=offset: {"trades": {0: offset}})
     monkeypatch.setattr(costs, "cost_of", lambda *_: Cost(state_bytes=2048, result_records=7, result_bytes=1024))
 
     def plan(log: Log, **facts: Any) -> Plan:
@@ -164,8 +159,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
             settings=Settings(state_dir=tmp_path),
             registry=cast(Registry, log),
             launcher=cast(Any, None),
-            inputs=lambda *_: {},
         )
+        log.cluster = Kafka(first={"trades": {0: 10}}, end={"trades": {0: 1010}})
         object.__setattr__(known, "newest", SimpleNamespace())
         return plan_stage(known, "a", version=3, code_dir=tmp_path / "code")
 

@@ -14,7 +14,7 @@ from orchestration.operations.release import plan_start
 from orchestration.operations.stages import BeginGeneration, Stage
 from pipelines.errors import Refused
 from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet, WantedSet
-from tests.operations.builders import POSITION, Log, context_of, generation, release, staged, switch
+from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, release, staged, switch
 
 NAMES = ("a.v1", "a.v2", "a.v3")
 FRESH = BeginGeneration(release="a.v2", generation=2, start=POSITION)
@@ -42,9 +42,9 @@ def begun(log: Log) -> None:
     Applier(context_of(log), Plan(id="start-1", operation="start", releases=("a.v2",), stages=stages)).apply(FRESH)
 
 
-def test_a_failed_candidate_is_not_begun_anew_under_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "first_offsets", lambda *_: {"trades": {0: 0}})
+def test_a_failed_candidate_is_not_begun_anew_under_an_operation() -> None:
     log = failed()
+    log.cluster = Kafka(first={"trades": {0: 0}})
     assert [type(stage).__name__ for stage in plan_start(context_of(log), "a.v2").stages][:2] == [
         "CreateTopic",
         "BeginGeneration",
