@@ -46,12 +46,14 @@ _RELEASE = ("app", "release")
 class Reading:
     """What one look at the registry, the heartbeats and the progress topics found. `at_ms`: when.
 
-    `totals`: release -> rows since its generation began, of each that has read any.
+    `totals`: release -> rows since its generation began, of each that has read any. `heard_ms`: release -> when its driver was
+    last heard of, of each that should run; in milliseconds since the epoch.
     """
 
     state: RegistryState
     found: Sequence[ReleaseStatus]
     totals: Mapping[str, Counts] = field(default_factory=dict)
+    heard_ms: Mapping[str, int] = field(default_factory=dict)
     at_ms: int
 
 
@@ -75,6 +77,8 @@ class KafkaReader:
         self._context: Context | None = None
         # of a release that nobody runs: by its lease, since nothing more is written under it
         self._at_rest: dict[str, tuple[tuple[int, int], Progress | None]] = {}
+        # for longer than heartbeats are looked back: an alert waits for some time before it is sent
+        self._heard_ms: dict[str, int] = {}
 
     def read(self) -> Reading:
         if self._context is None:
@@ -86,7 +90,10 @@ class KafkaReader:
         except Exception:
             self.close()
             raise
-        return Reading(state=state, found=found, totals=totals, at_ms=now_ms())
+        self._heard_ms.update({each.release.name: each.beat.at_ms for each in found if each.beat is not None})
+        wanted = [each.release.name for each in found if each.beat is not None or each.release.wanted == "running"]
+        heard = {name: self._heard_ms[name] for name in wanted if name in self._heard_ms}
+        return Reading(state=state, found=found, totals=totals, heard_ms=heard, at_ms=now_ms())
 
     def close(self) -> None:
         """Ends its connection; the next reading makes another."""
@@ -288,8 +295,10 @@ def _driver_families(reading: Reading | None) -> list[Metric]:
     totals = {name: _counter(f"switchyard_release_{name}", text) for name, text, _ in _TOTALS}
     for each in reading.found if reading else ():
         labels, beat = (each.release.spec.app, each.release.name), each.beat
-        if reading is not None and beat is not None:
-            age.add_metric(labels, max(0, reading.at_ms - beat.at_ms) / 1000)
+        heard_ms = reading.heard_ms.get(each.release.name) if reading else None
+        if reading is not None and heard_ms is not None:
+            age.add_metric(labels, max(0, reading.at_ms - heard_ms) / 1000)
+        if beat is not None:
             for name, _, _, value_of in _BEAT:
                 value = value_of(beat)
                 if value is not None:

@@ -8,7 +8,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
@@ -24,7 +25,7 @@ from pipelines.model.registry import Entry, FollowerRegistered, LeaseTaken, Open
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.engine.test_lease import ELSEWHERE
-from tests.operations.builders import staged, switched
+from tests.operations.builders import Kafka, staged, switched
 
 LIVE, OTHER = "sums.v1", "sums.v2"
 NOW_MS = 1_000_000_000
@@ -53,7 +54,8 @@ def reading(**changes: Any) -> Reading:
         ReleaseStatus(release=state.releases[LIVE], beat=BEAT, holder="process 1", live=True),
         ReleaseStatus(release=state.releases[OTHER], beat=None, holder=None, live=False),
     ]
-    return replace(Reading(state=state, found=found, totals={LIVE: TOTAL}, at_ms=NOW_MS), **changes)
+    heard = {LIVE: BEAT.at_ms}
+    return replace(Reading(state=state, found=found, totals={LIVE: TOTAL}, heard_ms=heard, at_ms=NOW_MS), **changes)
 
 
 class Fake:
@@ -192,6 +194,21 @@ def test_a_reading_that_takes_long_bounds_the_scrape_and_is_not_begun_twice() ->
         assert scrape()["switchyard_up"] == 0 and scrape()["switchyard_up"] == 0
         assert readings == 1
         go_on.set()
+
+
+def test_a_driver_that_falls_silent_is_told_of_for_longer_than_heartbeats_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = fold(RegistryState(), [*entries(), WantedSet(release=LIVE, wanted="running")])
+    live = ReleaseStatus(release=state.releases[LIVE], beat=BEAT, holder="process 1", live=True)
+    silent = replace(live, beat=None)
+    stopped = replace(silent, release=replace(live.release, wanted="stopped"))
+    answers = iter([[silent], [live], [silent], [stopped]])
+    monkeypatch.setattr("orchestration.operations.metrics.statuses_of", lambda *_, **__: next(answers))
+    reader = KafkaReader(Settings(bootstrap_servers="127.0.0.1:1"))
+    registry = SimpleNamespace(state=lambda **_: state, cluster=Kafka(), close=lambda: None)
+    reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=registry.cluster))
+    assert [reader.read().heard_ms for _ in range(4)] == [{}, {LIVE: BEAT.at_ms}, {LIVE: BEAT.at_ms}, {}]
 
 
 def test_registering_asks_no_broker() -> None:
