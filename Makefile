@@ -114,7 +114,7 @@ $(CLASSES): $(SCALA) $(PYSPARK)
 	@$(BIN)/python -m orchestration.local.class_archive || true
 
 ##@ To work on it
-.PHONY: lint typecheck test-fast test-ui test-long runbook bench lock clean distclean
+.PHONY: lint typecheck test-fast test-ui test-long docs runbook bench lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -135,6 +135,11 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 
 test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands there, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
+
+# the variable: without a notice about the next version of MkDocs, which this doesn't use
+docs: setup ## the documents as a site in build/docs, with a page for each command; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/docs/index.html"
 
 runbook: setup ## write into docs/runbook.md what its commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)

@@ -1,10 +1,14 @@
-"""What the documents tell to type exists: every command, argument and option of it."""
+"""What the documents tell to type exists: every command, argument and option of it. So do their links and examples."""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import shlex
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -12,7 +16,7 @@ import typer.main
 from orchestration.cli import build
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINE = re.compile(r"^\$ switchyard (?P<rest>.*?)(?:\s+#.*)?$", re.MULTILINE)
 COMMANDS = sorted({match["rest"].removesuffix(" &") for page in PAGES for match in LINE.finditer(page.read_text())})
 
@@ -29,3 +33,68 @@ def test_a_command_of_the_documents_can_be_typed(line: str) -> None:
     command = group.get_command(context, name)  # type: ignore[attr-defined]
     assert command is not None, f"there is no command {name}"
     command.make_context(name, arguments, parent=context)
+
+
+CODE = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """What links can point at in a page: its headings, as sites that show Markdown name them."""
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    dead = []
+    for link in LINK.findall(CODE.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors_of(target))):
+            dead.append(link)
+    assert dead == []
+
+
+def functions_in(source: str) -> dict[str, str]:
+    """The functions of a module without their docstrings, as text that comments and line breaks don't change."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            node.body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            found[node.name] = ast.unparse(node)
+    return found
+
+
+# the functions that pages show, and where they are from
+SHOWN = {
+    "word_count": "pipelines/apps/word_count.py",
+    "stock_stats": "pipelines/apps/stock_stats.py",
+    "suite": "expectations/suites/word_count.py",
+}
+
+
+def test_the_examples_are_the_code_of_the_repository() -> None:
+    shown = set()
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            for name, function in functions_in(block).items():
+                if name in SHOWN:
+                    shown.add(name)
+                    assert function == functions_in((ROOT / SHOWN[name]).read_text())[name], page.name
+    assert shown == set(SHOWN)
+
+
+def test_the_site_has_a_page_for_each_command_with_its_options() -> None:
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "hooks" / "pages.py")
+    assert spec is not None and spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    pages = hook.pages()
+    group: Any = typer.main.get_command(build())
+    assert list(pages) == ["commands/index.md", *(f"commands/{name}.md" for name in group.commands)]
+    for name, command in group.commands.items():
+        text = pages[f"commands/{name}.md"]
+        assert text.startswith(f"# `switchyard {name}`\n") and f"]({name}.md)" in pages["commands/index.md"]
+        assert all(option in text for each in command.params for option in each.opts if option.startswith("-"))

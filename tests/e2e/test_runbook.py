@@ -275,19 +275,19 @@ def test_reset_the_wrong_app(night: Night) -> None:
     night.cluster.until(
         "billing still needs the standby", lambda: not followers_in(night.cluster.context(), state, APP, topic)
     )
-    night.typed("Reset the wrong app", 0)
+    night.typed("The wrong app was reset", 0)
     night.right(V1)
 
 
 def test_an_operator_left_in_the_middle(night: Night) -> None:
     night.make_live(V2)
     night.die_after("GenerationStarted")
-    night.typed("An operator left in the middle", 0)
+    night.typed("An operation was left unfinished", 0)
     night.right(V1)
     generation = night.cluster.state.releases[V1].generation
     night.die_after("WantedSet")
     night.cluster.until(f"{V1} has not ended", lambda: night.driver(V1) is None)
-    night.typed("An operator left in the middle", 1)
+    night.typed("An operation was left unfinished", 1)
     assert night.cluster.state.releases[V1].generation == generation
     night.produce(20)
     night.right(V1)
@@ -373,5 +373,5 @@ def test_input_cut_by_retention(night: Night) -> None:
     client = admin(night.cluster.settings)
     for future in client.delete_records([TopicPartition("lines", p, offset) for p, offset in cut.items()]).values():
         future.result(30)
-    night.typed("Input cut by retention", 0, 3, 0)
+    night.typed("Input deleted by retention", 0, 3, 0)
     night.right(V2, cut)
