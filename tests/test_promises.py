@@ -81,9 +81,13 @@ def is_run(marks: frozenset[str]) -> bool:
     return not marks & NEVER and any(each.evaluate(lambda name, /, **_: name in marks) for each in SELECTIONS)
 
 
-def rows(text: str) -> list[str]:
-    """Lines of tables, without their heads."""
-    return [line for line in re.sub(r"^\|.*\n\|[-|]+\|\n", "", text, flags=re.M).splitlines() if line.startswith("|")]
+def promises(text: str) -> dict[str, str]:
+    """What stands below each heading of the third level, by that heading."""
+    found = {}
+    for section in re.split(r"^### ", text, flags=re.M)[1:]:
+        title, _, body = re.split(r"^## ", section, maxsplit=1, flags=re.M)[0].partition("\n")
+        found[title] = body.strip()
+    return found
 
 
 def fault_of(name: str) -> str | None:
@@ -100,13 +104,13 @@ def fault_of(name: str) -> str | None:
     return None
 
 
-def fault_in(row: str) -> str | None:
-    """What is wrong with a row of the promises."""
-    *said, tests = (cell.strip() for cell in row.strip("|").split("|"))
-    if len(said) != 2 or not all(said):
-        return f"a promise has three columns: {row}"
-    if not re.fullmatch(r"`[^`]+`(, `[^`]+`)*", tests) or tests.count("`") != 2 * len(NAMED.findall(tests)):
-        return f"the last column names tests, and nothing else: {row}"
+def fault_in(title: str, body: str) -> str | None:
+    """What is wrong with a promise."""
+    said = re.fullmatch(r"(\S.*)\n\n\*\*Holds when\*\*: (\S.*)\n\n\*\*Shown by\*\*:\n\n(.+)", body, re.S)
+    if said is None:
+        return f"a promise says what, when it holds, and what shows it: {title}"
+    if not all(re.fullmatch(rf"- {NAMED.pattern}", line) for line in said[3].splitlines()):
+        return f"the list names tests, and nothing else: {title}"
     return None
 
 
@@ -115,11 +119,11 @@ def test_the_tests_that_the_page_names_are_there_and_are_run() -> None:
 
 
 def test_each_promise_names_a_test() -> None:
-    assert [fault for row in rows(PROMISES) if (fault := fault_in(row))] == []
+    assert [fault for each in promises(PROMISES).items() if (fault := fault_in(*each))] == []
 
 
 def test_the_page_is_read() -> None:
-    assert NOT_PROMISED and len(TESTS) > 100 and len(rows(PROMISES)) > 60
+    assert NOT_PROMISED and len(TESTS) > 100 and len(promises(PROMISES)) > 60
     assert len(SELECTIONS) == 2
 
 
@@ -178,9 +182,11 @@ def test_a_test_that_is_not_there_is_seen() -> None:
 
 
 def test_a_promise_without_a_test_is_seen() -> None:
-    head = "| promise | holds when | test |\n|---|---|---|\n"
-    [row] = rows(f"{head}| all | always | trust us |\n")
-    assert "names tests, and nothing else" in str(fault_in(row))
-    assert "names tests, and nothing else" in str(fault_in("| all | always | `tests/test_a.py::test_a`, `test_b` |"))
-    assert "three columns" in str(fault_in("| all | `tests/test_a.py::test_a` |"))
-    assert fault_in("| all | always | `tests/test_a.py::test_a`, `tests/test_b.py::TestB::test_b` |") is None
+    page = "# A\n\n## B\n\n### All\n\nAll.\n\n**Holds when**: always.\n\n**Shown by**:\n\n- trust us\n\n## C\n\nMore.\n"
+    [(title, body)] = promises(page).items()
+    assert "names tests, and nothing else" in str(fault_in(title, body))
+    shown = "- `tests/test_a.py::test_a`\n- `tests/test_b.py::TestB::test_b`"
+    assert fault_in(title, body.replace("- trust us", shown)) is None
+    assert "nothing else" in str(fault_in(title, body.replace("- trust us", f"{shown}\n- `test_c`")))
+    assert "when it holds" in str(fault_in(title, shown))
+    assert "when it holds" in str(fault_in(title, body.replace("- trust us", "")))
