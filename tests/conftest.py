@@ -189,9 +189,24 @@ def sweep(settings: Settings) -> None:
     for future in (client.delete_consumer_groups(groups) if groups else {}).values():
         with suppress(KafkaException):  # a member that was not closed is there until its session is over
             future.result(timeout=30)
+    _unload_states()
     # frozen code stays: its name is its digest, and a worker of Spark's reads it when a task first needs it
     for name in ("checkpoints", "evidence", "data-docs", "run"):
         shutil.rmtree(settings.state_dir / name, ignore_errors=True)
+
+
+def _unload_states() -> None:
+    """Has Spark let go of the states of queries that have ended: it would still write snapshots of them, into folders that
+    are another test's by then.
+    """
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    if SparkContext._active_spark_context is not None and jvm is not None:
+        stores = getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$")
+        getattr(stores, "MODULE$").stop()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
-from pipelines.engine.session import build_session, end_session, jvm_exit_code, send_code
+from pipelines.engine.session import begin_jvm, build_session, end_session, jvm_exit_code, send_code
 from pipelines.engine.sink import Target
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
@@ -847,6 +847,9 @@ def main(arguments: list[str] | None = None) -> int:
         configure_driver(settings.log_format, options.release)
         # what an app sees from its first import on
         drop_holders(os.environ)
+        os.environ["SWITCHYARD_RELEASE"] = options.release
+        # it takes as long as all that comes before it is needed
+        begin_jvm(settings)
         driver = Driver(
             settings,
             options.release,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -20,6 +21,8 @@ from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK, private
 from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
 from pipelines.settings import Settings
+
+log = logging.getLogger("switchyard.driver")
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
 _LOGGING = {
@@ -99,10 +102,6 @@ def build_session(
     settings: Settings, name: str, *, heap_mb: int | None = None, cores: int | None = None, brief: bool = False
 ) -> SparkSession:
     """A session of this process; the one there is, in the JVM that it has, if there is one."""
-    (private(settings.state_dir) / "spark").mkdir(exist_ok=True)
-    # workers must run the interpreter that the driver runs
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
     conf = session_conf(
         settings, heap_mb=heap_mb or settings.driver_heap_mb, cores=cores or settings.driver_cores, brief=brief
@@ -111,15 +110,42 @@ def build_session(
         builder = builder.config(key, value)
 
     def started() -> SparkSession:
-        # of this thread alone, which the JVM inherits
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
-        if SparkContext._gateway is None:
-            _yield_session(_start_jvm(conf, settings.driver_environment), settings.driver_nice)
+        _need_jvm(settings, conf)
         return builder.getOrCreate()
 
     with ThreadPoolExecutor(1, "spark") as pool:
         return pool.submit(started).result()
+
+
+def begin_jvm(settings: Settings) -> None:
+    """Starts the JVM of a driver's session while this process does other things. `build_session` waits for it."""
+    conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
+
+    def started() -> None:
+        try:
+            _need_jvm(settings, conf)
+        except Exception as error:
+            # who needs it tries again, and says what is wrong
+            log.info("the JVM did not start early: %s", error)
+
+    threading.Thread(target=started, name="spark", daemon=True).start()
+
+
+_starting = threading.Lock()
+
+
+def _need_jvm(settings: Settings, conf: dict[str, str]) -> None:
+    """Starts the JVM of this process, unless it has one. To be called on a thread of its own, which gets its priority."""
+    (private(settings.state_dir) / "spark").mkdir(exist_ok=True)
+    # workers must run the interpreter that the driver runs
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # of this thread alone, which the JVM inherits
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
+    with _starting:
+        if SparkContext._gateway is None:
+            _yield_session(_start_jvm(conf, settings.driver_environment), settings.driver_nice)
 
 
 def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:

@@ -482,7 +482,7 @@ def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
         raise error
 
     with monkeypatch.context() as patch, pytest.raises(type(error)):
-        patch.setattr("orchestration.operations.apply.ensure_topic", ended)
+        patch.setattr("pipelines.kafka.cluster.Cluster.ensure_topic", ended)
         world.run(plan)
     assert world.release.wanted == "running" and world.release.generation == 1
     world.produce(4)
