@@ -11,7 +11,7 @@ UI_PORT ?= 3000
 # `make ui READ_ONLY=1`: a UI in which nothing can be launched, stopped or changed
 READ_ONLY ?= 0
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
-WORKERS ?= 3
+WORKERS ?= 2
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
 # tests/shared/shares.py says which tests stay in one process
