@@ -20,6 +20,7 @@ from dagster import (
 from orchestration.defs.jobs import WatchConfig, watch_job
 from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resources import Alerts, Platform
+from orchestration.operations.alerts import RunFailed
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState
@@ -98,8 +99,7 @@ def _run_key(instance: DagsterInstance, watch: Watch) -> str:
 )
 def failure_alert(context: RunFailureSensorContext, alerts: Alerts) -> None:
     run = context.dagster_run
-    release = run.tags.get(RELEASE_TAG)
     # the first step that failed says why; the run itself only says that it did
     steps = [event.step_failure_data.error for event in context.get_step_failure_events()]
     why = next((error.message.strip() for error in steps if error is not None), context.failure_event.message or "")
-    alerts.send(f"{run.job_name}{f' of {release}' if release else ''} failed (run {run.run_id[:8]}): {why}")
+    alerts.send(RunFailed(job=run.job_name, run_id=run.run_id, release=run.tags.get(RELEASE_TAG), error=why))
