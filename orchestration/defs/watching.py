@@ -21,6 +21,7 @@ from orchestration.defs.jobs import WatchConfig, watch_job
 from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resources import Alerts, Platform
 from orchestration.operations.alerts import RunFailed
+from orchestration.operations.kind import Kind
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState
@@ -48,7 +49,7 @@ def to_watch(state: RegistryState, now: int, for_s: float) -> list[Watch]:
     watches = []
     for entry in state.promoted.values():
         operation = state.known_operations.get(entry.op or "")
-        if entry.switch.old is None or operation is None or operation.opened.name != "promote":
+        if entry.switch.old is None or operation is None or operation.opened.name != Kind.PROMOTE:
             continue
         left_s = for_s - (now - entry.at_ms) / 1000
         if left_s > 0:

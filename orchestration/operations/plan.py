@@ -8,12 +8,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from orchestration.operations.kind import Kind, kind_named
 from orchestration.operations.stages import Stage, describe, from_journal, to_journal
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
-
-# the operations that begin a generation of a release and end another
-RESETS = ("reset", "undo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Plan:
     """
 
     id: str
-    operation: str
+    operation: Kind
     releases: tuple[str, ...]
     stages: tuple[Stage, ...]
     alias: str | None = None
@@ -82,10 +80,13 @@ class Plan:
 
     @classmethod
     def from_journal(cls, opened: Opened | Proposed) -> Plan:
-        """The plan of an operation that someone else began, or proposed."""
+        """The plan of an operation that someone else began, or proposed.
+
+        Raises SwitchyardError for a kind of operation or a stage that this version doesn't know.
+        """
         return cls(
             id=opened.id,
-            operation=opened.name,
+            operation=kind_named(opened.name),
             releases=opened.releases,
             alias=opened.alias,
             stages=tuple(from_journal(stage) for stage in opened.plan.get("stages", [])),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestration.operations.context import Context
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table, new_id
 from orchestration.operations.stages import Repair
 from pipelines.errors import BadUsage
@@ -60,7 +61,7 @@ def plan_repair(context: Context, offsets: Sequence[int] = (), *, reason: str | 
     held = any(each.must for each in chosen)
     return Plan(
         id=new_id("repair"),
-        operation="repair",
+        operation=Kind.REPAIR,
         releases=(),
         stages=(Repair(offsets=tuple(each.offset for each in chosen)),),
         tables=(table_of(chosen),),

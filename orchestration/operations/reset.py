@@ -15,8 +15,9 @@ from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, r
 from orchestration.operations.generations import by_group, cut_off, progress_of
 from orchestration.operations.history import history_of_reset
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
+from orchestration.operations.kind import RESETS, Kind
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
-from orchestration.operations.plan import RESETS, Plan, Table, join, new_id
+from orchestration.operations.plan import Plan, Table, join, new_id
 from orchestration.operations.release import lost_topics_again
 from orchestration.operations.stages import (
     AppendGeneration,
@@ -196,7 +197,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     undo = "" if cleared or last is None or gone else _undo(context, plan_id, same=choice.output == "keep")
     return Plan(
         id=plan_id,
-        operation="reset",
+        operation=Kind.RESET,
         releases=(release.name,),
         alias=release.spec.app if in_use and choice.output in ("new", "truncate") else None,
         stages=stages,
@@ -252,7 +253,7 @@ def _only_skips(request: Request) -> None:
 
 def _under_way(state: RegistryState, release: Release, request: Request) -> Plan | None:
     blocking = state.blocking(release.name)
-    if blocking is None or blocking.opened.name != "reset":
+    if blocking is None or blocking.opened.name != Kind.RESET:
         return None
     asked = blocking.opened.plan.get("facts", {}).get("asked")
     return Plan.from_journal(blocking.opened) if asked == request.words() else None
@@ -690,7 +691,7 @@ def plan_undo(
     release = state.releases[operation.opened.releases[0]]
     undoing = state.blocking(release.name)
     asked = undoing.opened.plan.get("facts", {}).get("asked") if undoing else None
-    if undoing is not None and undoing.opened.name == "undo" and asked == reset_id:
+    if undoing is not None and undoing.opened.name == Kind.UNDO and asked == reset_id:
         return Plan.from_journal(undoing.opened)
     refuse_blocked(state, release.name)
     if release.state in ("retired", "aborted"):
@@ -768,7 +769,7 @@ def plan_undo(
     again = move(old, to) in ("back", "mixed")
     return Plan(
         id=plan_id,
-        operation="undo",
+        operation=Kind.UNDO,
         releases=(name,),
         alias=release.spec.app if meets else None,
         stages=tuple(stages),

@@ -29,6 +29,7 @@ from orchestration.operations import alerts as alerting
 from orchestration.operations.alerts import Alert, CheckNotRun, Send, told
 from orchestration.operations.check import BeingReset
 from orchestration.operations.context import Context, Say
+from orchestration.operations.kind import Kind
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan
 from orchestration.operations.refresh import Refreshed
@@ -268,7 +269,7 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     def plan_clean(_: Context, name: str, *, reason: str | None = None) -> Plan:
         if name == "sums.v1":
             raise Refused("generation 1 is still needed by follower mails", fix="let it pass")
-        return Plan(id="clean-1", operation="clean", releases=(name,), stages=(), reason=reason)
+        return Plan(id="clean-1", operation=Kind.CLEAN, releases=(name,), stages=(), reason=reason)
 
     done: list[Plan] = []
     monkeypatch.setattr(jobs, "to_clean", lambda *_: ["sums.v1", "sums.v2"])

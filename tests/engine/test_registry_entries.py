@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table, new_id
 from orchestration.operations.stages import (
     AbortSwitch,
@@ -296,7 +297,7 @@ def test_a_stage_is_journaled_and_read_back(stage: Stage) -> None:
 
 @pytest.mark.parametrize("stage", JOURNALED, ids=lambda s: type(s).__name__)
 def test_a_plan_with_that_stage_goes_through_the_registry(stage: Stage) -> None:
-    plan = Plan(id=OP, operation="promote", releases=(NAME,), alias="sums", stages=(stage,), facts={"a": "b"},
+    plan = Plan(id=OP, operation=Kind.PROMOTE, releases=(NAME,), alias="sums", stages=(stage,), facts={"a": "b"},
                 undo="go back")  # fmt: skip
     opened = Opened(id=OP, name=plan.operation, releases=plan.releases, alias=plan.alias, deadline_ms=1,
                     plan=plan.for_journal())  # fmt: skip
@@ -314,7 +315,7 @@ def test_a_stage_of_another_version_of_the_platform_is_named() -> None:
 
 def test_a_plan_is_shown_with_all_that_it_would_do() -> None:
     table = Table(title="what", columns=("a", "b"), rows=(("1", "x|y"),))
-    plan = Plan(id=new_id("retire"), operation="retire", releases=(NAME,), stages=tuple(STAGES), tables=(table,),
+    plan = Plan(id=new_id("retire"), operation=Kind.RETIRE, releases=(NAME,), stages=tuple(STAGES), tables=(table,),
                 facts={"state": "standby"}, warnings=("careful",), undo="")  # fmt: skip
     text = plan.markdown()
     for step in plan.steps():

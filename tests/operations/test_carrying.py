@@ -16,6 +16,7 @@ from orchestration.operations import release as rel
 from orchestration.operations.apply import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.in_use import needed_by, notes, outdated_inputs
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import BeginGeneration, SetState, Want
 from pipelines.engine.lease import this_process
@@ -40,7 +41,7 @@ from tests.operations.builders import POSITION, Log, context_of, generation, rel
 BEGIN = BeginGeneration(release="a.v1", generation=2, start=POSITION, old=1, links=0)
 PLAN = Plan(
     id="reset-1",
-    operation="reset",
+    operation=Kind.RESET,
     releases=("a.v1",),
     stages=(Want(release="a.v1", wanted="stopped", before="running"), SetState(release="a.v1", state="ready"), BEGIN),
 )

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table, join, new_id
 from orchestration.operations.stages import (
     Align,
@@ -39,7 +40,7 @@ STAGES: tuple[Stage, ...] = (
 
 def plan(**changes: Any) -> Plan:
     return Plan(
-        **{"id": "promote-1", "operation": "promote", "releases": ("a.v2", "a.v1"), "stages": STAGES, **changes}
+        **{"id": "promote-1", "operation": Kind.PROMOTE, "releases": ("a.v2", "a.v1"), "stages": STAGES, **changes}
     )
 
 

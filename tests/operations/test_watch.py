@@ -12,6 +12,7 @@ from orchestration.operations import watch as module
 from orchestration.operations.alerts import Alert, CheckNotRun, ChecksNotEvaluated
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import AppendSwitch
 from orchestration.operations.switch import plan_rollback
@@ -66,7 +67,7 @@ def test_nor_one_that_came_between_its_plan_and_the_first_step(log: Log, monkeyp
     checked(monkeypatch, lambda: None)
     monkeypatch.setattr(module.rel, "execute", execute)
     stage = AppendSwitch(alias="a", number=3, old="a.v2", new="a.v1", evidence=None)
-    planned = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
+    planned = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
     monkeypatch.setattr(module, "plan_rollback", lambda *_, **options: planned)
     assert not watch(context_of(log), "a.v2", for_s=600).rolled_back
 
@@ -146,7 +147,7 @@ def test_the_live_release_may_be_left(log: Log, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_planned_switch_is_bound_to_its_number_in_the_chain(log: Log) -> None:
     stage = AppendSwitch(alias="a", number=3, old="a.v2", new="a.v1", evidence=None)
-    plan = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
+    plan = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
     opened = begin(context_of(log), plan)
     gone_back(log)
     # back and forth: the very same release is live again
