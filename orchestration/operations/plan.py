@@ -12,6 +12,7 @@ from orchestration.operations import requests
 from orchestration.operations.kind import Kind, kind_named
 from orchestration.operations.older_requests import in_words
 from orchestration.operations.requests import PlanRequest
+from orchestration.operations.stage_ids import StageId, stage_ids
 from orchestration.operations.stages import Stage, describe, from_journal, to_journal
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
@@ -59,7 +60,13 @@ class Plan:
         """What each stage would do, in order."""
         return [describe(stage) for stage in self.stages]
 
+    @property
+    def stage_ids(self) -> tuple[StageId, ...]:
+        """Which stage each is, in order, whatever is said of it."""
+        return stage_ids(self.stages)
+
     def as_json(self) -> dict[str, Any]:
+        """The plan for a script: `stages` says in words what `stage_ids` names."""
         return {
             "id": self.id,
             "operation": self.operation,
@@ -70,6 +77,7 @@ class Plan:
             "figures": self.figures,
             "tables": [asdict(table) for table in self.tables],
             "stages": self.steps(),
+            "stage_ids": list(map(str, self.stage_ids)),
             "warnings": list(self.warnings),
             "undo": self.undo,
         }
