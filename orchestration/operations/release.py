@@ -310,8 +310,7 @@ def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ..
 
 def _measured_rate(release: Release) -> float | None:
     """Records per second that a release reached while it hydrated; None: it was not watched. Now it reads what comes."""
-    rate = release.ready.facts.get("records_per_s") if release.ready else None
-    return float(rate) if rate else None
+    return release.ready.rate if release.ready else None
 
 
 def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
