@@ -148,8 +148,12 @@ def test_a_webhook_that_is_no_url_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(alerts.WEBHOOK, "planted-word")
-    alerts.to_environment("a.v1 failed")
-    assert "a.v1 failed" in caplog.text and "could not be told" in caplog.text and "planted-word" not in caplog.text
+    alerts.to_environment(alerts.ReleaseFailed(release="a.v1", failure="no heap", log=""))
+    assert (
+        "a.v1 has failed: no heap" in caplog.text
+        and "could not be told" in caplog.text
+        and "planted-word" not in caplog.text
+    )
 
 
 OPERATORS = {

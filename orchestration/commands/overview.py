@@ -141,12 +141,13 @@ def resume(
     """Go on with an operation whose operator is gone: does only what is left."""
     from orchestration.operations import journal
     from orchestration.operations.context import open_context
+    from orchestration.operations.kind import Kind
     from orchestration.operations.plan import Plan
 
     context = open_context(load_settings(), say=say)
     known = journal.under_way(context.registry.state(), operation)
     run_plan(Plan.from_journal(known.opened), context, apply=True, as_json=as_json)
-    if known.opened.name == "diff" and not as_json:
+    if known.opened.name == Kind.DIFF and not as_json:
         from orchestration.operations.switch import recorded
 
         show_comparison(recorded(context.registry.state(), operation))

@@ -164,6 +164,7 @@ def reprocess(
 ) -> None:
     """Stage, start, wait, diff and check a new release in a row; then promote it, once approved."""
     from orchestration.operations import reprocess as operation
+    from orchestration.operations.kind import Kind
 
     context = _context()
     options: dict[str, Any] = {
@@ -176,7 +177,7 @@ def reprocess(
             print_json({**plan.as_json(), "executed": False})
         else:
             show_plan(plan)
-            left = "start, wait, diff, check" if plan.operation == "stage" else "wait, diff, check"
+            left = "start, wait, diff, check" if plan.operation is Kind.STAGE else "wait, diff, check"
             out(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
             out("nothing is changed; add --execute to do it")
         return

@@ -268,15 +268,11 @@ def watch_op(
     context: OpExecutionContext, config: WatchConfig, platform: Platform, pyspark: SparkResource, alerts: Alerts
 ) -> None:
     """Keeps checking a release that went live; goes back once if an expectation fails. A rollback fails the run."""
-
-    def say(line: str) -> None:
-        context.log.warning(line)
-        if "could not" in line:
-            alerts.send(line)
-
     tag_run(context, config.release)
-    with failures_told(), platform.open(say, pyspark) as operations, verdicts_told(context, operations):
-        outcome = watch.watch(operations, config.release, for_s=config.for_s, interval_s=config.interval_s)
+    with failures_told(), platform.open(context.log.warning, pyspark) as operations, verdicts_told(context, operations):
+        outcome = watch.watch(
+            operations, config.release, for_s=config.for_s, interval_s=config.interval_s, alert=alerts.send
+        )
         context.add_output_metadata({"checks": outcome.checks, "outcome": outcome.message})
         if outcome.rolled_back:
             raise SwitchyardError(outcome.message, fix="see its Data Docs; mend the app and stage the next version")

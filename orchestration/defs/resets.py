@@ -136,9 +136,7 @@ def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platf
             return
         # as the job reset takes it
         context.add_output_metadata({**found.facts, "skip": found.skip})
-        context.log.warning(
-            f"{found.facts['record']} kills the next batch; the job reset leaves it out by skip: {found.skip}"
-        )
+        context.log.warning(f"{found.record} kills the next batch; the job reset leaves it out by skip: {found.skip}")
 
 
 @job(name="reset", tags={"dagster/max_runtime": str(26 * 3600)})

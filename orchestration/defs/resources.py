@@ -21,6 +21,7 @@ from pipelines.settings import Settings, get_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# ends the actor of every entry of Dagster's: the registry keeps it and others read it, so that it never changes
 _BY_DAGSTER = " (dagster)"
 
 
@@ -102,9 +103,9 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
 
     webhook_url: str | None = Field(default=None, description="Posted to; default: only the log.")
 
-    def send(self, text: str) -> None:
-        """Tells `text`, as `operations.alerts` does."""
-        alerting.send(text, self.webhook_url)
+    def send(self, alert: alerting.Alert) -> None:
+        """Tells `alert`, as `operations.alerts` does."""
+        alerting.send(alert, self.webhook_url)
 
 
 def alerts() -> Alerts:

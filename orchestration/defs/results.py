@@ -16,6 +16,7 @@ from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, relea
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
 from orchestration.operations.context import Context
+from orchestration.operations.kind import Kind
 from orchestration.operations.release import Hydration, plan_start, wait_ready
 from orchestration.operations.reprocess import first_step
 from pipelines.errors import BadUsage
@@ -103,7 +104,7 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
         raise BadUsage(f"{name} is no release of {app}", fix=f"name the partition as in {app}.v2")
     metadata: report.Metadata = {"release": name}
     plan = carry_out(context, operations, lambda: first_step(operations, app, **config.asked(parts[1])), execute=True)
-    if plan.operation == "stage":
+    if plan.operation is Kind.STAGE:
         metadata["plan"] = MetadataValue.md(plan.markdown())
         carry_out(context, operations, lambda: plan_start(operations, name), execute=True)
     wait_ready(

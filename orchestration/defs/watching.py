@@ -20,6 +20,8 @@ from dagster import (
 from orchestration.defs.jobs import WatchConfig, watch_job
 from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resources import Alerts, Platform
+from orchestration.operations.alerts import RunFailed
+from orchestration.operations.kind import Kind
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState
@@ -47,7 +49,7 @@ def to_watch(state: RegistryState, now: int, for_s: float) -> list[Watch]:
     watches = []
     for entry in state.promoted.values():
         operation = state.known_operations.get(entry.op or "")
-        if entry.switch.old is None or operation is None or operation.opened.name != "promote":
+        if entry.switch.old is None or operation is None or operation.opened.name != Kind.PROMOTE:
             continue
         left_s = for_s - (now - entry.at_ms) / 1000
         if left_s > 0:
@@ -98,8 +100,7 @@ def _run_key(instance: DagsterInstance, watch: Watch) -> str:
 )
 def failure_alert(context: RunFailureSensorContext, alerts: Alerts) -> None:
     run = context.dagster_run
-    release = run.tags.get(RELEASE_TAG)
     # the first step that failed says why; the run itself only says that it did
     steps = [event.step_failure_data.error for event in context.get_step_failure_events()]
     why = next((error.message.strip() for error in steps if error is not None), context.failure_event.message or "")
-    alerts.send(f"{run.job_name}{f' of {release}' if release else ''} failed (run {run.run_id[:8]}): {why}")
+    alerts.send(RunFailed(job=run.job_name, run_id=run.run_id, release=run.tags.get(RELEASE_TAG), error=why))

@@ -14,6 +14,7 @@ from orchestration.operations.delta import Delta, write_delta
 from orchestration.operations.generations import Generations, begun, last_of
 from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.journal import aborting
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import (
     AbortSwitch,
@@ -249,7 +250,7 @@ class Applier:
         return entries
 
     def _retires(self) -> bool:
-        return self._plan.operation == "retire"
+        return self._plan.operation is Kind.RETIRE
 
     def _refuse_in_use(self, name: str) -> None:
         """Since a retirement was planned, and before it blocked the release, someone may have come to need it."""

@@ -40,6 +40,11 @@ class Killer:
     batches: int
 
     @property
+    def record(self) -> str:
+        """Which record it is, for people."""
+        return f"{self.topic}[{self.partition}] at {self.offset}"
+
+    @property
     def skip(self) -> str:
         """As `reset` names the record that it leaves out."""
         return f"{self.topic}:{self.partition}:{self.offset}"
@@ -52,7 +57,7 @@ class Killer:
     def facts(self) -> dict[str, str]:
         """What is shown of it."""
         return {
-            "record": f"{self.topic}[{self.partition}] at {self.offset}",
+            "record": self.record,
             "key": self.key,
             "value": self.value,
             "cause": self.cause,

@@ -10,7 +10,7 @@ from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, live_release
 from orchestration.operations.history import accept_now, history_of
 from orchestration.operations.in_use import refuse_unfinished
-from orchestration.operations.plan import RESETS
+from orchestration.operations.kind import RESETS
 from orchestration.operations.switch import are_compared, comparison, evidence_for
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition

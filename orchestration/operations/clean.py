@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestration.operations import journal
 from orchestration.operations.context import Context, find_release, refuse_blocked
 from orchestration.operations.in_use import followers_before, readers_of
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, join, new_id
 from orchestration.operations.stages import DeleteCheckpoint, DeleteTopic, Stage
 from pipelines.engine.checkpoint import newest_folder, size_of
@@ -101,7 +102,7 @@ def plan_clean(
         )
     return Plan(
         id=new_id("clean"),
-        operation="clean",
+        operation=Kind.CLEAN,
         releases=(release.name,),
         stages=tuple(stages),
         reason=reason,

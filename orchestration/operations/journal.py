@@ -83,7 +83,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             return [*entries, carried]
         opened = Opened(
             id=plan.id,
-            name=plan.operation,
+            name=plan.operation.value,
             releases=plan.releases,
             alias=plan.alias,
             deadline_ms=now_ms() + int(plan.deadline_s * 1000),

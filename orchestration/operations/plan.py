@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from orchestration.operations import requests
+from orchestration.operations.kind import Kind, kind_named
+from orchestration.operations.older_requests import in_words
+from orchestration.operations.requests import PlanRequest
+from orchestration.operations.stage_ids import StageId, stage_ids
 from orchestration.operations.stages import Stage, describe, from_journal, to_journal
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
-
-# the operations that begin a generation of a release and end another
-RESETS = ("reset", "undo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +35,19 @@ class Table:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What an operation would do. `facts`: name -> value, in the order to show; `undo`: how and until when to go back.
+    These, tables and warnings are for people: nothing is decided by them.
 
-    `figures`: what the facts and tables say in words, as numbers for scripts and the audit, by names with units.
+    `request`: what was asked for, of an operation that the same command finds again. `figures`: what the facts and tables
+    say in words, as numbers for scripts and the audit, by names with units.
     `deadline_s`: how long, once begun, it may block its releases before anyone may end it.
     """
 
     id: str
-    operation: str
+    operation: Kind
     releases: tuple[str, ...]
     stages: tuple[Stage, ...]
     alias: str | None = None
+    request: PlanRequest | None = None
     facts: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
@@ -55,23 +60,33 @@ class Plan:
         """What each stage would do, in order."""
         return [describe(stage) for stage in self.stages]
 
+    @property
+    def stage_ids(self) -> tuple[StageId, ...]:
+        """Which stage each is, in order, whatever is said of it."""
+        return stage_ids(self.stages)
+
     def as_json(self) -> dict[str, Any]:
+        """The plan for a script: `stages` says in words what `stage_ids` names."""
         return {
             "id": self.id,
             "operation": self.operation,
             "releases": list(self.releases),
             "alias": self.alias,
+            "request": requests.to_journal(self.request) if self.request is not None else None,
             "facts": self.facts,
             "figures": self.figures,
             "tables": [asdict(table) for table in self.tables],
             "stages": self.steps(),
+            "stage_ids": list(map(str, self.stage_ids)),
             "warnings": list(self.warnings),
             "undo": self.undo,
         }
 
     def for_journal(self) -> dict[str, Any]:
         """What the journal keeps, for whoever resumes."""
+        request = {"request": requests.to_journal(self.request)} if self.request is not None else {}
         return {
+            **request,
             "facts": self.facts,
             "figures": self.figures,
             "tables": [asdict(table) for table in self.tables],
@@ -82,12 +97,16 @@ class Plan:
 
     @classmethod
     def from_journal(cls, opened: Opened | Proposed) -> Plan:
-        """The plan of an operation that someone else began, or proposed."""
+        """The plan of an operation that someone else began, or proposed.
+
+        Raises SwitchyardError for a kind of operation or a stage that this version doesn't know.
+        """
         return cls(
             id=opened.id,
-            operation=opened.name,
+            operation=kind_named(opened.name),
             releases=opened.releases,
             alias=opened.alias,
+            request=request_of(opened),
             stages=tuple(from_journal(stage) for stage in opened.plan.get("stages", [])),
             facts=opened.plan.get("facts", {}),
             figures=opened.plan.get("figures", {}),
@@ -116,6 +135,13 @@ class Plan:
 
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(map(markdown, cells)) + " |"
+
+
+def request_of(opened: Opened | Proposed) -> PlanRequest | None:
+    """What an operation in the journal was asked for; None: it keeps no request, or one that can't be read here."""
+    if "request" in opened.plan:
+        return requests.from_journal(opened.name, opened.plan["request"])
+    return in_words(opened.name, opened.plan)
 
 
 def new_id(operation: str, *, now: datetime | None = None) -> str:

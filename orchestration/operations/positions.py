@@ -110,7 +110,8 @@ def before_now(text: str, now: int) -> Target:
     # Kafka's times are milliseconds
     if duration < timedelta(milliseconds=1):
         raise BadUsage(f"--by-duration {text} is zero", fix="--to-latest goes to the end; give how far to go back")
-    return Target(kind="datetime", text=f"--by-duration {text}", at_ms=now - int(duration.total_seconds() * 1000))
+    ago_ms = int(duration.total_seconds() * 1000)
+    return Target(kind="datetime", text=f"--by-duration {text}", at_ms=now - ago_ms, ago_ms=ago_ms)
 
 
 def to_offset(number: int) -> Target:
@@ -149,9 +150,7 @@ def from_file(path: Path) -> Target:
         )
     if not offsets:
         raise BadUsage(f"{path} names no partition", fix="lines of topic,partition,offset, as in trades,0,1500")
-    # by it, the same command with another content is another reset
-    digest = hashlib.sha256(as_lines(offsets).encode()).hexdigest()[:8]
-    return Target(kind="file", text=f"--from-file {path.name} ({digest})", offsets=offsets)
+    return Target(kind="file", text=f"--from-file {path.name} ({digest_of(offsets)})", offsets=offsets)
 
 
 def one_record(text: str) -> Target:
@@ -224,6 +223,11 @@ def export_to(path: Path, positions: Mapping[str, Mapping[int, int]], *, over: b
             file.write(as_lines(positions))
     except OSError as error:
         raise BadUsage(f"--export {path} can't be written: {error.strerror}", fix="name another file") from error
+
+
+def digest_of(positions: Mapping[str, Mapping[int, int]]) -> str:
+    """What tells the content of one file of positions from another's: a file of another content is another reset."""
+    return hashlib.sha256(as_lines(positions).encode()).hexdigest()[:8]
 
 
 def as_lines(positions: Mapping[str, Mapping[int, int]]) -> str:

@@ -20,8 +20,9 @@ from orchestration.operations.costs import replay_rate, room_of, time_of
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.history import ACCEPT, accept_now, compaction_notes, history_of, history_of_staging
 from orchestration.operations.in_use import refuse_live, refuse_needed
+from orchestration.operations.kind import RESETS, Kind
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
-from orchestration.operations.plan import RESETS, Plan, join, new_id
+from orchestration.operations.plan import Plan, join, new_id
 from orchestration.operations.stages import (
     AwaitStopped,
     BeginGeneration,
@@ -67,7 +68,7 @@ log = logging.getLogger(__name__)
 # what a candidate has lost of these it begins anew without
 _BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}
 # journaled: others on these releases wait until they are closed
-_JOURNALED = {"diff", "promote", "rollback", "retire", "reset", "undo", "clean"}
+_JOURNALED = RESETS | {Kind.DIFF, Kind.PROMOTE, Kind.ROLLBACK, Kind.RETIRE, Kind.CLEAN}
 
 
 def execute(context: Context, plan: Plan) -> None:
@@ -254,7 +255,7 @@ def plan_stage(
     )
     return Plan(
         id=new_id("stage"),
-        operation="stage",
+        operation=Kind.STAGE,
         releases=(name,),
         stages=stages,
         reason=correction,
@@ -309,8 +310,7 @@ def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ..
 
 def _measured_rate(release: Release) -> float | None:
     """Records per second that a release reached while it hydrated; None: it was not watched. Now it reads what comes."""
-    rate = release.ready.facts.get("records_per_s") if release.ready else None
-    return float(rate) if rate else None
+    return release.ready.rate if release.ready else None
 
 
 def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
@@ -422,7 +422,7 @@ def plan_start(
         _refuse_cut_off(context, release)
     return Plan(
         id=new_id("start"),
-        operation="start",
+        operation=Kind.START,
         releases=(release.name,),
         stages=stages,
         reason=reason,
@@ -490,7 +490,7 @@ def plan_stop(context: Context, name: str, *, timeout_s: float = 120.0, reason: 
     live = live_release(state, release.spec.app)
     return Plan(
         id=new_id("stop"),
-        operation="stop",
+        operation=Kind.STOP,
         releases=(release.name,),
         stages=(Want(release=release.name, wanted="stopped"), AwaitStopped(release=release.name, timeout_s=timeout_s)),
         reason=reason,
@@ -537,7 +537,7 @@ def plan_retire(
     topics = [*owned_topics(state, release.name), *_delta_topics(state, release, compared)]
     return Plan(
         id=new_id("retire"),
-        operation="retire",
+        operation=Kind.RETIRE,
         releases=(release.name,),
         stages=(
             Want(release=release.name, wanted="stopped"),

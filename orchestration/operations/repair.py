@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestration.operations.context import Context
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table, new_id
 from orchestration.operations.stages import Repair
 from pipelines.errors import BadUsage
@@ -13,11 +14,18 @@ from pipelines.model.unread import Unread
 
 
 def in_short(state: RegistryState) -> str | None:
-    """What `status` and alerts say of entries that can't be read; None: there are none."""
-    if not state.unread:
-        return None
-    held = sum(each.must for each in state.unread)
-    count = len(state.unread) + state.unread_before
+    """What `status` says of entries that can't be read; None: there are none."""
+    count, held = unread_count(state)
+    return unread_in_words(count, held) if count else None
+
+
+def unread_count(state: RegistryState) -> tuple[int, int]:
+    """How many entries can't be read, and how many of them must be understood."""
+    return len(state.unread) + state.unread_before if state.unread else 0, sum(each.must for each in state.unread)
+
+
+def unread_in_words(count: int, held: int) -> str:
+    """That `count` entries can't be read, of which `held` must be understood."""
     said = f"{count:,} {'entry' if count == 1 else 'entries'} of the registry can't be read by this version"
     return said + (f", {held} of which must be understood: what they are about is held" if held else "")
 
@@ -53,7 +61,7 @@ def plan_repair(context: Context, offsets: Sequence[int] = (), *, reason: str | 
     held = any(each.must for each in chosen)
     return Plan(
         id=new_id("repair"),
-        operation="repair",
+        operation=Kind.REPAIR,
         releases=(),
         stages=(Repair(offsets=tuple(each.offset for each in chosen)),),
         tables=(table_of(chosen),),

@@ -15,6 +15,7 @@ from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.evidence import Comparison
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import AppendSwitch, PrepareDelta, Stage, VerifyStream, WriteDelta
 from pipelines.engine.code import freeze
@@ -83,7 +84,7 @@ def reprocess(
     )  # fmt: skip
     name = first.releases[0]
     rel.execute(context, first)
-    if first.operation == "stage":
+    if first.operation is Kind.STAGE:
         rel.execute(context, rel.plan_start(context, name))
     rel.wait_ready(context, name, lag_records=lag_records, for_s=for_s, timeout_s=timeout_s, on_progress=on_progress)
     found, verdict = _examine(context, name, volume_tolerance)
@@ -166,7 +167,9 @@ def _differs(spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any],
 
 
 def _propose(context: Context, plan: Plan) -> None:
-    entry = Proposed(id=plan.id, name=plan.operation, releases=plan.releases, alias=plan.alias, plan=plan.for_journal())
+    entry = Proposed(
+        id=plan.id, name=plan.operation.value, releases=plan.releases, alias=plan.alias, plan=plan.for_journal()
+    )
     context.registry.step(lambda _: [entry], op=plan.id)
 
 

@@ -15,9 +15,11 @@ from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, r
 from orchestration.operations.generations import by_group, cut_off, progress_of
 from orchestration.operations.history import history_of_reset
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
+from orchestration.operations.kind import RESETS, Kind
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
-from orchestration.operations.plan import RESETS, Plan, Table, join, new_id
+from orchestration.operations.plan import Plan, Table, join, new_id, request_of
 from orchestration.operations.release import lost_topics_again
+from orchestration.operations.requests import PlanRequest, ResetRequest, UndoRequest, asked_inputs, asked_position
 from orchestration.operations.stages import (
     AppendGeneration,
     AwaitFollowers,
@@ -96,8 +98,20 @@ class Request:
         """A kept state goes on writing what it has written; a cleared one begins the next generation's topic."""
         return self.output or ("keep" if self.chosen_state == "keep" else "new")
 
+    def asked(self) -> ResetRequest:
+        """What was asked for, as data: by it the same command finds an operation that it began."""
+        return ResetRequest(
+            to=asked_position(self.target),
+            state=self.chosen_state,
+            output=self.chosen_output,
+            inputs=asked_inputs(self.inputs),
+            until=asked_position(self.until) if self.until is not None else None,
+            max_records_per_batch=self.max_records_per_batch,
+            stay_stopped=self.stay_stopped,
+        )
+
     def words(self) -> str:
-        """What was asked, as one line: by it the same command finds an operation that it began."""
+        """What was asked, as one line, for people; a version that keeps no request finds its operation by it."""
         named = sorted((t, ":" + ",".join(map(str, p)) if p else "") for t, p in self.inputs.items())
         scope = ",".join(f"{topic}{partitions}" for topic, partitions in named)
         parts = [self.target.text, f"--state {self.chosen_state}", f"--output {self.chosen_output}"]
@@ -117,7 +131,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     """
     state = journal.standing(context.registry)
     release = find_release(state, name)
-    if (open_plan := _under_way(state, release, request)) is not None:
+    if (open_plan := _under_way(state, release, request.asked())) is not None:
         return open_plan
     if release.state in ("retired", "aborted"):
         raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
@@ -196,9 +210,10 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
     undo = "" if cleared or last is None or gone else _undo(context, plan_id, same=choice.output == "keep")
     return Plan(
         id=plan_id,
-        operation="reset",
+        operation=Kind.RESET,
         releases=(release.name,),
         alias=release.spec.app if in_use and choice.output in ("new", "truncate") else None,
+        request=request.asked(),
         stages=stages,
         reason=reason,
         facts={
@@ -215,7 +230,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
             "rate_of": rate.of if rate else None,
             **asdict(cost),
             "positions": _figures(seen, new),
-            "left_out": request.target.text.removeprefix("--skip ") if request.target.kind == "skip" else None,
+            "left_out": _left_out_record(request.target),
         },
         tables=(_positions(seen, scope, new, until, then),),
         warnings=(
@@ -250,12 +265,12 @@ def _only_skips(request: Request) -> None:
         )
 
 
-def _under_way(state: RegistryState, release: Release, request: Request) -> Plan | None:
+def _under_way(state: RegistryState, release: Release, asked: PlanRequest) -> Plan | None:
+    """The plan of the operation under way on `release`, if it was asked for the same."""
     blocking = state.blocking(release.name)
-    if blocking is None or blocking.opened.name != "reset":
+    if blocking is None or request_of(blocking.opened) != asked:
         return None
-    asked = blocking.opened.plan.get("facts", {}).get("asked")
-    return Plan.from_journal(blocking.opened) if asked == request.words() else None
+    return Plan.from_journal(blocking.opened)
 
 
 def _refuse_behind(state: RegistryState, release: Release) -> None:
@@ -632,6 +647,12 @@ def _warnings(state: RegistryState, request: Request, choice: Choice, release: R
     return found
 
 
+def _left_out_record(target: Target) -> str | None:
+    """The one record that `target` leaves out, as `--skip` names it; None: it leaves none out."""
+    record = asked_position(target).record
+    return ":".join(map(str, record)) if record is not None else None
+
+
 def _left_out(release: Release, choice: Choice, seen: Partitions, new: SourcePosition) -> list[str]:
     """That a table read anew from the middle lacks what came of the input before, where the old one has that."""
     if not choice.table or choice.state == "keep" or release.generations[release.generation].start.dominates(new):
@@ -688,10 +709,9 @@ def plan_undo(
     if operation is None or operation.opened.name not in RESETS:
         raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` names them")
     release = state.releases[operation.opened.releases[0]]
-    undoing = state.blocking(release.name)
-    asked = undoing.opened.plan.get("facts", {}).get("asked") if undoing else None
-    if undoing is not None and undoing.opened.name == "undo" and asked == reset_id:
-        return Plan.from_journal(undoing.opened)
+    asked = UndoRequest(reset=reset_id)
+    if (open_plan := _under_way(state, release, asked)) is not None:
+        return open_plan
     refuse_blocked(state, release.name)
     if release.state in ("retired", "aborted"):
         raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
@@ -768,9 +788,10 @@ def plan_undo(
     again = move(old, to) in ("back", "mixed")
     return Plan(
         id=plan_id,
-        operation="undo",
+        operation=Kind.UNDO,
         releases=(name,),
         alias=release.spec.app if meets else None,
+        request=asked,
         stages=tuple(stages),
         reason=reason,
         facts={

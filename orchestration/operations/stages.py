@@ -456,9 +456,14 @@ def describe(stage: Stage) -> str:
             assert_never(stage)
 
 
+def kind_of(stage: Stage) -> str:
+    """The kind of a stage as the journal keeps it, so that it never changes."""
+    return type(stage).__name__
+
+
 def to_journal(stage: Stage) -> dict[str, Any]:
     """A stage as the journal keeps it."""
-    return {"stage": type(stage).__name__, **asdict(stage)}
+    return {"stage": kind_of(stage), **asdict(stage)}
 
 
 def from_journal(data: Mapping[str, Any]) -> Stage:

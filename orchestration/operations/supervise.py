@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from orchestration.operations.alerts import EntriesUnread
 from orchestration.operations.overview import ReleaseStatus
-from orchestration.operations.repair import in_short
+from orchestration.operations.repair import unread_count
 from pipelines.model.registry import RegistryState
 
 # a driver that dies at once must not be started in a loop: 5 s, 10 s, 20 s ... 5 min
@@ -110,13 +111,14 @@ def decide(
     return Decision(start=tuple(start), hung=tuple(hung), give_up=tuple(give_up), failed=_newly_failed(memory, found))
 
 
-def unreadable(memory: Memory, state: RegistryState) -> str | None:
+def unreadable(memory: Memory, state: RegistryState) -> EntriesUnread | None:
     """What is to be alerted of entries that can't be read; None: there are none that were not alerted."""
     newest = max((each.offset + 1 for each in state.unread), default=0)
     if newest <= memory.unread:
         return None
     memory.unread = newest
-    return f"{in_short(state)}; see `switchyard registry check`"
+    entries, held = unread_count(state)
+    return EntriesUnread(entries=entries, held=held)
 
 
 def _hung(memory: Memory, silent: Sequence[str], now: int) -> list[str]:

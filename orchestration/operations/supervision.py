@@ -17,6 +17,7 @@ from orchestration.local.presence import say_gone, say_present
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running, running_with
 from orchestration.operations import release as rel
+from orchestration.operations.alerts import DriverHung, GivenUp, ReleaseFailed, Send
 from orchestration.operations.context import Context, Say
 from orchestration.operations.overview import ReleaseStatus, statuses
 from orchestration.operations.supervise import Memory, decide, unreadable
@@ -32,7 +33,6 @@ _LOG_BYTES = 8_192
 _LOG_CHARS = 2_000
 
 Start = Callable[[str], None]
-Alert = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def turn(
     context: Context,
     memory: Memory,
     *,
-    alert: Alert,
+    alert: Send,
     start: Start | None = None,
     elsewhere: Collection[str] = (),
     now: Callable[[], int] = now_ms,
@@ -89,7 +89,7 @@ def turn(
         _give_up(context, memory, name, alert)
     for name in set(decision.failed) - set(decision.give_up):
         release = context.registry.known.releases[name]
-        alert(f"{name} has failed: {release.failure}\n{last_lines(context, name)}")
+        alert(ReleaseFailed(release=name, failure=release.failure, log=last_lines(context, name)))
     return Turn(found=found, state=context.registry.known, started=started)
 
 
@@ -115,7 +115,7 @@ def attend(
     *,
     stopped: threading.Event,
     every_s: float,
-    alert: Alert,
+    alert: Send,
     say: Say,
 ) -> None:
     """Has a turn every `every_s` until `stopped` is set; drivers run on. Without Kafka it waits, and says so once.
@@ -148,7 +148,7 @@ def attend(
             context.registry.close()
 
 
-def bring_up(context: Context, *, timeout_s: float, alert: Alert) -> list[ReleaseStatus]:
+def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[ReleaseStatus]:
     """Starts every release that is wanted running, as a supervisor does, and waits until each runs.
 
     Returns all that are wanted running, as they are then: after `timeout_s` some may not run, nor do those that failed.
@@ -221,7 +221,7 @@ def _process(holder: Holder) -> ProcessRef:
     return ProcessRef(pid=holder.pid, started=f"{holder.boot_id}:{holder.started}")
 
 
-def _replace(context: Context, name: str, processes: Sequence[Running], alert: Alert) -> None:
+def _replace(context: Context, name: str, processes: Sequence[Running], alert: Send) -> None:
     """Fences the driver of `name`, which lives and is not heard, and ends its process: it is started by the next turn."""
     known = context.registry.known.releases[name]
     lease = known.lease
@@ -247,7 +247,7 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: A
     for each in processes:
         if each.release == name and each.process == _process(lease.holder):
             each.process.kill()
-    alert(f"the driver of {name} hangs: {why}; it is fenced, ended and replaced\n{last_lines(context, name)}")
+    alert(DriverHung(release=name, why=why, log=last_lines(context, name)))
 
 
 def _is_silent(context: Context, release: Release) -> bool:
@@ -255,7 +255,7 @@ def _is_silent(context: Context, release: Release) -> bool:
     return held_by(release, beat, context.settings, at_ms=now_ms()) is None
 
 
-def _give_up(context: Context, memory: Memory, name: str, alert: Alert) -> None:
+def _give_up(context: Context, memory: Memory, name: str, alert: Send) -> None:
     """Sets a release that was started too often to failed, with what is known of the reason."""
     token = context.registry.known.releases[name].token
     reason = (
@@ -279,4 +279,4 @@ def _give_up(context: Context, memory: Memory, name: str, alert: Alert) -> None:
     memory.attempts.pop(name, None)
     if given_up:
         memory.failed = sorted({*(memory.failed or ()), name})
-        alert(f"{name} has failed: {reason}; `switchyard start {name} --execute` tries again\n{lines}")
+        alert(GivenUp(release=name, reason=reason, log=lines))

@@ -13,6 +13,7 @@ from orchestration.operations.evidence import Comparison
 from orchestration.operations.generations import progress_of
 from orchestration.operations.history import history_of
 from orchestration.operations.in_use import refuse_unfinished
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, new_id
 from orchestration.operations.release import unchecked
 from orchestration.operations.stages import (
@@ -73,7 +74,7 @@ def plan_diff(
     _require_near(context, new, beats)
     return Plan(
         id=new_id("diff"),
-        operation="diff",
+        operation=Kind.DIFF,
         releases=(new.name, live.name),
         stages=(
             *history.stages,
@@ -234,7 +235,7 @@ def plan_promote(
     )  # fmt: skip
     return Plan(
         id=new_id("promote"),
-        operation="promote",
+        operation=Kind.PROMOTE,
         releases=(new.name, live.name) if live else (new.name,),
         alias=alias,
         stages=stages,
@@ -434,7 +435,7 @@ def plan_rollback(
     )  # fmt: skip
     return Plan(
         id=known_as,
-        operation="rollback",
+        operation=Kind.ROLLBACK,
         releases=(standby.name, live.name),
         alias=app,
         stages=stages,
@@ -502,7 +503,7 @@ def plan_abort(context: Context, app: str, *, reason: str | None = None) -> Plan
     operation = under_way[-1]
     return Plan(
         id=new_id("abort"),
-        operation="abort",
+        operation=Kind.ABORT,
         releases=operation.opened.releases,
         alias=app,
         stages=(AbortSwitch(alias=app, operation=operation.id),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestration.operations import release as rel
+from orchestration.operations.alerts import Alert, CheckNotRun, ChecksNotEvaluated, Send, to_nobody, told
 from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
 from orchestration.operations.switch import plan_rollback
@@ -22,12 +23,19 @@ class Watched:
     message: str
 
 
-def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INTERVAL_S) -> Watched:
+def watch(
+    context: Context, name: str, *, for_s: float, interval_s: float = _INTERVAL_S, alert: Send = to_nobody
+) -> Watched:
     """Checks the live release `name` again and again for `for_s` seconds.
 
     A failed expectation rolls back, once, and only while `name` is still live: a check takes its time, and someone may
-    have gone back meanwhile. A check that can't be evaluated is said and does not switch.
+    have gone back meanwhile. A check that can't be evaluated is said, alerted, and does not switch.
     """
+
+    def tell(found: Alert) -> None:
+        context.say(told(found))
+        alert(found)
+
     deadline, checks = context.monotonic() + for_s, 0
     app = context.registry.state().releases[name].spec.app
     while True:
@@ -37,7 +45,7 @@ def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INT
             verdict = check(context, name)
             checks += 1
         except SwitchyardError as error:
-            context.say(f"the check of {name} could not run: {error.what}")
+            tell(CheckNotRun(release=name, error=error.what))
         else:
             if verdict.failed:
                 failures = "; ".join(verdict.failures)
@@ -51,7 +59,7 @@ def watch(context: Context, name: str, *, for_s: float, interval_s: float = _INT
                     rolled_back=True, checks=checks, message=f"{name} failed and was rolled back: {failures}"
                 )
             if verdict.errored:
-                context.say(f"checks of {name} could not be evaluated: {'; '.join(verdict.failures)}")
+                tell(ChecksNotEvaluated(release=name, failures=tuple(verdict.failures)))
         left = deadline - context.monotonic()
         if left <= 0:
             how = f"passed its watch: {checks} checks" if checks else "could not be checked once in its watch"

@@ -174,7 +174,10 @@ class LeaseEnded(Entry):
 
 
 class Opened(Entry):
-    """An operation begins: it blocks other operations on `releases` until it is closed or its deadline has passed."""
+    """An operation begins: it blocks other operations on `releases` until it is closed or its deadline has passed.
+
+    `name`: the kind of the operation. `plan`: free, so that each version passes over what it doesn't know there.
+    """
 
     kind: Literal["opened"] = "opened"
     id: OperationId

@@ -42,13 +42,15 @@ class Seen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Where a release is to go. `kind` as the command's option; `number` of `offset` and `shift`; `at_ms` of `datetime`,
-    milliseconds since the epoch; `offsets` of `file` and `skip`: topic -> partition -> offset.
+    milliseconds since the epoch, and `ago_ms` where that was given as so long before now, else 0; `offsets` of `file` and
+    `skip`: topic -> partition -> offset. `text`: for people.
     """
 
     kind: Literal["earliest", "latest", "current", "datetime", "shift", "offset", "file", "skip"]
     text: str
     number: int = 0
     at_ms: int = 0
+    ago_ms: int = 0
     offsets: Mapping[str, Mapping[int, int]] | None = None
 
 

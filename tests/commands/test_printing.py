@@ -19,6 +19,7 @@ from orchestration.commands import broker, overview, show, terminal
 from orchestration.commands.follow import _line, as_object
 from orchestration.defs import report
 from orchestration.operations.evidence import Comparison
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table
 from pipelines.errors import Refused
 from pipelines.follow import LiveRecord
@@ -117,7 +118,7 @@ def test_a_followed_record_is_one_line_and_can_end_neither_line_nor_key(capsys: 
 
 
 PLAN = Plan(
-    id="reset-1", operation="reset", releases=("a.v1",), stages=(), facts={"asked": HOSTILE}, warnings=(HOSTILE,),
+    id="reset-1", operation=Kind.RESET, releases=("a.v1",), stages=(), facts={"asked": HOSTILE}, warnings=(HOSTILE,),
     tables=(Table(title=HOSTILE, columns=("a", "b"), rows=((HOSTILE, MARKUP),)),), undo=HOSTILE,
 )  # fmt: skip
 

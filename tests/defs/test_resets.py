@@ -15,6 +15,7 @@ from orchestration.defs import resets
 from orchestration.defs.resets import ResetConfig, reset_job, undo_job
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.context import Context, Say
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.reset import Request
 from pipelines.errors import BadUsage
@@ -22,7 +23,7 @@ from pipelines.errors import BadUsage
 # Dagster's own, of the pydantic that goes with it
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 
-PLAN = Plan(id="reset-1", operation="reset", releases=("sums.v2",), stages=(), facts={"asked": "--to-earliest"})
+PLAN = Plan(id="reset-1", operation=Kind.RESET, releases=("sums.v2",), stages=(), facts={"asked": "--to-earliest"})
 
 
 class Open(Platform):

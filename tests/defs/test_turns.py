@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -24,11 +25,15 @@ from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dag
 from orchestration.defs.schedules import why_not
 from orchestration.defs.supervisor import Memory, mirror, news
 from orchestration.defs.watching import to_watch
+from orchestration.operations import alerts as alerting
+from orchestration.operations.alerts import Alert, CheckNotRun, Send, told
 from orchestration.operations.check import BeingReset
 from orchestration.operations.context import Context, Say
+from orchestration.operations.kind import Kind
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan
 from orchestration.operations.refresh import Refreshed
+from orchestration.operations.watch import Watched
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.names import split_release
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -264,7 +269,7 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     def plan_clean(_: Context, name: str, *, reason: str | None = None) -> Plan:
         if name == "sums.v1":
             raise Refused("generation 1 is still needed by follower mails", fix="let it pass")
-        return Plan(id="clean-1", operation="clean", releases=(name,), stages=(), reason=reason)
+        return Plan(id="clean-1", operation=Kind.CLEAN, releases=(name,), stages=(), reason=reason)
 
     done: list[Plan] = []
     monkeypatch.setattr(jobs, "to_clean", lambda *_: ["sums.v1", "sums.v2"])
@@ -488,7 +493,35 @@ def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.Monke
     assert "words.v1" not in failed.description
 
 
+def test_the_watch_sends_the_alerts_of_the_operation_and_no_line_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CheckNotRun(release="sums.v2", error="it has no result yet")
+    sent: list[Alert] = []
+
+    def watch(context: Context, name: str, *, alert: Send, **_: object) -> Watched:
+        context.say("it could not be faster")
+        alert(found)
+        return Watched(rolled_back=False, checks=1, message="sums.v2 passed its watch: 1 checks")
+
+    class Open(Platform):
+        @contextmanager
+        def open(self, say: Say, spark: object = None) -> Iterator[Context]:
+            yield SimpleNamespace(say=say, registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
+
+    monkeypatch.setattr(jobs.watch, "watch", watch)
+    monkeypatch.setattr(alerting, "send", lambda each, url: sent.append(each))
+    with DagsterInstance.ephemeral() as instance:
+        result = jobs.watch_job.execute_in_process(
+            run_config={"ops": {"watch": {"config": {"release": "sums.v2"}}}},
+            resources={"platform": Open(), "pyspark": SparkResource(), "alerts": Alerts()},
+            instance=instance,
+        )
+        lines = [e.user_message for e in instance.all_logs(result.run_id) if e.level == logging.WARNING]
+    assert sent == [found]
+    assert lines == ["it could not be faster"]
+
+
 def test_an_alert_that_can_not_be_sent_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
-    Alerts(webhook_url="http://127.0.0.1:1/hook").send("the watch failed")
-    assert "alert: the watch failed" in caplog.text
+    alert = CheckNotRun(release="sums.v2", error="it has no result yet")
+    Alerts(webhook_url="http://127.0.0.1:1/hook").send(alert)
+    assert f"alert: {told(alert)}" in caplog.text
     assert "could not be told" in caplog.text

@@ -16,6 +16,7 @@ import pytest
 
 from demo.ledger.reader import read
 from pipelines.kafka.offsets import end_offsets
+from pipelines.model.registry import GenerationStarted
 from tests.e2e.cluster import LARGE, Cluster, Follower, folded
 from tests.shared.operators import SEED, Death
 
@@ -103,7 +104,7 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(
 
 
 def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: Follower) -> None:
-    begun = Death(entry="GenerationStarted")
+    begun = Death(entry=GenerationStarted)
     dead = live.operators.start(
         "reset", NAME, "--to-earliest", "--stop", "--reason", "wrong since noon", "--execute", death=begun
     ).end()

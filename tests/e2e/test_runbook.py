@@ -39,6 +39,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.model.registry import Entry, GenerationStarted, WantedSet
 from pipelines.model.reset import Target
 from tests.e2e import runbook
 from tests.e2e.cluster import LARGE, Follower, ProcessCluster, folded
@@ -116,7 +117,7 @@ class Night:
         os.kill(driver.pid, signal.SIGKILL)
         self.cluster.until(f"{name} lives", lambda: self.driver(name) is None)
 
-    def die_after(self, entry: str) -> None:
+    def die_after(self, entry: type[Entry]) -> None:
         """An operator begins to reset the standby, and is gone right after an entry of it."""
         command = ("reset", V1, "--to-earliest", "--stop", "--execute")
         said = self.cluster.operators.start(*command, death=Death(entry=entry)).end()
@@ -281,11 +282,11 @@ def test_reset_the_wrong_app(night: Night) -> None:
 
 def test_an_operator_left_in_the_middle(night: Night) -> None:
     night.make_live(V2)
-    night.die_after("GenerationStarted")
+    night.die_after(GenerationStarted)
     night.typed("An operation was left unfinished", 0)
     night.right(V1)
     generation = night.cluster.state.releases[V1].generation
-    night.die_after("WantedSet")
+    night.die_after(WantedSet)
     night.cluster.until(f"{V1} has not ended", lambda: night.driver(V1) is None)
     night.typed("An operation was left unfinished", 1)
     assert night.cluster.state.releases[V1].generation == generation

@@ -24,13 +24,14 @@ from orchestration.operations.context import live_release
 from orchestration.operations.evidence import evidence_path
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
+from orchestration.operations.stages import Fence
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
-from pipelines.model.registry import Operation, SwitchAborted
+from pipelines.model.registry import MarkOrdered, Operation, SwitchAborted
 from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower
 from tests.shared.operators import Death
 from tests.shared.terminal import Said
@@ -76,9 +77,7 @@ class Story:
 
     def killed_at_the_mark(self, *command: str, **environment: str) -> Operation:
         """An operation whose operator is killed as soon as the mark is ordered."""
-        said = self.cluster.operators.start(
-            *command, "--execute", death=Death(entry="MarkOrdered"), **environment
-        ).end()
+        said = self.cluster.operators.start(*command, "--execute", death=Death(entry=MarkOrdered), **environment).end()
         assert said.code == -signal.SIGKILL, said.text
         operations = self.cluster.state.operations.values()
         [found] = [o for o in operations if o.opened.alias == APP and not o.resolved]
@@ -290,6 +289,15 @@ def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_s
     cluster.start(OTHER, batch=LARGE)
 
 
+def is_fenced_by_a_rollback(cluster: Cluster) -> bool:
+    """Whether a rollback now would fence the live release, as one that is dead."""
+    try:
+        plan = sw.plan_rollback(cluster.context(), APP)
+    except Refused:
+        return False
+    return any(isinstance(stage, Fence) for stage in plan.stages)
+
+
 @pytest.mark.long
 def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) -> None:
     cluster = story.cluster
@@ -315,8 +323,9 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     os.kill(lease.holder.pid, signal.SIGKILL)
     cluster.drivers.processes.discard(OTHER)
     before = cluster.world()
-    cluster.until("its death goes unnoticed", lambda: "dead or stuck" in story.cli("rollback", APP).out)
+    cluster.until("its death goes unnoticed", lambda: is_fenced_by_a_rollback(cluster))
     said = story.cli("rollback", APP)
+    assert "dead or stuck" in said.out, said.out
     assert "the table is exact by the delta" in said.out or "at exactly its end" in said.out, said.out
     # nor is it ready by what it said while it lived
     assert story.cli("wait", OTHER, "--lag", 1_000_000, "--for", "1s", "--timeout", "4s").code == 1

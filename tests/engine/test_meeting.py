@@ -14,6 +14,7 @@ import pytest
 from orchestration.operations import journal
 from orchestration.operations import release as rel
 from orchestration.operations.reprocess import diff
+from orchestration.operations.stages import FlagBoundary
 from pipelines.engine.checkpoint import newest_folder
 from pipelines.engine.gate import Gate
 from pipelines.engine.lease import take_lease
@@ -123,7 +124,7 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
         operation = ""
         # one that wasn't in a batch when it was asked is stopped for it
         for _ in range(TRIES):
-            plan = world.killed("diff", name, death=Death(stage=1))
+            plan = world.killed("diff", name, death=Death(stage=FlagBoundary))
             assert plan is not None
             operation = plan.id
             world.until("it doesn't pause", lambda op=operation: paused_for(world, name) == op)

@@ -15,6 +15,7 @@ from orchestration.operations.apply import Applier
 from orchestration.operations.check import docs_dir
 from orchestration.operations.context import Context
 from orchestration.operations.evidence import evidence_path
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import DeleteCheckpoint, DeleteFiles, Stage
 from orchestration.operations.upkeep import path_of
@@ -53,7 +54,7 @@ def link(path: Path, to: Path) -> Path:
 
 def applied(settings: Settings, stage: Stage) -> None:
     context = Context(settings=settings, registry=cast(Registry, Log()), launcher=cast(Any, None))
-    Applier(context, Plan(id="retire-1", operation="retire", releases=(NAME,), stages=(stage,))).apply(stage)
+    Applier(context, Plan(id="retire-1", operation=Kind.RETIRE, releases=(NAME,), stages=(stage,))).apply(stage)
 
 
 def test_a_path_below_is_where_it_is_said_to_be(settings: Settings, tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table, new_id
+from orchestration.operations.stage_ids import stage_ids
 from orchestration.operations.stages import (
     AbortSwitch,
     AcceptHistory,
@@ -294,9 +296,32 @@ def test_a_stage_is_journaled_and_read_back(stage: Stage) -> None:
     assert describe(from_journal(data)) == describe(stage)
 
 
+def test_a_stage_is_named_by_what_it_is_and_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals and whoever follows a plan have these: they never change, whatever is said of a stage."""
+    monkeypatch.setattr("orchestration.operations.stages.describe", lambda stage: "something else")
+    assert [str(each) for each in stage_ids(STAGES)] == [
+        f"StoreCode {'0' * 64}", "CreateTopic sums.v1.g1", "RecordRelease sums.v1", "BeginGeneration sums.v1.g2", "Want sums.v1",
+        "Launch sums.v1", "AwaitStopped sums.v1", "SetState sums.v1", "Align sums.v1", "FlagBoundary sums.v1", "Meet sums.v1",
+        "Compare sums.v1", "PrepareDelta sums.v1", "WriteDelta sums.v1", "VerifyStream sums.v1", "AppendSwitch sums", "AbortSwitch sums",
+        "Fence sums.v0", "ChooseStart sums.v1", "DeleteTopic sums.v1.g1", "DeleteGroup sums.v1", "DeleteFiles sums.v1",
+        "BeginGeneration sums.v1.g1", "FinishBatch sums.v1", "Seize sums.v1", "GiveBack sums.v1", "InheritState sums.v1.g2",
+        "Tombstone sums.v1.g2", "Reach sums.v1", "CompareGenerations sums.v1.g2", "WriteClearing sums.v1.g1", "AppendGeneration sums",
+        "AwaitFollowers sums", "DeleteCheckpoint sums.v1.g1", "Repair switchyard.registry", "AcceptHistory sums.v1",
+    ]  # fmt: skip
+
+
+def test_no_two_stages_of_a_plan_have_one_id_and_one_that_is_read_back_has_the_same() -> None:
+    stages = [*JOURNALED, *JOURNALED]
+    found = stage_ids(stages)
+    assert len(set(found)) == len(stages)
+    assert str(found[-1]) == "AcceptHistory sums.v1 (2)"
+    data = json.loads(json.dumps([to_journal(s) for s in stages], default=lambda value: value.model_dump(mode="json")))
+    assert stage_ids([from_journal(each) for each in data]) == found
+
+
 @pytest.mark.parametrize("stage", JOURNALED, ids=lambda s: type(s).__name__)
 def test_a_plan_with_that_stage_goes_through_the_registry(stage: Stage) -> None:
-    plan = Plan(id=OP, operation="promote", releases=(NAME,), alias="sums", stages=(stage,), facts={"a": "b"},
+    plan = Plan(id=OP, operation=Kind.PROMOTE, releases=(NAME,), alias="sums", stages=(stage,), facts={"a": "b"},
                 undo="go back")  # fmt: skip
     opened = Opened(id=OP, name=plan.operation, releases=plan.releases, alias=plan.alias, deadline_ms=1,
                     plan=plan.for_journal())  # fmt: skip
@@ -314,7 +339,7 @@ def test_a_stage_of_another_version_of_the_platform_is_named() -> None:
 
 def test_a_plan_is_shown_with_all_that_it_would_do() -> None:
     table = Table(title="what", columns=("a", "b"), rows=(("1", "x|y"),))
-    plan = Plan(id=new_id("retire"), operation="retire", releases=(NAME,), stages=tuple(STAGES), tables=(table,),
+    plan = Plan(id=new_id("retire"), operation=Kind.RETIRE, releases=(NAME,), stages=tuple(STAGES), tables=(table,),
                 facts={"state": "standby"}, warnings=("careful",), undo="")  # fmt: skip
     text = plan.markdown()
     for step in plan.steps():

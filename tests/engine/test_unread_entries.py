@@ -11,6 +11,7 @@ import pytest
 from orchestration.operations import journal
 from orchestration.operations.context import refuse_blocked
 from orchestration.operations.in_use import notes
+from orchestration.operations.kind import Kind
 from orchestration.operations.overview import audit
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import execute
@@ -133,7 +134,7 @@ def test_what_must_be_understood_holds_the_app_that_it_names_and_no_other(data: 
     refuse_blocked(state, "b.v1")
     with pytest.raises(Refused, match=r"a.v1 is held.*entry 7 of the registry"):
         refuse_blocked(state, "a.v1")
-    plan = Plan(id="stop-1", operation="stop", releases=("a.v1",), stages=())
+    plan = Plan(id="stop-1", operation=Kind.STOP, releases=("a.v1",), stages=())
     with pytest.raises(Refused, match=r"a.v1 is held"):
         journal.begin(context_of(log), plan)
     assert state == log.state()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestration.operations.agreement import Agreement, Since, Tally, changed_ratio
 from orchestration.operations.apply import Applier
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import VerifyStream
 from pipelines.errors import Refused
@@ -51,7 +52,7 @@ def test_more_than_was_allowed_is_refused(limit: float | None, refused: bool) ->
 
     said: list[str] = []
     stage = VerifyStream(evidence="diff-1", old="a.v1", new="a.v2", max_changed=limit)
-    plan = Plan(id="promote-1", operation="promote", releases=("a.v2", "a.v1"), stages=(stage,))
+    plan = Plan(id="promote-1", operation=Kind.PROMOTE, releases=("a.v2", "a.v1"), stages=(stage,))
     applier: Any = Applier(context_of(Log(evidence("a.v1", "a.v2")), say=said.append), plan)
     applier._agreement = Known()
     applier._end = lambda *_: SimpleNamespace(result=None)

@@ -16,6 +16,7 @@ import pytest
 from orchestration.operations import reprocess
 from orchestration.operations.context import Context
 from orchestration.operations.evidence import Comparison
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import plan_approved
 from orchestration.operations.stages import AppendSwitch, PrepareDelta, WriteDelta
@@ -26,7 +27,7 @@ from tests.operations.builders import evidence, spec
 
 DELTA = WriteDelta(evidence="diff-1", old="a.v1", new="a.v2", max_changed=0.2)
 SWITCH = AppendSwitch(alias="a", number=2, old="a.v1", new="a.v2", evidence="diff-1")
-PLAN = Plan(id="promote-1", operation="promote", releases=("a.v2", "a.v1"), alias="a", stages=(DELTA, SWITCH))
+PLAN = Plan(id="promote-1", operation=Kind.PROMOTE, releases=("a.v2", "a.v1"), alias="a", stages=(DELTA, SWITCH))
 PROPOSED = Proposed(id="promote-1", name="promote", releases=PLAN.releases, alias="a", plan=PLAN.for_journal())
 
 

@@ -13,6 +13,7 @@ from orchestration.operations.apply import Applier
 from orchestration.operations.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import execute
 from orchestration.operations.stages import Align, AppendSwitch, ChooseStart, Compare, Fence, PrepareDelta, WriteDelta
@@ -216,7 +217,7 @@ class Order:
 
 
 def applied(monkeypatch: pytest.MonkeyPatch, log: Log, delta: Order) -> None:
-    plan = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
+    plan = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
     monkeypatch.setattr(Applier, "_new_delta", lambda *_: delta)
     monkeypatch.setattr(Applier, "_await_progress", lambda *_: None)
     monkeypatch.setattr("orchestration.operations.apply.HeartbeatTail", lambda _: SimpleNamespace(close=lambda: None))
@@ -261,7 +262,7 @@ def test_it_ends_where_the_operation_does(monkeypatch: pytest.MonkeyPatch, how: 
 
 def test_resumed_while_they_meet_it_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     log = promoted()
-    plan = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
+    plan = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
     begin(context_of(log), plan, [AlignOrdered(id="rollback-1", release="a.v1", other="a.v2", switch=3)])
     delta = Order(log)
     applied(monkeypatch, log, delta)

@@ -16,6 +16,7 @@ from orchestration.operations import release as rel
 from orchestration.operations.apply import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.in_use import needed_by, notes, outdated_inputs
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import BeginGeneration, SetState, Want
 from pipelines.engine.lease import this_process
@@ -36,11 +37,12 @@ from pipelines.model.registry import (
 )
 from pipelines.model.switch import expired
 from tests.operations.builders import POSITION, Log, context_of, generation, release, spec, staged, switched
+from tests.shared.stages import before_stage
 
 BEGIN = BeginGeneration(release="a.v1", generation=2, start=POSITION, old=1, links=0)
 PLAN = Plan(
     id="reset-1",
-    operation="reset",
+    operation=Kind.RESET,
     releases=("a.v1",),
     stages=(Want(release="a.v1", wanted="stopped", before="running"), SetState(release="a.v1", state="ready"), BEGIN),
 )
@@ -86,14 +88,12 @@ def test_an_operation_that_was_ended_does_nothing_more() -> None:
     log = under_way()
     said: list[str] = []
 
-    def say(line: str) -> None:
-        said.append(line)
-        if line == "want a.v1 stopped":
-            journal.abandon(context_of(log), PLAN.id, reason="by mistake")
+    def abandon() -> None:
+        journal.abandon(context_of(log), PLAN.id, reason="by mistake")
 
-    with pytest.raises(Refused, match="reset-1 was abandoned meanwhile: by mistake"):
-        Applier(replace(context_of(log), say=say), PLAN).run()
-    assert said == ["want a.v1 stopped"]
+    with before_stage(Want, abandon), pytest.raises(Refused, match="reset-1 was abandoned meanwhile: by mistake"):
+        Applier(replace(context_of(log), say=said.append), PLAN).run()
+    assert said == PLAN.steps()[:1]
     assert log.state().releases["a.v1"].generation == 1
 
 

@@ -12,6 +12,7 @@ from orchestration import cli
 from orchestration.commands import release as commands
 from orchestration.operations import reprocess
 from orchestration.operations.context import Context
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import first_step
 from orchestration.operations.stages import Launch, Want
@@ -47,7 +48,7 @@ def context(code: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Con
     state = fold(RegistryState(), entries)
 
     def plan_stage(_: Context, app: str, **options: Any) -> Plan:
-        return Plan(id="stage-1", operation="stage", releases=(f"{app}.v{options['version'] or 4}",), stages=())
+        return Plan(id="stage-1", operation=Kind.STAGE, releases=(f"{app}.v{options['version'] or 4}",), stages=())
 
     monkeypatch.setattr(reprocess.rel, "plan_stage", plan_stage)
     return cast(

@@ -10,6 +10,7 @@ import pytest
 from orchestration.operations.apply import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.history import ACCEPT, MissingHistory, history_of
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import plan_start
 from orchestration.operations.stages import AcceptHistory, BeginGeneration, from_journal, to_journal
@@ -166,7 +167,7 @@ def test_what_is_accepted_is_recorded_once_and_holds_for_later_steps(cut: Log) -
     plan = plan_start(world(cut), "a.v2", accept_missing=True)
     assert plan.stages[0] == AcceptHistory(release="a.v2", missing=(DELETED,))
     assert "accepted by this command" in plan.facts["missing history"]
-    again = Plan(id="start-1", operation="start", releases=("a.v2",), stages=plan.stages[:1])
+    again = Plan(id="start-1", operation=Kind.START, releases=("a.v2",), stages=plan.stages[:1])
     for _ in range(2):
         Applier(world(cut), again).apply(plan.stages[0])
     assert [e for e in cut.entries if isinstance(e, HistoryAccepted)] == [

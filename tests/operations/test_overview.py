@@ -11,6 +11,7 @@ import pytest
 from orchestration.commands import overview
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.context import Context
+from orchestration.operations.kind import Kind
 from orchestration.operations.overview import audit, open_operations, statuses
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import Want
@@ -125,7 +126,7 @@ def test_a_diff_that_is_resumed_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
 def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = Plan(id="reset-1", operation="reset", releases=("a.v1",), stages=(Want(release="a.v1", wanted="stopped"),),
+    plan = Plan(id="reset-1", operation=Kind.RESET, releases=("a.v1",), stages=(Want(release="a.v1", wanted="stopped"),),
                 facts={"asked": "--to-earliest"}, warnings=("what is cleared is gone",))  # fmt: skip
     opened = Opened(id=plan.id, name="reset", releases=plan.releases, deadline_ms=2**60, plan=plan.for_journal())
     log = Log(*staged("a.v1", "a.v2"), opened, Closed(id=plan.id, outcome="done", op=plan.id))

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table, join, new_id
 from orchestration.operations.stages import (
     Align,
@@ -39,7 +40,7 @@ STAGES: tuple[Stage, ...] = (
 
 def plan(**changes: Any) -> Plan:
     return Plan(
-        **{"id": "promote-1", "operation": "promote", "releases": ("a.v2", "a.v1"), "stages": STAGES, **changes}
+        **{"id": "promote-1", "operation": Kind.PROMOTE, "releases": ("a.v2", "a.v1"), "stages": STAGES, **changes}
     )
 
 
@@ -100,6 +101,10 @@ def test_a_plan_without_stages_says_so() -> None:
 def test_json_has_the_steps_and_can_be_written() -> None:
     data = json.loads(json.dumps(plan(alias="a").as_json()))
     assert data["stages"] == plan().steps()
+    assert data["stage_ids"] == [
+        "Want a.v1", "Launch a.v1", "SetState a.v1", "Align a.v2", "AppendSwitch a", "DeleteTopic a.v1.g1",
+    ]  # fmt: skip
+    assert data["request"] is None and data["operation"] == "promote"
     assert data["releases"] == ["a.v2", "a.v1"]
     assert data["alias"] == "a"
 

@@ -6,6 +6,7 @@ import pytest
 
 from orchestration.operations import in_use
 from orchestration.operations.apply import Applier, owned_topics
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import SetState, Stage, Want
 from pipelines.errors import Refused
@@ -26,7 +27,7 @@ RETIRE = SetState(release="a.v1", state="retired")
 READY: list[Entry] = [*staged("a.v1", "a.v2"), WantedSet(release="a.v1", wanted="running")]
 
 
-def applied(stage: Stage, *entries: Entry, operation: str = "retire") -> list[Entry]:
+def applied(stage: Stage, *entries: Entry, operation: Kind = Kind.RETIRE) -> list[Entry]:
     """What the stage enters where the registry says `entries`."""
     log = Log(*entries)
     Applier(context_of(log), Plan(id="op-1", operation=operation, releases=("a.v1",), stages=(stage,))).apply(stage)
@@ -89,7 +90,9 @@ def test_the_rest_of_a_retired_one_goes_whoever_came_since() -> None:
 
 
 def test_the_live_release_may_be_stopped_all_the_same() -> None:
-    assert [type(entry) for entry in applied(STOP, *READY, *switched(1, None, "a.v1"), operation="stop")] == [WantedSet]
+    assert [type(entry) for entry in applied(STOP, *READY, *switched(1, None, "a.v1"), operation=Kind.STOP)] == [
+        WantedSet
+    ]
 
 
 def test_the_results_of_all_generations_are_its_own() -> None:

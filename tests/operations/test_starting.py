@@ -9,6 +9,7 @@ import pytest
 from orchestration.operations import release as module
 from orchestration.operations.apply import Applier, left_by_consumers, starting_state, wanting
 from orchestration.operations.in_use import refuse_unfinished
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import plan_start
 from orchestration.operations.stages import BeginGeneration, Stage
@@ -39,7 +40,7 @@ def failed() -> Log:
 
 def begun(log: Log) -> None:
     stages: tuple[Stage, ...] = (FRESH,)
-    Applier(context_of(log), Plan(id="start-1", operation="start", releases=("a.v2",), stages=stages)).apply(FRESH)
+    Applier(context_of(log), Plan(id="start-1", operation=Kind.START, releases=("a.v2",), stages=stages)).apply(FRESH)
 
 
 def test_a_failed_candidate_is_not_begun_anew_under_an_operation() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestration.operations.alerts import EntriesUnread, told
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.supervise import Decision, Memory, decide, unreadable
 from pipelines.model.registry import RegistryState, ReleaseState, Wanted, fold
@@ -152,11 +153,13 @@ def test_the_memory_of_an_older_version_is_understood() -> None:
 def test_entries_that_can_not_be_read_are_alerted_once_and_newer_ones_again() -> None:
     memory = Memory()
     state = fold(RegistryState(), [Unread(offset=3, reason="garbage")])
-    told = unreadable(memory, state)
-    assert told is not None and "1 entry of the registry can't be read" in told and "registry check" in told
+    found = unreadable(memory, state)
+    assert found == EntriesUnread(entries=1, held=0)
+    assert "1 entry of the registry can't be read" in told(found) and "registry check" in told(found)
     memory = Memory.model_validate_json(memory.model_dump_json())
     assert unreadable(memory, state) is None
-    assert unreadable(memory, fold(state, [Unread(offset=9, reason="garbage", must=True)])) is not None
+    newer = unreadable(memory, fold(state, [Unread(offset=9, reason="garbage", must=True)]))
+    assert newer == EntriesUnread(entries=2, held=1)
     assert unreadable(memory, RegistryState()) is None
 
 

@@ -11,6 +11,7 @@ import pytest
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running
 from orchestration.operations import journal, overview, supervision
+from orchestration.operations.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, told
 from orchestration.operations.context import Context
 from orchestration.operations.supervise import Memory
 from orchestration.operations.supervision import attend, bring_up, last_lines, turn
@@ -58,7 +59,7 @@ class World:
         self.log = Log(*staged(NAME), StateSet(release=NAME, state="live"), WantedSet(release=NAME, wanted="running"))
         self.launcher = Launcher(folder / "driver.log")
         self.said: list[str] = []
-        self.alerts: list[str] = []
+        self.alerts: list[Alert] = []
         self.beats: dict[str, Heartbeat] = {}
         self.processes: list[Running] = []
         self.now = now_ms()
@@ -113,7 +114,8 @@ def test_what_nobody_runs_is_launched_and_too_often_is_a_failure_with_its_reason
     assert "started 2 times in a row" in release.failure and "the JVM has ended" in release.failure
     assert "line 98" in release.failure and "no heap" in release.failure and "\x1b" not in release.failure
     [alert] = world.alerts
-    assert f"{NAME} has failed" in alert and "line 98" in alert
+    assert isinstance(alert, GivenUp) and alert.release == NAME and "line 98" in alert.log
+    assert f"{NAME} has failed: its driver was started 2 times in a row" in told(alert) and "line 98" in told(alert)
     # it stays failed until someone starts it
     world.turns(memory, 400)
     assert (world.launcher.launched, len(world.alerts)) == ([NAME, NAME], 1)
@@ -142,8 +144,7 @@ def test_a_failure_that_a_driver_entered_itself_is_told(world: World) -> None:
     world.turns(memory, 1)
     world.enter(StateSet(release=NAME, state="failed", reason="batch 7: not a price"))
     world.turns(memory, 3)
-    [alert] = world.alerts
-    assert "batch 7: not a price" in alert
+    assert world.alerts == [ReleaseFailed(release=NAME, failure="batch 7: not a price", log="")]
 
 
 def hung(world: World, *, pid: int | None = None) -> Holder:
@@ -169,7 +170,8 @@ def test_a_driver_that_hangs_is_fenced_and_killed_and_then_replaced(
     assert killed == [holder.pid]
     assert world.token == 2 and world.log.known.releases[NAME].lease_ended
     assert world.launcher.launched == [NAME]
-    assert len(world.alerts) == 1 and "hangs" in world.alerts[0]
+    [alert] = world.alerts
+    assert isinstance(alert, DriverHung) and alert.release == NAME and f"process {holder.pid} lives" in alert.why
 
 
 def test_only_a_process_that_is_seen_to_be_the_driver_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from orchestration import cli
 from orchestration.commands import reset as commands
 from orchestration.commands.show import what_failed_shown
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import ChecksFailed
 from orchestration.operations.stages import Want
@@ -59,7 +60,9 @@ def test_what_was_found_of_a_release_that_fails_its_checks_is_shown(
     assert bool(said) is shown
 
 
-PLAN = Plan(id="reset-1", operation="reset", releases=("sums.v2",), stages=(Want(release="sums.v2", wanted="stopped"),))
+PLAN = Plan(
+    id="reset-1", operation=Kind.RESET, releases=("sums.v2",), stages=(Want(release="sums.v2", wanted="stopped"),)
+)
 
 
 def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from orchestration.operations.apply import Applier
 from orchestration.operations.delta import AtCut, TouchUp, _differing, at_cut, changed_ratio, touch_up
 from orchestration.operations.evidence import Comparison
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import WriteDelta
 from pipelines.errors import Refused, SwitchyardError
@@ -125,7 +126,7 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
     written: list[TouchUp] = []
 
     def applied(ratio: float) -> None:
-        applier = Applier(context_of(Log()), Plan(id="p", operation="promote", releases=(), stages=(stage,)))
+        applier = Applier(context_of(Log()), Plan(id="p", operation=Kind.PROMOTE, releases=(), stages=(stage,)))
         end = SimpleNamespace(result=NOWHERE)
         monkeypatch.setattr(applier, "_end", lambda *_: end)
         delta = SimpleNamespace(touched=lambda *_: touched, changed_ratio=lambda _: ratio, write=written.append)

@@ -14,6 +14,7 @@ from orchestration.local.presence import is_supervised, say_gone, say_present
 from orchestration.operations import apply
 from orchestration.operations import vigil as module
 from orchestration.operations.apply import Applier
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.vigil import Vigil
 from pipelines.engine.lease import this_process
@@ -117,7 +118,7 @@ def test_a_promotion_that_waits_for_a_dead_driver_ends_within_ten_seconds(monkey
         nonlocal time_s
         time_s += timeout_s
 
-    plan = Plan(id="promote-1", operation="promote", releases=(NAME,), stages=())
+    plan = Plan(id="promote-1", operation=Kind.PROMOTE, releases=(NAME,), stages=())
     opened = Opened(id=plan.id, name=plan.operation, releases=(NAME,), alias="sums", deadline_ms=2**61)
     monkeypatch.setattr(module, "is_supervised", lambda _: False)
     monkeypatch.setattr(module, "running_with", lambda _: [])

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from orchestration.operations import watch as module
+from orchestration.operations.alerts import Alert, CheckNotRun, ChecksNotEvaluated
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
+from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import AppendSwitch
 from orchestration.operations.switch import plan_rollback
@@ -65,7 +67,7 @@ def test_nor_one_that_came_between_its_plan_and_the_first_step(log: Log, monkeyp
     checked(monkeypatch, lambda: None)
     monkeypatch.setattr(module.rel, "execute", execute)
     stage = AppendSwitch(alias="a", number=3, old="a.v2", new="a.v1", evidence=None)
-    planned = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
+    planned = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
     monkeypatch.setattr(module, "plan_rollback", lambda *_, **options: planned)
     assert not watch(context_of(log), "a.v2", for_s=600).rolled_back
 
@@ -79,6 +81,40 @@ def test_the_watch_rolls_back_the_release_that_it_watched(
     found = watch(context_of(log), "a.v2", for_s=600)
     assert found.rolled_back and len(executed) == 1
     assert asked["leaving"] == "a.v2" and "volume" in asked["reason"]
+
+
+def evaluated(**found: Any) -> Any:
+    return SimpleNamespace(**{"failed": 0, "errored": 0, "failures": (), **found})
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Refused("a.v2 has no result yet", fix="start it"), CheckNotRun(release="a.v2", error="a.v2 has no result yet")),
+        (evaluated(errored=1, failures=("volume: odd",)), ChecksNotEvaluated(release="a.v2", failures=("volume: odd",))),
+        (evaluated(), None),
+        # what it says of itself is no reason
+        (evaluated(failures=("it could not be better",)), None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("words", ["it could not run", "in other words"])
+def test_what_could_not_be_checked_is_alerted_whatever_is_said_of_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch, found: Any, expected: Alert | None, words: str
+) -> None:
+    def check(context: Context, name: str) -> Any:
+        context.say("the session could not be faster")
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(module, "check", check)
+    monkeypatch.setattr(module, "told", lambda alert: words)
+    said: list[str] = []
+    sent: list[Alert] = []
+    outcome = watch(context_of(log, say=said.append), "a.v2", for_s=0, alert=sent.append)
+    assert not outcome.rolled_back
+    assert sent == ([expected] if expected is not None else [])
+    assert said == ["the session could not be faster", *([words] if expected is not None else [])]
 
 
 def test_a_rollback_that_is_refused_while_the_release_is_live_is_told(
@@ -111,7 +147,7 @@ def test_the_live_release_may_be_left(log: Log, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_planned_switch_is_bound_to_its_number_in_the_chain(log: Log) -> None:
     stage = AppendSwitch(alias="a", number=3, old="a.v2", new="a.v1", evidence=None)
-    plan = Plan(id="rollback-1", operation="rollback", releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
+    plan = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
     opened = begin(context_of(log), plan)
     gone_back(log)
     # back and forth: the very same release is live again

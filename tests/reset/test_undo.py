@@ -23,7 +23,8 @@ from orchestration.operations.clean import archives_of, plan_clean, to_clean
 from orchestration.operations.overview import statuses
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
-from orchestration.operations.stages import DeleteTopic
+from orchestration.operations.stage_ids import StageId
+from orchestration.operations.stages import BeginGeneration, DeleteTopic, GiveBack, Launch, Stage, Want, WriteClearing
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.driver import Driver
 from pipelines.engine.lease import take_lease
@@ -36,6 +37,7 @@ from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.world import PARTITIONS, START_MS, Following, World, ends, following, live_world
 from tests.shared.operators import SEED, Death
+from tests.shared.stages import before_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -384,7 +386,7 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
 
 @pytest.mark.long
 def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(world: World, follower: Following) -> None:
-    plan = killed_before(world, "GiveBack", "reset", world.name, "--to-earliest", "--stop")
+    plan = killed_before(world, GiveBack, "reset", world.name, "--to-earliest", "--stop")
     rel.abandon(world.context, plan.id)
     shutil.rmtree(release_folder(world.settings, world.name))
     with pytest.raises(Refused, match="gone is its state"):
@@ -493,7 +495,7 @@ def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
 # -- cut short
 
 
-def killed_before(world: World, stage: int | str, *command: str) -> Plan:
+def killed_before(world: World, stage: type[Stage] | StageId, *command: str) -> Plan:
     """A command whose operator is killed before a stage of its plan."""
     plan = world.killed(*command, "--execute", death=Death(stage=stage))
     assert plan is not None, "it was over before"
@@ -527,12 +529,12 @@ def finished_by_the_same_command(world: World, *command: str, kills: int) -> Non
 
 def killed_before_each_stage(world: World, *command: str) -> None:
     """A command whose operator is killed before its first stage, the next one before the second, and so on."""
-    plan = killed_before(world, 0, *command)
-    for number, stage in enumerate(plan.stages):
-        # of two equal stages a death finds the first
-        if number and stage not in plan.stages[:number]:
-            assert killed_before(world, number, *command).id == plan.id, "the same command is the same operation"
-            nobody_else_may(world)
+    plan = killed_before(world, Want, *command)
+    first, *others = plan.stage_ids
+    assert first == StageId(kind="Want", subject=world.name)
+    for stage in others:
+        assert killed_before(world, stage, *command).id == plan.id, "the same command is the same operation"
+        nobody_else_may(world)
     said = world.cli(*command, "--execute")
     assert said.code == 0, said.text
 
@@ -598,8 +600,8 @@ def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, f
 def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: Following) -> None:
     command = ("reset", world.name, "--to-earliest", "--stop")
     # before its generation was begun nothing has changed but that it stands still
-    plan = killed_before(world, "BeginGeneration", *command)
-    begins = next(n for n, s in enumerate(plan.stages) if type(s).__name__ == "BeginGeneration")
+    plan = killed_before(world, BeginGeneration, *command)
+    begins = next(n for n, s in enumerate(plan.stages) if isinstance(s, BeginGeneration))
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 1
     with pytest.raises(Refused, match="has begun nothing"):
@@ -609,7 +611,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     world.settle()
     follower.comes_to(world.expected({}))
     # after that, its undo goes back
-    plan = killed_before(world, begins + 1, *command)
+    plan = killed_before(world, plan.stage_ids[begins + 1], *command)
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.produce(4)
@@ -632,7 +634,7 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
     world.stop()
     left_out = range(len(world.sent), len(world.sent) + 4)
     world.produce(4)
-    last = len(rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep")).stages) - 1
+    last = rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep")).stage_ids[-1]
     plan = killed_before(world, last, "reset", world.name, "--to-latest", "--state", "keep")
     rel.abandon(world.context, plan.id)
     assert world.release.generation == 2
@@ -650,21 +652,21 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("before", ["WriteClearing", "Launch", "DeleteTopic"])
+@pytest.mark.parametrize("before", [WriteClearing, Launch, DeleteTopic])
 def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
-    world: World, follower: Following, before: str
+    world: World, follower: Following, before: type[Stage]
 ) -> None:
     request = rs.Request(target=EARLIEST, output="truncate", stop=True)
     plan = rs.plan_reset(world.context, world.name, request)
-    kinds = [type(stage).__name__ for stage in plan.stages]
+    kinds = [type(stage) for stage in plan.stages]
     # the replay waits for no consumer
-    assert kinds.index("Launch") < kinds.index("WriteClearing")
+    assert kinds.index(Launch) < kinds.index(WriteClearing)
     plan = killed_before(world, before, "reset", world.name, "--to-earliest", "--output", "truncate", "--stop", "--yes")
     rel.abandon(world.context, plan.id)
     assert world.release.generation == 2
     # the old result is there until its consumers have gone on
     assert f"{world.name}.g1" in topic_names(world.settings)
-    if before != "DeleteTopic":
+    if before is not DeleteTopic:
         [status] = [s for s in statuses(world.context) if s.release.name == world.name]
         assert any(f"have not gone along with {plan.id}" in note for note in status.notes)
         again = rs.plan_reset(world.context, world.name, request)
@@ -704,19 +706,20 @@ def test_a_driver_that_is_still_starting_runs_it(world: World) -> None:
 
 
 def test_nobody_starts_it_while_it_is_reset(world: World) -> None:
-    tried: list[str] = []
+    tried = 0
 
-    def say(line: str) -> None:
-        if line.startswith("begin generation"):
-            with pytest.raises(Refused, match="is under way on"):
-                rel.execute(world.context, rel.plan_start(world.context, world.name))
-            with pytest.raises(Refused, match="is run by process"):
-                Driver(world.settings, world.name)
-            tried.append(line)
+    def start() -> None:
+        nonlocal tried
+        with pytest.raises(Refused, match="is under way on"):
+            rel.execute(world.context, rel.plan_start(world.context, world.name))
+        with pytest.raises(Refused, match="is run by process"):
+            Driver(world.settings, world.name)
+        tried += 1
 
     plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
-    rel.execute(replace(world.context, say=say), plan)
-    assert tried
+    with before_stage(BeginGeneration, start):
+        rel.execute(world.context, plan)
+    assert tried == 1
     world.settle()
     assert world.result() == world.expected({})
 

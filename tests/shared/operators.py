@@ -28,6 +28,10 @@ from tests.shared.threads import Threads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from orchestration.operations.stage_ids import StageId
+    from orchestration.operations.stages import Stage
+    from pipelines.model.registry import Entry
+
 # of the moments at which operators die
 SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
 _ROOT = Path(__file__).resolve().parents[2]
@@ -41,13 +45,13 @@ _PRELOAD = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
     """When an operator is killed: once its operation is open, at the first visit of the `line`-th line of the product that
-    it comes to; before the plan's stage of that number, or of that name; or as soon as an entry of the kind `entry` is
+    it comes to; before the stage of that id, or the first of that kind; or as soon as an entry of the kind `entry` is
     committed. The operator kills itself, so no moment is missed.
     """
 
     line: int | None = None
-    stage: int | str | None = None
-    entry: str | None = None
+    stage: type[Stage] | StageId | None = None
+    entry: type[Entry] | None = None
 
 
 @dataclass
@@ -197,18 +201,11 @@ def _die_at(death: Death) -> None:
     from orchestration.operations import journal
     from orchestration.operations.apply import Applier
     from pipelines.kafka.registry import Registry
+    from tests.shared.stages import acting_before
 
     if death.stage is not None:
-        apply = Applier.apply
-
-        def applied(self: Applier, stage: Any) -> None:
-            if death.stage in (type(stage).__name__, self._plan.stages.index(stage)):
-                _die()
-            apply(self, stage)
-
-        Applier.apply = applied  # type: ignore[method-assign]
-
-    if death.entry is not None:
+        Applier.apply = acting_before(death.stage, _die)  # type: ignore[method-assign, assignment]
+    if (kind := death.entry) is not None:
         step = Registry.step
 
         def stepped(self: Registry, decide: Any, **more: Any) -> Any:
@@ -219,7 +216,7 @@ def _die_at(death: Death) -> None:
                 return written
 
             state = step(self, noted, **more)
-            if any(type(e).__name__ == death.entry for e in written):
+            if any(isinstance(e, kind) for e in written):
                 _die()
             return state
 

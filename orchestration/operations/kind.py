@@ -1,0 +1,39 @@
+"""What an operation is. Decisions go by this, never by what is shown of a plan."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pipelines.errors import SwitchyardError
+
+
+class Kind(StrEnum):
+    """The kind of an operation. The journal keeps the value as the operation's name, so a value never changes."""
+
+    STAGE = "stage"
+    START = "start"
+    STOP = "stop"
+    RETIRE = "retire"
+    DIFF = "diff"
+    PROMOTE = "promote"
+    ROLLBACK = "rollback"
+    ABORT = "abort"
+    RESET = "reset"
+    UNDO = "undo"
+    CLEAN = "clean"
+    REPAIR = "repair"
+
+
+# the operations that begin a generation of a release and end another
+RESETS = frozenset({Kind.RESET, Kind.UNDO})
+
+
+def kind_named(name: str) -> Kind:
+    """The kind that the journal keeps as `name`. Raises SwitchyardError for one that this version doesn't know."""
+    try:
+        return Kind(name)
+    except ValueError:
+        raise SwitchyardError(
+            f"the journal has an operation {name} that this version doesn't know",
+            fix="resume with the version that began it, or abandon it",
+        ) from None

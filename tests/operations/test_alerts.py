@@ -1,0 +1,72 @@
+"""Alerts are data: what happened, to which release, how bad it is. Their words are made where they are sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from contextlib import nullcontext
+from typing import Any, get_args
+
+import pytest
+
+from orchestration.operations import alerts
+from orchestration.operations.alerts import (
+    Alert,
+    CheckNotRun,
+    ChecksNotEvaluated,
+    DriverHung,
+    EntriesUnread,
+    GivenUp,
+    ReleaseFailed,
+    RunFailed,
+    severity,
+    told,
+)
+
+ALERTS: dict[Alert, tuple[str, int]] = {
+    ReleaseFailed(release="a.v1", failure="batch 7: not a price", log="line 1"): (
+        "a.v1 has failed: batch 7: not a price\nline 1", logging.ERROR),
+    GivenUp(release="a.v1", reason="started 6 times", log="line 1"): (
+        "a.v1 has failed: started 6 times; `switchyard start a.v1 --execute` tries again\nline 1", logging.ERROR),
+    RunFailed(job="watch", run_id="0123456789", release="a.v1", error="it failed"): (
+        "watch of a.v1 failed (run 01234567): it failed", logging.ERROR),
+    RunFailed(job="janitor", run_id="0123456789", release=None, error="no room"): (
+        "janitor failed (run 01234567): no room", logging.ERROR),
+    EntriesUnread(entries=2, held=1): (
+        "2 entries of the registry can't be read by this version, 1 of which must be understood: what they are about is held; "
+        "see `switchyard registry check`", logging.ERROR),
+    EntriesUnread(entries=1, held=0): (
+        "1 entry of the registry can't be read by this version; see `switchyard registry check`", logging.WARNING),
+    DriverHung(release="a.v1", why="process 7 is silent", log="line 1"): (
+        "the driver of a.v1 hangs: process 7 is silent; it is fenced, ended and replaced\nline 1", logging.WARNING),
+    CheckNotRun(release="a.v1", error="no result yet"): ("the check of a.v1 could not run: no result yet", logging.WARNING),
+    ChecksNotEvaluated(release="a.v1", failures=("volume: odd", "key: odd")): (
+        "checks of a.v1 could not be evaluated: volume: odd; key: odd", logging.WARNING),
+}  # fmt: skip
+
+
+def test_every_kind_of_alert_is_tried_here() -> None:
+    assert {type(each) for each in ALERTS} == set(get_args(Alert))
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: type(alert).__name__)
+def test_an_alert_is_logged_as_bad_as_it_is_and_sent_in_words(
+    alert: Alert, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words, level = ALERTS[alert]
+    sent: list[Any] = []
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+        sent.append(json.loads(request.data))  # type: ignore[arg-type]
+        return nullcontext()
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    alerts.send(alert, "http://127.0.0.1:1/hook")
+    assert (told(alert), severity(alert)) == (words, level)
+    assert sent == [{"text": words}]
+    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, f"alert: {words}")]
+
+
+def test_an_alert_is_of_its_release() -> None:
+    assert {each.release for each in ALERTS} == {"a.v1", None}

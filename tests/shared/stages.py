@@ -1,0 +1,42 @@
+"""Something done before a stage of a plan is applied, by what the stage is: never by what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from orchestration.operations.apply import Applier
+from orchestration.operations.plan import Plan
+from orchestration.operations.stage_ids import StageId
+from orchestration.operations.stages import Stage
+
+
+def is_meant(which: type[Stage] | StageId, plan: Plan, stage: Stage) -> bool:
+    """Whether `stage` of `plan` is what `which` names: a kind of stage, or the very one."""
+    if isinstance(which, type):
+        return isinstance(stage, which)
+    named = zip(plan.stages, plan.stage_ids, strict=True)
+    # of two equal stages each is itself
+    return any(each is stage and known == which for each, known in named)
+
+
+def acting_before(which: type[Stage] | StageId, act: Callable[[], object]) -> Callable[[Applier, Stage], None]:
+    """`Applier.apply` that does `act` before each stage that `which` names."""
+    apply = Applier.apply
+
+    def applied(self: Applier, stage: Stage) -> None:
+        if is_meant(which, self._plan, stage):
+            act()
+        apply(self, stage)
+
+    return applied
+
+
+@contextmanager
+def before_stage(which: type[Stage] | StageId, act: Callable[[], object]) -> Iterator[None]:
+    """Does `act` before each stage that `which` names is applied, while the block runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Applier, "apply", acting_before(which, act))
+        yield

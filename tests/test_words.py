@@ -1,0 +1,154 @@
+"""Nothing is decided by what is printed: the words of plans, stages, errors and alerts may change freely."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("orchestration", "pipelines", "expectations", "demo")
+# what holds text for people, as a variable or an attribute, and what makes it
+SAID = {
+    "asked", "description", "detail", "error", "failure", "failures", "fix", "line", "lines", "message", "note", "notes", "said", "text",
+    "title", "told", "undo", "warning", "warnings", "what", "words",
+}  # fmt: skip
+MAKE = {"describe", "repr", "steps", "str", "told", "words"}
+SEARCH = {
+    "count",
+    "endswith",
+    "find",
+    "index",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "rpartition",
+    "split",
+    "startswith",
+}
+# parts of plans that are only shown, and what else is called so
+SHOWN = {"facts", "tables", "warnings"}
+_A_WORD = re.compile("[A-Za-z]{3}")
+
+# function -> why it reads text
+ALLOWED = {
+    "orchestration/commands/overview.py:_what": "shows it",
+    "orchestration/local/broker.py:_last_words": "the levels of Kafka's own log",
+    "orchestration/operations/older_requests.py:in_words": "an older version's journal has nothing else",
+    "orchestration/operations/plan.py:from_journal": "shows it",
+    "orchestration/operations/positions.py:until_of": "what an operator has typed",
+    "pipelines/engine/driver.py:_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
+    "pipelines/engine/heart.py:rss_bytes": "a field of the kernel's",
+    "pipelines/kafka/client.py:_tls_fix": "OpenSSL's words, of which there are no codes",
+    "pipelines/kafka/client.py:failure": "librdkafka's words, of which there is no code",
+    "pipelines/kafka/client.py:unavailable": "librdkafka's words, of which there is no code",
+    "pipelines/kafka/login.py:_pem": "the head of a key's file",
+    "pipelines/model/registry.py:rate": "numbers by their names",
+}
+
+
+def is_said(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in SAID
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in MAKE
+        case ast.Subscript(value=value):
+            return is_said(value)
+        case _:
+            return False
+
+
+def is_worded(node: ast.expr) -> bool:
+    """Whether it is a literal with a word in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return _A_WORD.search(text) is not None
+        case ast.JoinedStr(values=parts):
+            return any(map(is_worded, parts))
+        case _:
+            return False
+
+
+def is_name_of_an_operation(node: ast.expr) -> bool:
+    match node:
+        case ast.Attribute(attr="operation") | ast.Attribute(value=ast.Attribute(attr="opened"), attr="name"):
+            return True
+        case _:
+            return False
+
+
+def reads_text(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare(left=left, ops=ops, comparators=others) if not any(
+            isinstance(o, ast.Is | ast.IsNot) for o in ops
+        ):
+            sides = [left, *others]
+            return any(map(is_worded, sides)) and any(is_said(s) or is_name_of_an_operation(s) for s in sides)
+        case ast.Call(func=ast.Attribute(value=value, attr=name), args=[first, *_]):
+            searched = name in SEARCH and is_said(value) and is_worded(first)
+            shown = name == "get" and isinstance(first, ast.Constant) and first.value in SHOWN | {"asked"}
+            return searched or shown or (name == "get" and isinstance(value, ast.Attribute) and value.attr in SHOWN)
+        case ast.Subscript(value=ast.Attribute(attr=name), ctx=ast.Load()):
+            return name in SHOWN
+        case _:
+            return False
+
+
+def readers(source: str) -> Iterator[str]:
+    """The functions that read text, each as often as it does."""
+
+    def visit(node: ast.AST, function: str) -> Iterator[str]:
+        if isinstance(node, ast.FunctionDef):
+            function = node.name
+        if reads_text(node):
+            yield function
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function)
+
+    yield from visit(ast.parse(source), "")
+
+
+def test_no_decision_reads_what_is_printed() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{function}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for function in readers(path.read_text())
+    }
+    # what no longer reads text isn't allowed any more
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if "could not" in line: send()',
+        'if error.what == "it is gone": go()',
+        'if str(error).startswith("no broker"): wait()',
+        'if describe(stage) == f"want {name} stopped": kill()',
+        'if plan.facts["asked"] == words: resume()',
+        'asked = opened.plan.get("facts", {}).get("asked")',
+        'if plan.operation == "retire": refuse()',
+        'if operation.opened.name != "promote": skip()',
+    ],
+)
+def test_one_that_would_is_found(line: str) -> None:
+    assert set(readers(f"def decide():\n    {line}")) == {"decide"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if stage.state == "retired": refuse()',
+        "if plan.operation is Kind.RETIRE: refuse()",
+        'facts["evidence"] = "none"',
+        'if error.what: say(f"{error.what}; {error.fix}")',
+        'name, _, value = line.partition("=")',
+    ],
+)
+def test_what_is_data_or_only_shown_is_not(line: str) -> None:
+    assert not list(readers(line))
