@@ -126,7 +126,7 @@ typecheck: setup ## mypy, strict; of tests, demo and benchmarks what calls what 
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
 test-fast: setup ## the tests that need neither broker nor Spark: under a minute
-	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui)" $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long)" $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \
