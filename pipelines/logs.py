@@ -86,7 +86,7 @@ def configure_driver(form: LogFormat, release: str) -> None:
 
 def configure_command(form: LogFormat) -> None:
     """Sets up the log of a command's process, on standard error, from WARNING on."""
-    _replace(_StandardError(sys.stderr) if form == "json" else None, JsonLines(), logging.WARNING)
+    _replace(_StandardError(sys.stderr), JsonLines() if form == "json" else VisibleFormatter(), logging.WARNING)
 
 
 def configure_service(form: LogFormat) -> None:
@@ -94,11 +94,10 @@ def configure_service(form: LogFormat) -> None:
     _replace(_StandardError(sys.stderr), JsonLines() if form == "json" else VisibleFormatter(TEXT), logging.INFO)
 
 
-def _replace(handler: logging.Handler | None, formatter: logging.Formatter, level: int) -> None:
+def _replace(handler: logging.Handler, formatter: logging.Formatter, level: int) -> None:
     root = logging.getLogger()
     root.setLevel(level)
     for old in [each for each in root.handlers if isinstance(each, _Ours)]:
         root.removeHandler(old)
-    if handler:
-        handler.setFormatter(formatter)
-        root.addHandler(handler)
+    handler.setFormatter(formatter)
+    root.addHandler(handler)

@@ -17,8 +17,10 @@ from orchestration.commands.terminal import say
 from pipelines.engine.session import session_conf
 from pipelines.errors import Refused
 from pipelines.logs import JsonLines, LogFormat, configure_command
+from pipelines.model.registry import EvidenceRecorded
+from pipelines.secrets import remember
 from pipelines.settings import Settings, get_settings
-from tests.operations.builders import Log, context_of, staged
+from tests.operations.builders import Log, context_of, evidence, staged
 
 DRIVER = """
 import logging
@@ -106,6 +108,23 @@ def test_a_module_s_warning_is_json_in_a_command_too(capsys: pytest.CaptureFixtu
     logging.getLogger("orchestration.operations.upkeep").warning("nothing is kept")
     [line] = lines_of(capsys.readouterr().err)
     assert line["logger"] == "orchestration.operations.upkeep" and line["level"] == "WARNING"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_command_s_log_obeys_a_record_or_shows_a_secret(capsys: pytest.CaptureFixture[str], form: LogFormat) -> None:
+    remember({"SWITCHYARD_ALERT_WEBHOOK": "https://hooks.example/planted-secret"})
+    configure_command(form)
+    logging.getLogger("pipelines.kafka.heartbeats").warning(
+        "%s", "\x1b]0;owned\x07 https://hooks.example/planted-secret"
+    )
+    said = capsys.readouterr().err
+    assert "owned" in said and "\x1b" not in said and "\x07" not in said and "planted-secret" not in said
+
+
+def test_the_trail_is_shown_whole_whatever_an_entry_holds() -> None:
+    odd = EvidenceRecorded(**{**evidence("a.v1", "a.v2").model_dump(), "summary": {}, "at_ms": 2**53 - 1})
+    at, _, what, _ = overview._row(odd)
+    assert at == f"{2**53 - 1} ms" and "can't be shown" in what
 
 
 def test_wrong_settings_are_told_in_the_format_that_is_asked_for(

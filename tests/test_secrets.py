@@ -144,10 +144,11 @@ def test_a_traceback_of_what_nobody_foresaw_has_none(
     assert "RuntimeError" in said and "pLaN" not in said
 
 
+@pytest.mark.parametrize("address", ["planted-word", "http://127.0.0.1:1/planted-word x"])
 def test_a_webhook_that_is_no_url_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
 ) -> None:
-    monkeypatch.setenv(alerts.WEBHOOK, "planted-word")
+    monkeypatch.setenv(alerts.WEBHOOK, address)
     alerts.to_environment(alerts.ReleaseFailed(release="a.v1", failure="no heap", log=""))
     assert (
         "a.v1 has failed: no heap" in caplog.text

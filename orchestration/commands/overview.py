@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, Reason
 from orchestration.commands.show import run_plan, show_comparison, show_plan
 from orchestration.commands.terminal import out, print_json, print_json_line, print_table, say
+from pipelines.model.text import utc
 
 if TYPE_CHECKING:
     from pipelines.model.registry import Entry
@@ -78,8 +78,12 @@ def _row(entry: Entry | Unread) -> tuple[str, str, str, str]:
 
     if isinstance(entry, Unread):
         return "", entry.writer or "", f"can't be read: {entry}", ""
-    at = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S}", entry.actor, _what(entry), entry.reason or ""
+    try:
+        what = _what(entry)
+    except Exception:
+        # the trail is shown whole, whatever an entry holds
+        what = f"{type(entry).model_fields['kind'].default}, which can't be shown (--json has it)"
+    return utc(entry.at_ms), entry.actor, what, entry.reason or ""
 
 
 def _what(entry: Any) -> str:
@@ -123,9 +127,8 @@ def operations(as_json: Json = False) -> None:
     if not found:
         out("no operation is under way")
     for operation in found:
-        until = datetime.fromtimestamp(operation.opened.deadline_ms / 1000, UTC)
         out(
-            f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {until:%Y-%m-%d %H:%M:%S} UTC"
+            f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {utc(operation.opened.deadline_ms)} UTC"
         )
         at_it = operation.carrier
         # of another host's process nothing is known from here

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from orchestration.local.process import ProcessRef
+from pipelines.private import private
 from pipelines.settings import Settings
 
 # Dagster's sensor has a turn each 10 s, and may be late
@@ -15,6 +16,7 @@ _FRESH_S = 60.0
 
 def say_present(settings: Settings) -> None:
     """Says that this process supervises the releases of this host; a supervisor says it in each turn."""
+    private(settings.state_dir)
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     this = ProcessRef.of(os.getpid())

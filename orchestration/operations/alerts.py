@@ -145,8 +145,10 @@ def send(alert: Alert, webhook_url: str | None) -> None:
         request = urllib.request.Request(webhook_url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
             pass
-    except (OSError, ValueError) as error:
-        log.error("the webhook could not be told: %s", masked(str(error)))
+    except Exception as error:
+        # what is wrong with the address itself shows it, or a part of it
+        why = masked(str(error)) if isinstance(error, OSError) else type(error).__name__
+        log.error("the webhook could not be told: %s", why)
 
 
 def webhook() -> str | None:

@@ -156,9 +156,14 @@ class ReleaseCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         began_s = time.monotonic()
         reading = self._reading()
+        found: list[Metric] = []
+        try:
+            found = families(reading) if reading is not None else []
+        except Exception as error:
+            reading = None
+            self._trouble(f"{type(error).__name__}: {error}", error)
         yield from _health(int(reading is not None), time.monotonic() - began_s)
-        if reading is not None:
-            yield from families(reading)
+        yield from found
 
     def close(self) -> None:
         """Takes no further collection; a reading under way is waited for, at most as long as Kafka's requests take."""

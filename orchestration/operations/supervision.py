@@ -6,6 +6,7 @@ run by whoever gets its lease, and each entry here is checked against the token 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -28,6 +29,8 @@ from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, Regi
 from pipelines.settings import Settings
 
 # of a driver's log, in what is said of its failure
+log = logging.getLogger(__name__)
+
 _LOG_LINES = 12
 _LOG_BYTES = 8_192
 _LOG_CHARS = 2_000
@@ -141,6 +144,11 @@ def attend(
                 if context is not None:
                     context.registry.close()
                 context = None
+            except Exception as error:
+                # a mistake of the program's own, or of this machine: the next turn must not pay for it
+                if str(error) != trouble:
+                    log.exception("a turn failed")
+                trouble = str(error)
             stopped.wait(every_s)
     finally:
         say_gone(settings)
@@ -169,12 +177,17 @@ def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[Release
 
 def last_lines(context: Context, name: str) -> str:
     """The end of the log of a release's driver, as far as it is on this machine; without control characters."""
-    path = context.launcher.log_path(name)
-    if path is None or not path.is_file():
+    try:
+        path = context.launcher.log_path(name)
+        if path is None or not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+    except (OSError, SwitchyardError) as error:
+        # a link, say, or another user's: what is told of the release goes without it
+        log.warning("the log of %s can't be read: %s", name, error)
         return ""
-    with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - _LOG_BYTES))
-        lines = log.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
     text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
     return text[-_LOG_CHARS:]
 

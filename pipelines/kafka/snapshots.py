@@ -19,6 +19,7 @@ from pipelines.kafka.topics import SNAPSHOTS, ensure_topic, partition_count
 from pipelines.model.names import SNAPSHOTS_TOPIC
 from pipelines.model.registry import RegistryState, fold, read
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
+from pipelines.model.unread import unread
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Folding:
                 return False
             self._last = (self._unproven.offset, self._unproven.digest)
             self._unproven = None
-        self.state = fold(self.state, [read(value, offset) for offset, value in records])
+        self.state = _folded(self.state, records)
         self.since += len(records)
         if records:
             self._last = (records[-1][0], digest_of(records[-1][1]))
@@ -119,3 +120,17 @@ class Folding:
         if self._last is None:
             return None
         return Snapshot(state=self.state, offset=self._last[0], digest=self._last[1])
+
+
+def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
+    """The state after `records`. One that can be read and not be taken counts as one that can't be read: it stops nobody."""
+    try:
+        return fold(state, [read(value, offset) for offset, value in records])
+    except Exception:
+        for offset, value in records:
+            try:
+                state = fold(state, [read(value, offset)])
+            except Exception as error:
+                log.exception("entry %d of the registry can't be taken", offset)
+                state = fold(state, [unread(value, offset, f"{type(error).__name__} when it is taken")])
+    return state

@@ -28,7 +28,7 @@ from pipelines.model.names import (
 )
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
-from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, unread
+from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, refuse_huge, unread
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
 Wanted = Literal["running", "stopped"]
@@ -411,6 +411,7 @@ def decode(data: bytes) -> Entry:
 
     Of a known kind at a newer schema, which need not be understood, the fields that this version doesn't know are left out.
     """
+    refuse_huge(data)
     try:
         entry: Entry = _ADAPTER.validate_json(data)
         return entry
@@ -490,22 +491,24 @@ class Release:
     @property
     def start(self) -> SourcePosition | None:
         """Where the input begins that the state under way comes of: of a kept state, where that began."""
-        number = self.generation
-        while (begun := self.generations.get(number)) is not None:
-            if begun.seed is None or begun.seed.boundary.batch_id < 0 or begun.ended is None:
-                return begun.start
-            number = begun.ended.generation
-        return None
+        first = self._first_of_state
+        return first.start if first is not None else None
 
     @property
     def begun_ms(self) -> int:
         """When the state under way began, as `start` says where; milliseconds since the epoch, 0: not yet."""
-        number = self.generation
-        while (begun := self.generations.get(number)) is not None:
-            if begun.seed is None or begun.seed.boundary.batch_id < 0 or begun.ended is None:
-                return begun.at_ms
-            number = begun.ended.generation
-        return 0
+        first = self._first_of_state
+        return first.at_ms if first is not None else 0
+
+    @property
+    def _first_of_state(self) -> GenerationStarted | None:
+        """The generation in which the state under way began. Each was seeded by one before it, else the search would not end."""
+        number, begun = self.generation, self.generations.get(self.generation)
+        while begun is not None and begun.seed is not None and begun.seed.boundary.batch_id >= 0:
+            if begun.ended is None or begun.ended.generation >= number:
+                break
+            number, begun = begun.ended.generation, self.generations.get(begun.ended.generation)
+        return begun
 
     @property
     def result_topic(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from datetime import UTC, datetime
 from typing import Any
 
 # control characters, and the halves of a pair that no encoding can write; line and paragraph separators
@@ -57,3 +58,11 @@ def markdown(text: str) -> str:
     """
     escaped = _PUNCTUATION.sub(r"\\\1", visible(text))
     return "".join(_ENTITIES.get(char, char) for char in escaped)
+
+
+def utc(at_ms: int) -> str:
+    """A time, in milliseconds since the epoch, as `2026-11-25 16:05:00`; one outside the calendar as it stands."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, OSError, ValueError):
+        return f"{at_ms} ms"

@@ -7,6 +7,7 @@ schema is read without the fields that this version doesn't know, unless it says
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -71,6 +72,32 @@ class Envelope:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
+# numbers beyond it have no exact form in JSON (RFC 8259, section 6), and fit into no time, float or column
+MAX_NUMBER = 2**53 - 1
+_MAY_BE_HUGE = re.compile(rb"\d{16}|[eE][+-]?\d{2}|NaN|Infinity")
+
+
+def refuse_huge(data: bytes) -> None:
+    """Raises ValueError for a number in a JSON text that is larger than `MAX_NUMBER`, or is none."""
+
+    def whole(text: str) -> int:
+        # not by its value: Python reads no integer of more than 4,300 digits
+        if len(text.lstrip("-")) > len(str(MAX_NUMBER)) or abs(int(text)) > MAX_NUMBER:
+            raise ValueError("it has a number that is too large")
+        return int(text)
+
+    def broken(text: str) -> float:
+        if not abs(float(text)) <= MAX_NUMBER:
+            raise ValueError("it has a number that is too large")
+        return float(text)
+
+    if _MAY_BE_HUGE.search(data):
+        try:
+            json.loads(data, parse_int=whole, parse_float=broken, parse_constant=broken)
+        except RecursionError as error:
+            raise ValueError("it is nested too deep") from error
+
+
 def opened(data: bytes) -> Envelope:
     """The envelope of a record. Raises ValueError where there is none that can be read."""
     try:
@@ -90,6 +117,7 @@ def read_record(kind: type[Record], data: bytes, version: int = 1) -> Record:
 
     Raises ValueError, saying why, if it can't be read.
     """
+    refuse_huge(data)
     try:
         return kind.model_validate_json(data)
     except ValidationError:

@@ -17,6 +17,7 @@ from orchestration.operations.plan import Plan
 from orchestration.operations.release import execute
 from orchestration.operations.repair import in_short, plan_repair
 from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model
 from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
 from pipelines.model.registry import (
@@ -31,9 +32,9 @@ from pipelines.model.registry import (
     read,
 )
 from pipelines.model.switch import expired
-from pipelines.model.unread import Unread, read_record
+from pipelines.model.unread import MAX_NUMBER, Unread, read_record
 from tests.engine.test_registry_entries import ENTRIES, PROGRESS
-from tests.operations.builders import Log, context_of, staged
+from tests.operations.builders import Log, context_of, generation, staged
 
 GARBAGE = [
     b"",
@@ -47,6 +48,11 @@ GARBAGE = [
     b'{"kind": "wanted", "release": "a.v1", "wanted": "running", "schema_version": "two"}',
     b'{"kind": "wanted", "release": "a.v1", "wanted": "running", "schema_version": true}',
     b'{"kind": "of-tomorrow", "release": "a.v1"}',
+    b'{"kind": "wanted", "release": "a.v1", "wanted": "running", "at_ms": 1' + b"0" * 18 + b"}",
+    b'{"kind": "ready", "release": "a.v1", "generation": 1, "facts": {"records_per_s": 1' + b"0" * 400 + b"}}",
+    b'{"kind": "ready", "release": "a.v1", "generation": 1, "facts": {"records_per_s": 1e400}}',
+    b'{"kind": "ready", "release": "a.v1", "generation": 1, "facts": {"records_per_s": NaN}}',
+    b'{"kind": "ready", "release": "a.v1", "generation": ' + b"1" * 5_000 + b"}",
 ]
 
 
@@ -66,6 +72,39 @@ def test_what_is_no_entry_is_skipped_and_counted_and_holds_nobody(data: bytes) -
     assert [u.offset for u in state.unread] == [7] and state.releases["a.v1"].wanted == "running"
     assert state.not_understood("a.v1") is None
     assert in_short(state) == "1 entry of the registry can't be read by this version"
+
+
+def test_a_number_that_json_holds_exactly_is_read() -> None:
+    entry = decode(written(kind="wanted", release="a.v1", wanted="running", at_ms=MAX_NUMBER))
+    assert entry.at_ms == MAX_NUMBER
+    # digits in a text are no number
+    digest = "1" * 64
+    assert decode(encode(entry.model_copy(update={"reason": digest}))).reason == digest
+
+
+def test_an_entry_that_can_be_read_and_not_be_taken_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = model._apply
+
+    def fails(draft: Any, entry: Any) -> None:
+        if getattr(entry, "reason", None) == "a bug":
+            raise ZeroDivisionError
+        taken(draft, entry)
+
+    monkeypatch.setattr(model, "_apply", fails)
+    entries = [*staged("a.v1"), WantedSet(release="a.v1", wanted="stopped", reason="a bug"),
+               WantedSet(release="a.v1", wanted="running")]  # fmt: skip
+    folding = Folding()
+    assert folding.take([(offset, encode(entry)) for offset, entry in enumerate(entries)])
+    assert folding.state.releases["a.v1"].wanted == "running"
+    [found] = folding.state.unread
+    assert found.offset == len(entries) - 2 and "ZeroDivisionError" in found.reason
+
+
+def test_a_generation_that_names_itself_as_its_seed_hangs_nobody() -> None:
+    ended = PROGRESS.model_copy(update={"release": "a.v1", "generation": 2})
+    entry = generation("a.v1", 2, seed=ended, ended=ended, at_ms=5)
+    release = fold(RegistryState(), [*staged("a.v1"), entry]).releases["a.v1"]
+    assert release.generation == 2 and (release.start, release.begun_ms) == (entry.start, 5)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: type(e).__name__)

@@ -44,6 +44,8 @@ def test_each_runs_commands_that_there_are(path: Path) -> None:
 def test_drivers_outlive_the_supervisor_and_wrong_settings_are_not_tried_again() -> None:
     service = read(ROOT / "docs/systemd/switchyard-supervise.service")["Service"]
     assert (service["KillMode"], service["RestartPreventExitStatus"], service["Type"]) == ("process", "2", "simple")
+    # a driver that runs out of memory must not take its supervisor along
+    assert service["OOMPolicy"] == "continue"
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)

@@ -196,6 +196,14 @@ def test_a_reading_that_takes_long_bounds_the_scrape_and_is_not_begun_twice() ->
         go_on.set()
 
 
+def test_a_heartbeat_that_can_not_be_exported_makes_the_endpoint_say_that_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestration.operations.metrics.families", lambda found: 1 / 0 if found else families(None))
+    with collected(reading) as scrape:
+        assert scrape()["switchyard_up"] == 0
+
+
 def test_a_driver_that_falls_silent_is_told_of_for_longer_than_heartbeats_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -251,6 +251,31 @@ def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(wor
     assert world.launcher.launched == [NAME]
 
 
+def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped, tries = threading.Event(), 0
+
+    def open_() -> Context:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise ZeroDivisionError("a bug")
+        stopped.set()
+        return world.context
+
+    world.log.close = lambda: None  # type: ignore[attr-defined]
+    attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=world.alerts.append, say=print)
+    assert world.launcher.launched == [NAME]
+    assert len([r for r in caplog.records if r.message == "a turn failed"]) == 1
+
+
+def test_a_log_that_can_not_be_read_keeps_nothing_from_being_told(world: World, tmp_path: Path) -> None:
+    world.launcher.log.unlink(missing_ok=True)
+    world.launcher.log.symlink_to(tmp_path)
+    assert last_lines(world.context, NAME) == ""
+
+
 def test_the_loop_ends_for_settings_that_mean_nothing(world: World) -> None:
     def open_() -> Context:
         raise BadUsage("the broker is another's")
