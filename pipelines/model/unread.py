@@ -74,7 +74,7 @@ class Envelope:
 
 # numbers beyond it have no exact form in JSON (RFC 8259, section 6), and fit into no time, float or column
 MAX_NUMBER = 2**53 - 1
-_MAY_BE_HUGE = re.compile(rb"\d{16}|[eE][+-]?\d{2}|NaN|Infinity")
+_MAY_BE_HUGE = re.compile(rb"[:\[,\s-]\d{16}|\d[eE]\+?\d{2,}\s*[,\]}]|NaN|Infinity")
 
 
 def refuse_huge(data: bytes) -> None:
