@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -178,10 +178,7 @@ def plan_reset(context: Context, name: str, request: Request, *, reason: str | N
             fix=f"`switchyard stop {release.name} --execute` first",
         )
     _refuse_readers(context, state, release, choice)
-    # who names another position has chosen what is left out
-    whole = request.target.kind == "earliest" and request.chosen_state == "clear"
-    moved = {(seen[pair].topic, pair[1]) for pair in scope} if whole else set()
-    history = history_of_reset(context, release, old, new, moved)
+    history = history_of_reset(context, release, old, new, read_anew(seen, scope, request, lost))
     history.require(accept=request.accept_missing)
     # what is lost can't be met: consumers go on at once
     meets = in_use and in_one_piece(choice) and not gone & {"result", "progress", "input"}
@@ -660,6 +657,19 @@ def _left_out(release: Release, choice: Choice, seen: Partitions, new: SourcePos
     earliest = all(new.sources[source][p] == here.first for (source, p), here in seen.items())
     what = "retention has left that input" if earliest else "--to-earliest reads that again, too"
     return [f"of the input before its new position nothing will be in the result: {what}"]
+
+
+def read_anew(
+    seen: Partitions, scope: Set[tuple[str, int]], request: Request, lost: Sequence[Loss]
+) -> set[tuple[str, int]]:
+    """Topic and partition of input that the new state must have whole, or someone accepts that it lacks some.
+
+    All that goes back to its beginning; who names another position has chosen what is left out. But of an input that is
+    another topic every partition counts: an offset of the old one means nothing there.
+    """
+    whole = request.target.kind == "earliest" and request.chosen_state == "clear"
+    another = {loss.name for loss in lost if loss.part == "input" and loss.how == "another"}
+    return {(here.topic, pair[1]) for pair, here in seen.items() if (whole and pair in scope) or here.topic in another}
 
 
 def _refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
