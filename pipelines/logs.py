@@ -79,6 +79,16 @@ class _StandardError(_Ours):
         super().emit(record)
 
 
+def _is_unhandled(record: logging.LogRecord) -> bool:
+    """Whether no library takes care of it: one that has a handler, if only to drop what it says, speaks to nobody here."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger is not logging.getLogger():
+        if logger.handlers:
+            return False
+        logger = logger.parent
+    return True
+
+
 def configure_driver(form: LogFormat, release: str) -> None:
     """Sets up the log of a driver's process, on standard output, from INFO on."""
     _replace(_Ours(sys.stdout), JsonLines(release) if form == "json" else VisibleFormatter(TEXT), logging.INFO)
@@ -86,7 +96,10 @@ def configure_driver(form: LogFormat, release: str) -> None:
 
 def configure_command(form: LogFormat) -> None:
     """Sets up the log of a command's process, on standard error, from WARNING on."""
-    _replace(_StandardError(sys.stderr), JsonLines() if form == "json" else VisibleFormatter(), logging.WARNING)
+    handler = _StandardError(sys.stderr)
+    if form == "text":
+        handler.addFilter(_is_unhandled)
+    _replace(handler, JsonLines() if form == "json" else VisibleFormatter(), logging.WARNING)
 
 
 def configure_service(form: LogFormat) -> None:

@@ -121,6 +121,15 @@ def test_no_command_s_log_obeys_a_record_or_shows_a_secret(capsys: pytest.Captur
     assert "owned" in said and "\x1b" not in said and "\x07" not in said and "planted-secret" not in said
 
 
+def test_a_library_that_drops_what_it_says_is_not_heard_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    library = logging.getLogger("a-library")
+    library.addHandler(logging.NullHandler())
+    configure_command("text")
+    logging.getLogger("a-library.module").error("of no interest")
+    logging.getLogger("another-library").error("of interest")
+    assert capsys.readouterr().err == "of interest\n"
+
+
 def test_the_trail_is_shown_whole_whatever_an_entry_holds() -> None:
     odd = EvidenceRecorded(**{**evidence("a.v1", "a.v2").model_dump(), "summary": {}, "at_ms": 2**53 - 1})
     at, _, what, _ = overview._row(odd)

@@ -1,4 +1,4 @@
-"""What a process asks of a Kafka cluster about topics and groups, and does to topics: all by one admin client."""
+"""What a process asks of a Kafka cluster about topics and groups, and does to topics: of topics by one admin client."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Cluster:
         """The first offsets at or after `at_ms`, milliseconds since the epoch; without a partition that has none."""
         return offsets.offsets_at(self.settings, names, at_ms, client=self.client)
 
-    # -- groups
+    # -- groups: by a new client. One that has lived through a broker's restart waits for the group's coordinator in vain
 
     def group_names(self) -> set[str]:
         """All consumer groups, those without members too."""
-        return offsets.group_names(self.settings, client=self.client)
+        return offsets.group_names(self.settings)
 
     def group_offsets(self, group: str) -> dict[str, dict[int, tuple[int, str]]]:
         """Topic -> partition -> (next offset, metadata) that a group has committed."""
-        return offsets.group_offsets(self.settings, group, client=self.client)
+        return offsets.group_offsets(self.settings, group)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
 from orchestration.operations.context import Context
 from orchestration.operations.plan import Plan
+from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
 from pipelines.kafka.offsets import end_offsets
@@ -309,8 +310,10 @@ class Following(threading.Thread):
                             record.topic, record.phase)
                     )  # fmt: skip
                 elif consumer.position != committed:
-                    consumer.commit()
-                    committed = consumer.position
+                    # of a result that someone has deleted nothing can be committed: later, of another
+                    with suppress(Unavailable):
+                        consumer.commit()
+                        committed = consumer.position
 
     def end(self) -> None:
         self._ended.set()
