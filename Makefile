@@ -125,7 +125,7 @@ typecheck: setup ## mypy, strict; of tests, demo and benchmarks what calls what 
 	@$(BIN)/mypy -p tests -p demo -p benchmarks --cache-dir .mypy_cache/tests --implicit-reexport --no-warn-unreachable \
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
-test-fast: setup ## the tests that need neither broker nor Spark: under a minute
+test-fast: setup ## the tests that need neither broker nor Spark: little more than a minute
 	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long)" $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)

@@ -16,9 +16,10 @@ _FRESH_S = 60.0
 
 def say_present(settings: Settings) -> None:
     """Says that this process supervises the releases of this host; a supervisor says it in each turn."""
-    private(settings.state_dir)
     folder = _folder(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        private(settings.state_dir)
+        folder.mkdir(parents=True, exist_ok=True)
     this = ProcessRef.of(os.getpid())
     if this is not None:
         this.write(folder / f"{this.pid}.json")

@@ -28,9 +28,9 @@ from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, RegistryState, Release, StateSet
 from pipelines.settings import Settings
 
-# of a driver's log, in what is said of its failure
 log = logging.getLogger(__name__)
 
+# of a driver's log, in what is said of its failure
 _LOG_LINES = 12
 _LOG_BYTES = 8_192
 _LOG_CHARS = 2_000
@@ -125,7 +125,7 @@ def attend(
 
     Raises BadUsage for settings that mean nothing.
     """
-    memory, context, trouble = Memory(), None, ""
+    memory, context, trouble, mistake = Memory(), None, "", ""
     try:
         while not stopped.is_set():
             try:
@@ -133,7 +133,7 @@ def attend(
                 turn(context, memory, alert=alert)
                 if trouble:
                     say("Kafka answers again")
-                trouble = ""
+                trouble = mistake = ""
             except BadUsage:
                 raise
             except (SwitchyardError, KafkaException) as error:
@@ -146,9 +146,9 @@ def attend(
                 context = None
             except Exception as error:
                 # a mistake of the program's own, or of this machine: the next turn must not pay for it
-                if str(error) != trouble:
+                if str(error) != mistake:
                     log.exception("a turn failed")
-                trouble = str(error)
+                mistake = str(error)
             stopped.wait(every_s)
     finally:
         say_gone(settings)

@@ -202,7 +202,6 @@ class Driver:
         if start is None:
             raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
         release = self._begin_watch(release)
-        os.environ["SWITCHYARD_RELEASE"] = self._name
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
         inputs = {name: source.topic for name, source in app.inputs.items()}

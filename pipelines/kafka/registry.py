@@ -37,15 +37,14 @@ class Registry:
     def __init__(self, settings: Settings | None = None, *, actor: str | None = None) -> None:
         self.settings = settings or get_settings()
         self.actor = actor or getpass.getuser()
-        self._admin = require_broker(self.settings)
         # what else whoever has it open asks of the cluster
-        self.cluster = Cluster(self.settings, self._admin)
+        self.cluster = Cluster(self.settings, require_broker(self.settings))
         # what is read beside the registry by whoever has it open: progress and heartbeats
         self.kept = Kept(self.settings)
         self._reader: LogReader | None = None
         self._folding = Folding()
         if self._open() is None:
-            refuse_without_registry(self.settings, self._admin)
+            refuse_without_registry(self.settings, self.cluster.client)
         self._writer = FencedWriter(self.settings, REGISTRY_TOPIC, REGISTRY_TOPIC)
 
     def __enter__(self) -> Registry:
@@ -70,7 +69,7 @@ class Registry:
         """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
         if self._open() is None:
             return
-        reader = LogReader(self.settings, REGISTRY_TOPIC, asides=True, client=self._admin)
+        reader = LogReader(self.settings, REGISTRY_TOPIC, asides=True, client=self.cluster.client)
         try:
             for records in reader.records_to(reader.end()):
                 for offset, value in records:
@@ -85,7 +84,7 @@ class Registry:
         if snapshot is not None:
             # written or not: not again before as many entries have come
             self._folding.since = 0
-            write_snapshot(self.settings, snapshot, client=self._admin)
+            write_snapshot(self.settings, snapshot, client=self.cluster.client)
         return state
 
     def poll(self, timeout_s: float) -> bool:
@@ -134,9 +133,11 @@ class Registry:
 
     def _begin(self) -> LogReader:
         """A reader from the newest snapshot on, if there is one and its last entry stands in this log."""
-        end = end_of(self.settings, REGISTRY_TOPIC, 1, client=self._admin)[0]
-        self._folding = Folding(newest_snapshot(self.settings, end, client=self._admin))
-        reader = LogReader(self.settings, REGISTRY_TOPIC, start=self._folding.start, asides=True, client=self._admin)
+        end = end_of(self.settings, REGISTRY_TOPIC, 1, client=self.cluster.client)[0]
+        self._folding = Folding(newest_snapshot(self.settings, end, client=self.cluster.client))
+        reader = LogReader(
+            self.settings, REGISTRY_TOPIC, start=self._folding.start, asides=True, client=self.cluster.client
+        )
         try:
             deadline = time.monotonic() + self.settings.request_timeout_s
             while not self._folding.proven:

@@ -86,14 +86,14 @@ def refuse_huge(data: bytes) -> None:
             raise ValueError("it has a number that is too large")
         return int(text)
 
-    def broken(text: str) -> float:
+    def fraction(text: str) -> float:
         if not abs(float(text)) <= MAX_NUMBER:
             raise ValueError("it has a number that is too large")
         return float(text)
 
     if _MAY_BE_HUGE.search(data):
         try:
-            json.loads(data, parse_int=whole, parse_float=broken, parse_constant=broken)
+            json.loads(data, parse_int=whole, parse_float=fraction, parse_constant=fraction)
         except RecursionError as error:
             raise ValueError("it is nested too deep") from error
 

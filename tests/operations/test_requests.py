@@ -45,7 +45,7 @@ REWORDED = replace(
 def opened(plan: Plan, **changes: Any) -> Opened:
     """The plan's operation as whoever reads the registry gets it. `changes`: of the journaled plan; None leaves out."""
     journaled = {name: value for name, value in {**plan.for_journal(), **changes}.items() if value is not None}
-    entry = Opened(id=plan.id, name=plan.operation.value, releases=plan.releases, deadline_ms=2**60, plan=journaled,
+    entry = Opened(id=plan.id, name=plan.operation.value, releases=plan.releases, deadline_ms=2**50, plan=journaled,
                    reason=plan.reason)  # fmt: skip
     found = decode(encode(entry))
     assert isinstance(found, Opened)
