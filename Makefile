@@ -111,7 +111,7 @@ $(SCALA): $(JARS)/spark | $(STAMPS)/project
 # and the next one tries again, as it isn't there
 $(CLASSES): $(SCALA) $(PYSPARK)
 	@echo "letting a driver run once, so that all later ones start in two thirds of its time (about a minute)"
-	@$(BIN)/python -m orchestration.local.class_archive || true
+	@$(BIN)/python -m orchestration.class_archive || true
 
 ##@ To work on it
 .PHONY: lint typecheck test-fast test-ui test-long docs runbook bench lock clean distclean

@@ -23,7 +23,7 @@ case "$*" in
     echo jars >> did
     cmp -s orchestration/local/jars.toml fetched || { rm -rf $JARS/spark; mkdir -p $JARS/spark; cp orchestration/local/jars.toml fetched; } ;;
   "-m orchestration.local.scala") echo "state store" >> did; mkdir -p $JARS/compiled; touch $SCALA ;;
-  "-m orchestration.local.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
+  "-m orchestration.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
   "pip sync"*)
     echo packages >> did
     grep -A 1 ^pyspark== requirements.lock | cmp -s - installed \\

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import pipelines.engine.jars
-from orchestration.local import class_archive
+from orchestration import class_archive
 from orchestration.local.ports import claim
 from orchestration.local.server_config import ports
 from pipelines.errors import SwitchyardError

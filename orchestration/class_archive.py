@@ -1,4 +1,4 @@
-"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them: `python -m orchestration.local.class_archive`.
+"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them: `python -m orchestration.class_archive`.
 
 Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes it loaded. Made by a real driver on a
 broker of its own, so that what is in it is what drivers need. A driver without it works as well, and starts slower.
