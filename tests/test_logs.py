@@ -105,9 +105,9 @@ def test_an_error_and_a_mistake_of_the_program_s_own_are_json(
 def test_a_module_s_warning_is_json_in_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     configure_command("json")
     configure_command("json")
-    logging.getLogger("orchestration.operations.upkeep").warning("nothing is kept")
+    logging.getLogger("orchestration.operations.comparing.upkeep").warning("nothing is kept")
     [line] = lines_of(capsys.readouterr().err)
-    assert line["logger"] == "orchestration.operations.upkeep" and line["level"] == "WARNING"
+    assert line["logger"] == "orchestration.operations.comparing.upkeep" and line["level"] == "WARNING"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -151,7 +151,7 @@ def resume(
     known = journal.under_way(context.registry.state(), operation)
     run_plan(Plan.from_journal(known.opened), context, apply=True, as_json=as_json)
     if known.opened.name == Kind.DIFF and not as_json:
-        from orchestration.operations.switch import recorded
+        from orchestration.operations.comparing.evidence import recorded
 
         show_comparison(recorded(context.registry.state(), operation))
 

@@ -20,9 +20,11 @@ from orchestration.defs import report
 from orchestration.defs.names import releases_of, results_key
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.check import check
-from orchestration.operations.context import Context, find_release, live_release
+from orchestration.operations.comparing.evidence import are_compared, evidence_for
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.reprocess import diff
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, are_compared, evidence_for
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App

@@ -16,7 +16,7 @@ from dagster import (
 )
 
 from orchestration.defs.names import input_key, live_key, results_key
-from orchestration.operations.evidence import Comparison
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plan import Plan, Table
 from orchestration.operations.reprocess import ChecksFailed

@@ -18,7 +18,8 @@ from orchestration.defs.jobs import janitor_job, quality_job, refresh_job, repro
 from orchestration.defs.names import APP_TAG, group_of
 from orchestration.defs.resources import Platform
 from orchestration.operations.clean import to_clean
-from orchestration.operations.context import Context, live_release
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.refresh import to_refresh
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms

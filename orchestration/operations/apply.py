@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from orchestration.operations import evidence as ev
-from orchestration.operations.agreement import Agreement
-from orchestration.operations.agreement import changed_ratio as share_of_records
-from orchestration.operations.backlog import MEANWHILE_RECORDS
-from orchestration.operations.context import Context, find_release, refuse_blocked
-from orchestration.operations.delta import Delta, write_delta
+from orchestration.operations.comparing.agreement import Agreement
+from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS
+from orchestration.operations.comparing.delta import Delta
+from orchestration.operations.comparing.delta_topic import write_delta
+from orchestration.operations.comparing.evidence import evidence_home, evidence_path
+from orchestration.operations.comparing.fold import compare, folded, write_fold
+from orchestration.operations.comparing.since import Found, Since
+from orchestration.operations.context import Context
 from orchestration.operations.generations import Generations, begun, last_of
 from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.journal import aborting
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import find_release, left_by_consumers, refuse_blocked, wanting
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import (
     AbortSwitch,
@@ -64,7 +67,6 @@ from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail, progress_history
 from pipelines.kafka.registry import Decide, now_ms
 from pipelines.model.missing import without
-from pipelines.model.names import progress_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Mark, Progress
 from pipelines.model.registry import (
@@ -78,12 +80,9 @@ from pipelines.model.registry import (
     MarkOrdered,
     Operation,
     RegistryState,
-    Release,
-    ReleaseState,
     Repaired,
     StateSet,
     Switch,
-    Wanted,
     WantedSet,
 )
 from pipelines.model.switch import choose_start, of_generation, promotion
@@ -132,7 +131,7 @@ class Applier:
                     self._delta = self._new_delta(stage)
                 if isinstance(stage, VerifyStream):
                     self._agreement = self._new_agreement(stage)
-            since = self._delta or self._agreement
+            since = self._since()
             if since is not None and self.orders():
                 since.begin()
             for stage in self._left():
@@ -146,6 +145,9 @@ class Applier:
                     each.close()
             for tail in self._tails.values():
                 tail.close()
+
+    def _since(self) -> Delta | Agreement | None:
+        return self._delta or self._agreement
 
     def _left(self) -> tuple[Stage, ...]:
         """The stages to apply: behind the beginning of a generation, if that is done, what came before it is over."""
@@ -437,13 +439,13 @@ class Applier:
         live, new = state.releases[stage.live], state.releases[stage.new]
         here, there = self._end(stage.live, "evidence"), self._end(stage.new, "aligned")
         spark = context.session(here.result.records + there.result.records)
-        path = ev.evidence_path(settings, self._plan.id)
-        ev.write_fold(
-            ev.folded(spark, settings, live.spec, here.result),
-            ev.folded(spark, settings, new.spec, there.result),
+        path = evidence_path(settings, self._plan.id)
+        write_fold(
+            folded(spark, settings, live.spec, here.result),
+            folded(spark, settings, new.spec, there.result),
             path,
         )
-        found = ev.compare(spark, path, live_ddl=live.spec.schema_ddl, new_ddl=new.spec.schema_ddl,
+        found = compare(spark, path, live_ddl=live.spec.schema_ddl, new_ddl=new.spec.schema_ddl,
                            tolerance=stage.tolerance, samples=stage.samples)  # fmt: skip
         totals = {name: self._tail(name).newest for name in (stage.live, stage.new)}
         summary = {
@@ -471,7 +473,7 @@ class Applier:
         self._step(lambda _: [entry])
 
     def _prepare_delta(self, stage: PrepareDelta) -> None:
-        since = self._delta or self._agreement
+        since = self._since()
         if since is None:
             since = self._delta = self._new_delta(stage)
         if self._operation(self._context.registry.state()).align is not None:
@@ -498,22 +500,25 @@ class Applier:
         return Agreement(self._context.settings, evidence, to=stage.new)
 
     def _verify_stream(self, stage: VerifyStream) -> None:
-        agreement = self._agreement = self._agreement or self._new_agreement(stage)
-        since = agreement.verify(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
-        evidence = next(e for e in self._context.registry.known.evidence if e.id == stage.evidence)
-        _refuse_too_many(share_of_records(evidence, since), stage.max_changed, "records", since.records)
-        self._context.say(f"{since.records:,} records came since the evidence cut; {since.ratio:.1%} of them differ")
+        self._agreement = self._agreement or self._new_agreement(stage)
+        self._read_to(self._agreement, stage)
 
     def _write_delta(self, stage: WriteDelta) -> None:
         self._delta = self._delta or self._new_delta(stage)
-        touched = self._delta.touched(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
-        # of the whole table, as when it was planned: a few keys that were touched are no measure of it
-        if stage.max_changed is not None:
-            _refuse_too_many(self._delta.changed_ratio(touched), stage.max_changed, "keys", len(touched))
+        self._segments = self._delta.write(self._read_to(self._delta, stage))
+
+    def _read_to(self, since: Since[Found], stage: WriteDelta | VerifyStream) -> Found:
+        """What came since the evidence, up to the cut. Raises Refused where the results differ in too much by now."""
+        found = since.read_to(self._end(stage.old, "barrier").result, self._end(stage.new, "aligned").result)
+        if stage.max_changed is not None and (ratio := since.changed_ratio(found)) > stage.max_changed:
+            raise Refused(
+                f"by now {ratio:.2%} of the {since.counts} differ, as they are written, over --max-changed {stage.max_changed:.2%}: {len(found):,} {since.came} since the evidence cut",
+                fix="run `switchyard diff` again and look at it",
+            )
         self._context.say(
-            f"{len(touched):,} keys were touched since the evidence cut; {touched.ratio:.1%} of them differ"
+            f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
         )
-        self._segments = self._delta.write(touched)
+        return found
 
     def _switch(self, state: RegistryState, stage: AppendSwitch) -> Sequence[Entry]:
         operation = self._operation(state)
@@ -560,45 +565,13 @@ class Applier:
 def _delete_files(settings: Settings, stage: DeleteFiles) -> None:
     # before anything goes: one path that leads elsewhere, and all of it is left as it is
     code = code_path(settings, stage.code_digest) if stage.code_digest is not None else None
-    folders = [("checkpoints", stage.release), ("run", stage.release), *map(ev.evidence_home, stage.evidence)]
+    folders = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
     for folder in folders:
         below(settings.state_dir, *folder)
     for folder in folders:
         remove(settings.state_dir, *folder)
     if code is not None:
         code.unlink(missing_ok=True)
-
-
-def _refuse_too_many(ratio: float, limit: float | None, of: str, since: int) -> None:
-    if limit is not None and ratio > limit:
-        came = "were touched" if of == "keys" else "came"
-        raise Refused(
-            f"by now {ratio:.2%} of the {of} differ, as they are written, over --max-changed {limit:.2%}: {since:,} {came} since the evidence cut",
-            fix="run `switchyard diff` again and look at it",
-        )
-
-
-def wanting(state: RegistryState, release: Release, wanted: Wanted) -> list[Entry]:
-    """What has to be written for a release to be wanted so; nothing: it is already."""
-    entries: list[Entry] = []
-    if release.wanted != wanted:
-        entries.append(WantedSet(release=release.name, wanted=wanted))
-    if wanted == "running" and release.state in ("staged", "failed"):
-        entries.append(StateSet(release=release.name, state=starting_state(state, release)))
-    return entries
-
-
-def starting_state(state: RegistryState, release: Release) -> ReleaseState:
-    """The state that a release starts with: one that consumers have followed is what it was before it failed."""
-    chain = state.chains.get(release.spec.app, ())
-    if chain and chain[-1].new == release.name:
-        return "live"
-    return "standby" if any(release.name in (s.old, s.new) for s in chain) else "hydrating"
-
-
-def left_by_consumers(release: Release) -> list[Entry]:
-    """A release that consumers leave is the standby; one that failed says why until it is started again, as the standby."""
-    return [] if release.state == "failed" else [StateSet(release=release.name, state="standby")]
 
 
 def _late(progress: Progress | None) -> int:
@@ -618,12 +591,3 @@ def _new_release(state: RegistryState, stage: RecordRelease) -> Sequence[Entry]:
 def _accepted(state: RegistryState, stage: AcceptHistory) -> Sequence[Entry]:
     left = without(stage.missing, state.releases[stage.release].accepted)
     return [HistoryAccepted(release=stage.release, missing=left)] if left else []
-
-
-def owned_topics(state: RegistryState, name: str) -> list[str]:
-    """The topics that release `name` owns by the registry's record: results of all its generations, progress, dead letters."""
-    from pipelines.model.names import dead_letter_topic
-
-    release = state.releases[name]
-    results = sorted({release.topic_of(generation) for generation in release.generations})
-    return [*results, progress_topic(name), dead_letter_topic(name)]

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from confluent_kafka import TopicPartition
 
 from orchestration.operations import journal
-from orchestration.operations.context import Context, find_release
+from orchestration.operations.context import Context
 from orchestration.operations.generations import is_unfinished, progress_of
+from orchestration.operations.lifecycle import find_release
 from orchestration.operations.reset import look
 from pipelines.engine.checkpoint import Checkpoint, copy_of, newest_folder, release_folder
 from pipelines.engine.trial import Trial

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import journal
-from orchestration.operations.context import Context, find_release, live_release
+from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
+from orchestration.operations.context import Context
 from orchestration.operations.history import accept_now, history_of
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.kind import RESETS
-from orchestration.operations.switch import are_compared, comparison, evidence_for
+from orchestration.operations.lifecycle import find_release, live_release
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
@@ -122,6 +123,6 @@ def _rows_of_the_other(release: Release, evidence: EvidenceRecorded | None) -> i
     """Rows of the result that it was compared with, at the same cut."""
     if evidence is None:
         return None
-    found = comparison(evidence)
+    found = Comparison.of(evidence)
     one_sided = found.only_live if evidence.new == release.name else found.only_new
     return found.identical + found.changed + one_sided

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestration.operations import journal
-from orchestration.operations.context import Context, find_release, refuse_blocked
+from orchestration.operations.context import Context
 from orchestration.operations.in_use import followers_before, readers_of
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import find_release, refuse_blocked
 from orchestration.operations.plan import Plan, join, new_id
 from orchestration.operations.stages import DeleteCheckpoint, DeleteTopic, Stage
 from pipelines.engine.checkpoint import newest_folder, size_of

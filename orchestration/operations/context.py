@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import refuse_another_s
 from pipelines.engine.lease import held_by
-from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.errors import SwitchyardError
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.names import release_name, split_release
 from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import RegistryState, Release
-from pipelines.model.unread import refuse_unread
+from pipelines.model.registry import Release
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -105,57 +103,3 @@ def open_context(
         say=say,
         spark=spark,
     )
-
-
-def find_release(state: RegistryState, name: str) -> Release:
-    """The release of that name; for an app's name its only release that is not retired or aborted.
-
-    Raises BadUsage if the name means none or several.
-    """
-    if name in state.releases:
-        return state.releases[name]
-    if split_release(name) is not None:
-        raise BadUsage(f"there is no release {name}", fix=f"there are: {', '.join(sorted(state.releases)) or 'none'}")
-    releases = [r for r in state.of_app(name) if r.state not in ("retired", "aborted")]
-    if len(releases) == 1:
-        return releases[0]
-    if not releases:
-        apps = sorted({r.spec.app for r in state.releases.values()})
-        raise BadUsage(
-            f"there is no release of an app {name}", fix=f"there are apps: {', '.join(apps) or 'none'}; stage one"
-        )
-    raise BadUsage(
-        f"{name} has {len(releases)} releases: {', '.join(r.name for r in releases)}",
-        fix=f"say which, as in {releases[-1].name}",
-    )
-
-
-def version_of(state: RegistryState, app: str, version: int | None) -> Release:
-    """Release `version` of an app; None: the newest that is neither live, standby, retired nor aborted."""
-    if version is not None:
-        return find_release(state, release_name(app, version))
-    free = [r for r in state.of_app(app) if r.state in ("staged", "hydrating", "ready", "failed")]
-    if not free:
-        standby = [r.name for r in state.of_app(app) if r.state == "standby"]
-        fix = f"`switchyard stage {app}` one" + (f", or name the standby: {standby[-1]}" if standby else "")
-        raise BadUsage(f"{app} has no release that waits to be live", fix=fix)
-    return free[-1]
-
-
-def live_release(state: RegistryState, app: str) -> Release | None:
-    """The release that the app's alias names; None before the first promotion."""
-    switch = state.live(app)
-    return state.releases[switch.new] if switch else None
-
-
-def refuse_blocked(state: RegistryState, release: str, *, but: str | None = None) -> None:
-    """Raises Refused while another operation than `but` is under way on `release`, or the registry says something of it that
-    this version can't read and must understand.
-    """
-    refuse_unread(state.not_understood(release), release)
-    other = state.blocking(release)
-    if other is not None and other.id != but:
-        raise Refused(
-            f"{other.opened.name} {other.id} of {other.opened.actor} is under way on {release}",
-            fix=f"wait for it, or `switchyard resume {other.id}` or `switchyard abandon {other.id}`",
-        )

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from orchestration.operations import evidence as ev
-from orchestration.operations.context import Context, refuse_blocked
-from orchestration.operations.delta import DeltaTopic, write_delta
+from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.comparing.fold import compare, folded, write_fold
+from orchestration.operations.comparing.reading import read_changes
+from orchestration.operations.context import Context
 from orchestration.operations.in_use import followers_before
 from orchestration.operations.journal import refuse_other_generation
+from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.plan import Plan, join
-from orchestration.operations.reading import read_changes
 from orchestration.operations.stages import (
     AppendGeneration,
     AwaitFollowers,
@@ -351,11 +353,11 @@ class Generations:
         if there is None:
             raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
         spark = context.session(here.result.records + there.result.records)
-        path = ev.evidence_path(settings, self._plan.id)
-        old, new = (ev.folded(spark, settings, release.spec, r) for r in (here.result, there.result))
-        ev.write_fold(old, new, path)
+        path = evidence_path(settings, self._plan.id)
+        old, new = (folded(spark, settings, release.spec, r) for r in (here.result, there.result))
+        write_fold(old, new, path)
         ddl = release.spec.schema_ddl
-        found = ev.compare(spark, path, live_ddl=ddl, new_ddl=ddl, tolerance=0.0, samples=10)
+        found = compare(spark, path, live_ddl=ddl, new_ddl=ddl, tolerance=0.0, samples=10)
         forward, backward = write_delta(settings, release.spec.app, self._plan.id, path)
         entry = EvidenceRecorded(
             id=self._plan.id, live=release.name, live_generation=stage.old, new=release.name, new_generation=stage.new,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from orchestration.operations.context import Context, live_release
+from orchestration.operations.context import Context
 from orchestration.operations.generations import progress_of
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.stages import AcceptHistory, Stage
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms

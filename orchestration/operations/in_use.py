@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestration.operations.context import Context, live_release
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.plan import join
 from pipelines.errors import Refused
 from pipelines.follow import committed_number

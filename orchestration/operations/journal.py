@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestration.operations.context import Context, refuse_blocked
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import AppendGeneration, AppendSwitch, BeginGeneration, Want
 from pipelines.engine.lease import is_alive, this_process

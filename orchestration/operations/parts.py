@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from orchestration.operations import evidence as ev
-from orchestration.operations.context import Context, live_release
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import live_release
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused, SwitchyardError
@@ -91,7 +92,7 @@ def _of_evidence(
     there = set(topics)
     for topic in sorted(_deltas(evidence) - there):
         yield Loss(release=release.name, part="delta", name=topic)
-    path = ev.evidence_path(context.settings, evidence.id)
+    path = evidence_path(context.settings, evidence.id)
     if _is_here(context, release) and not path.exists():
         yield Loss(release=release.name, part="evidence", name=evidence.id)
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from orchestration.operations import journal
-from orchestration.operations.context import Context, live_release, refuse_blocked
-from orchestration.operations.delta import Since
+from orchestration.operations.comparing.changes import Changes
+from orchestration.operations.comparing.evidence import evidence_for
+from orchestration.operations.comparing.upkeep import Upkeep, load, save, too_old
+from orchestration.operations.context import Context
 from orchestration.operations.generations import progress_of
-from orchestration.operations.switch import before_live, evidence_for
-from orchestration.operations.upkeep import Upkeep, load, save, too_old
+from orchestration.operations.lifecycle import before_live, live_release, refuse_blocked
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import consumer
@@ -123,7 +124,7 @@ def read_on(
     kept, *changes = load(settings, evidence)
     if (old := too_old(evidence, now_ms(), kept_ms=kept.at_ms)) is not None:
         raise Refused(old, fix=f"`switchyard diff {evidence.new}`")
-    live, new = (Since(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
+    live, new = (Changes(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
     begun = live.position, new.position
     reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
     try:

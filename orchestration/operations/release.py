@@ -14,13 +14,21 @@ from typing import Any
 
 from expectations.names import require_suite
 from orchestration.operations import journal
-from orchestration.operations.apply import Applier, owned_topics, starting_state, wanting
-from orchestration.operations.context import Context, find_release, live_release, refuse_blocked
+from orchestration.operations.apply import Applier
+from orchestration.operations.context import Context
 from orchestration.operations.costs import replay_rate, room_of, time_of
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.history import ACCEPT, accept_now, compaction_notes, history_of, history_of_staging
 from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.kind import RESETS, Kind
+from orchestration.operations.lifecycle import (
+    find_release,
+    live_release,
+    owned_topics,
+    refuse_blocked,
+    starting_state,
+    wanting,
+)
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.plan import Plan, join, new_id
 from orchestration.operations.stages import (

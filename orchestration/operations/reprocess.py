@@ -13,9 +13,10 @@ from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
-from orchestration.operations.context import Context, live_release
-from orchestration.operations.evidence import Comparison
+from orchestration.operations.comparing.evidence import Comparison, are_compared, recorded
+from orchestration.operations.context import Context
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import AppendSwitch, PrepareDelta, Stage, VerifyStream, WriteDelta
 from pipelines.engine.code import freeze
@@ -104,7 +105,7 @@ def _examine(context: Context, name: str, volume_tolerance: float) -> tuple[Comp
     state = context.registry.state()
     release = state.releases[name]
     live = live_release(state, release.spec.app)
-    compared = live is not None and live.name != name and sw.are_compared(release, live)
+    compared = live is not None and live.name != name and are_compared(release, live)
     found = diff(context, name) if compared else None
     verdict = check(context, name, volume_tolerance=volume_tolerance) if release.spec.suite is not None else None
     if verdict is not None and not verdict.ok:
@@ -274,7 +275,7 @@ def _shown(context: Context, state: RegistryState, plan: Plan) -> Comparison | N
     known = (e for e in state.evidence if e.id in wanted)
     logged = (e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and e.id in wanted)
     found = next(chain(known, logged), None) if wanted else None
-    return sw.comparison(found) if found is not None else None
+    return Comparison.of(found) if found is not None else None
 
 
 def _but_evidence(plan: Plan) -> list[Stage]:
@@ -331,4 +332,4 @@ def diff(
     """Compares a release with the live one, at exactly the same boundary, and returns what was found."""
     plan = sw.plan_diff(context, name, tolerance=tolerance, samples=samples, accept_missing=accept_missing)
     rel.execute(context, plan)
-    return sw.recorded(context.registry.state(), plan.id)
+    return recorded(context.registry.state(), plan.id)

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orchestration.operations import journal
-from orchestration.operations.apply import starting_state
 from orchestration.operations.clean import followers_in, needing_result
-from orchestration.operations.context import Context, find_release, refuse_blocked
+from orchestration.operations.context import Context
 from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, replay_rate, time_of
 from orchestration.operations.generations import by_group, cut_off, progress_of
 from orchestration.operations.history import history_of_reset
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
 from orchestration.operations.kind import RESETS, Kind
+from orchestration.operations.lifecycle import find_release, refuse_blocked, starting_state
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.plan import Plan, Table, join, new_id, request_of
 from orchestration.operations.release import lost_topics_again

@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Literal
 
 from orchestration.operations import journal
-from orchestration.operations.backlog import Backlog, ahead, backlog_of
-from orchestration.operations.context import Context, find_release, live_release, refuse_blocked, version_of
-from orchestration.operations.evidence import Comparison
+from orchestration.operations.backlog import ahead
+from orchestration.operations.comparing.backlog import Backlog, backlog_of
+from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
+from orchestration.operations.comparing.upkeep import too_old, upkeep_of
+from orchestration.operations.context import Context
 from orchestration.operations.generations import progress_of
 from orchestration.operations.history import history_of
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.plan import Plan, new_id
 from orchestration.operations.release import unchecked
 from orchestration.operations.stages import (
@@ -29,7 +32,6 @@ from orchestration.operations.stages import (
     VerifyStream,
     WriteDelta,
 )
-from orchestration.operations.upkeep import too_old, upkeep_of
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.progress import progress_history
@@ -86,11 +88,6 @@ def plan_diff(
     )
 
 
-def are_compared(one: Release, other: Release) -> bool:
-    """Whether consumers move between two releases only after a diff: of tables always, since their delta comes of it."""
-    return one.spec.table or "no" not in (one.spec.comparable, other.spec.comparable)
-
-
 def _meeting(
     context: Context, new: Release, live: Release, *, switch: int | None, alias: str | None
 ) -> tuple[Stage, ...]:
@@ -125,13 +122,6 @@ def _other(state: RegistryState, release: Release) -> Release:
     return live
 
 
-def before_live(state: RegistryState, app: str) -> Release | None:
-    """The release that was live before the one that is: a rollback goes to it. None: there was none."""
-    chain = state.chains.get(app, ())
-    back = next((s.old for s in reversed(chain) if s.old not in (None, chain[-1].new)), None)
-    return state.releases[back] if back is not None else None
-
-
 def _require_running(context: Context, release: Release, beats: Mapping[str, Heartbeat]) -> None:
     if held_by(release, beats.get(release.name), context.settings, at_ms=now_ms()) is None:
         raise Refused(
@@ -154,27 +144,6 @@ def _require_near(context: Context, release: Release, beats: Mapping[str, Heartb
     far = _far_behind(context, release, beats)
     if far is not None:
         raise Refused(far, fix=f"`switchyard wait {release.name}`, then try again")
-
-
-def evidence_for(state: RegistryState, one: Release, other: Release, *, apart: bool = False) -> EvidenceRecorded | None:
-    """The newest evidence of two releases in their present generations, whichever was live then.
-
-    `apart`: also one for which they did not meet, which is enough for a delta.
-    """
-    wanted = {(one.name, one.generation), (other.name, other.generation)}
-    both = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
-    found = [e for e in both if apart or not e.apart]
-    return found[-1] if found else None
-
-
-def recorded(state: RegistryState, diff_id: str) -> Comparison:
-    """What a diff that was carried out has found."""
-    return comparison(next(e for e in state.evidence if e.id == diff_id))
-
-
-def comparison(evidence: EvidenceRecorded) -> Comparison:
-    """The diff that an evidence holds."""
-    return Comparison.from_json(evidence.summary)
 
 
 def plan_promote(
@@ -273,7 +242,7 @@ def _switch_facts(
 ) -> dict[str, str]:
     facts = {"from": live.name if live else "nothing", "to": new.name, "switch": str(number)}
     if evidence is not None:
-        found = comparison(evidence)
+        found = Comparison.of(evidence)
         facts["evidence"] = (
             f"{evidence.id}: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical"
         )
@@ -345,7 +314,7 @@ def _not_compared(
         )
     elif new.spec.table and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
         lacking.append(f"{old} (`switchyard diff {new.name}`)")
-    found = comparison(evidence)
+    found = Comparison.of(evidence)
     if max_changed is not None and found.ratio > max_changed:
         lacking.append(f"{found.ratio:.2%} of the keys differ, over --max-changed {max_changed:.2%}")
     return lacking

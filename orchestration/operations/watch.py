@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from orchestration.operations import release as rel
 from orchestration.operations.alerts import Alert, CheckNotRun, ChecksNotEvaluated, Send, to_nobody, told
 from orchestration.operations.check import check
-from orchestration.operations.context import Context, live_release
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.switch import plan_rollback
 from pipelines.errors import Refused, SwitchyardError
 

@@ -18,7 +18,7 @@ from orchestration import cli
 from orchestration.commands import broker, overview, show, terminal
 from orchestration.commands.follow import _line, as_object
 from orchestration.defs import report
-from orchestration.operations.evidence import Comparison
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan, Table
 from pipelines.errors import Refused

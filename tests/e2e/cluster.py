@@ -22,7 +22,8 @@ from orchestration.local.process import ProcessRef
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
-from orchestration.operations.context import Context, live_release
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.plan import Plan
 from orchestration.sources import Faults, Options, produce, source_for
 from pipelines.errors import Unavailable

@@ -13,7 +13,7 @@ import pytest
 
 from demo.ledger.check import check_log
 from orchestration.operations.check import check
-from orchestration.operations.evidence import Comparison
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.reprocess import diff
 from pipelines.engine.lease import is_alive
 from pipelines.kafka.client import producer

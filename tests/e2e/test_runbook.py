@@ -30,7 +30,7 @@ from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
 from orchestration.operations.clean import followers_in
-from orchestration.operations.context import live_release
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.reprocess import diff
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused

@@ -20,8 +20,8 @@ from demo.ledger.check import check_log
 from orchestration.operations import journal
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
-from orchestration.operations.context import live_release
-from orchestration.operations.evidence import evidence_path
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import diff
 from orchestration.operations.stages import Fence

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.apply import Applier
 from orchestration.operations.check import docs_dir
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.comparing.upkeep import path_of
 from orchestration.operations.context import Context
-from orchestration.operations.evidence import evidence_path
 from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import DeleteCheckpoint, DeleteFiles, Stage
-from orchestration.operations.upkeep import path_of
 from pipelines.engine.checkpoint import fence, forget, inherit, newest_folder, release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import SwitchyardError

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestration.operations import journal
-from orchestration.operations.context import refuse_blocked
 from orchestration.operations.in_use import notes
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.overview import audit
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import execute

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from expectations.verdict import CheckResult, Verdict
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
-from orchestration.operations.evidence import Comparison
 from orchestration.operations.reprocess import ChecksFailed
 from pipelines.kafka.registry import Registry
 from pipelines.model.missing import InputNow

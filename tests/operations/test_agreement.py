@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.operations.agreement import Agreement, Since, Tally, changed_ratio
 from orchestration.operations.apply import Applier
+from orchestration.operations.comparing.agreement import Agreement, Disagreement, Tally
+from orchestration.operations.comparing.since import changed_ratio
 from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import VerifyStream
@@ -35,20 +36,23 @@ def test_what_only_one_has_is_counted_whatever_the_order(old: list[str], new: li
         for record in records:
             tally.add(record.encode(), new=side)
     more = [sum(max(0, here.count(r) - there.count(r)) for r in "abcd") for here, there in ((old, new), (new, old))]
-    assert tally.since == Since(records=max(len(old), len(new)), differing=max(more))
+    assert tally.since == Disagreement(records=max(len(old), len(new)), differing=max(more))
 
 
 def test_the_share_is_of_all_records() -> None:
     # 1 only live, 2 only new, 3 changed, 4 identical
-    assert changed_ratio(evidence("a.v1", "a.v2"), Since(records=90, differing=0)) == 6 / 100
-    assert changed_ratio(evidence("a.v1", "a.v2"), Since(records=10, differing=4)) == 10 / 20
+    assert changed_ratio(evidence("a.v1", "a.v2"), more=90, differing=0) == 6 / 100
+    assert changed_ratio(evidence("a.v1", "a.v2"), more=10, differing=4) == 10 / 20
 
 
 @pytest.mark.parametrize(("limit", "refused"), [(None, False), (0.6, False), (0.4, True)])
 def test_more_than_was_allowed_is_refused(limit: float | None, refused: bool) -> None:
-    class Known:
-        def verify(self, *_: object) -> Since:
-            return Since(records=10, differing=4)
+    class Known(Agreement):
+        def __init__(self) -> None:
+            self._evidence = evidence("a.v1", "a.v2")
+
+        def read_to(self, *_: object) -> Disagreement:
+            return Disagreement(records=10, differing=4)
 
     said: list[str] = []
     stage = VerifyStream(evidence="diff-1", old="a.v1", new="a.v2", max_changed=limit)
@@ -126,7 +130,7 @@ def test_only_records_that_differ_do(streams: Streams, how: str, to: str) -> Non
     streams.write(0, {0: [("1", "orders:1:1"), ("2", "orders:1:2"), ("3", "orders:1:3"), ("4", "orders:1:4")]})
     streams.write(1, {0: [("9", "orders:1:1"), ("2", "orders:1:9"), ("3", "orders:1:3"), ("3", "orders:1:3"), ("4", "orders:1:4")]})  # fmt: skip
     sides = (0, 1) if to == "sums.v2" else (1, 0)
-    assert agreement.verify(*(streams.end(side) for side in sides)) == Since(records=46, differing=3)
+    assert agreement.read_to(*(streams.end(side) for side in sides)) == Disagreement(records=46, differing=3)
 
 
 @pytest.mark.broker
@@ -138,7 +142,7 @@ def test_what_was_read_behind_the_cut_does_not_count(streams: Streams) -> None:
     streams.write(0, {0: [("2", "orders:0:2")]})
     agreement = streams.agreement()
     agreement.advance(lambda: None, few=1)
-    assert agreement.verify(*cut) == Since(records=1, differing=0)
+    assert agreement.read_to(*cut) == Disagreement(records=1, differing=0)
 
 
 @pytest.mark.broker
@@ -148,8 +152,8 @@ def test_what_fails_meanwhile_is_read_at_the_cut(
     streams.write(0, {0: [("1", "orders:0:1")]})
     agreement = streams.agreement()
     with monkeypatch.context() as patch:
-        patch.setattr("orchestration.operations.agreement.identity_of", lambda _: 1 / 0)
+        patch.setattr("orchestration.operations.comparing.agreement.identity_of", lambda _: 1 / 0)
         agreement.begin()
         agreement._preparing.join()  # type: ignore[union-attr]
     assert "could not be read in advance: division by zero" in caplog.text
-    assert agreement.verify(streams.end(0), streams.end(1)) == Since(records=1, differing=1)
+    assert agreement.read_to(streams.end(0), streams.end(1)) == Disagreement(records=1, differing=1)

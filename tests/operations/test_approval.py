@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from orchestration.operations import reprocess
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
-from orchestration.operations.evidence import Comparison
 from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.reprocess import plan_approved

@@ -10,22 +10,17 @@ import pytest
 
 from orchestration.operations import switch as sw
 from orchestration.operations.apply import Applier
-from orchestration.operations.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of
+from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of
+from orchestration.operations.comparing.evidence import evidence_for
+from orchestration.operations.comparing.upkeep import too_old
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import before_live
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import execute
 from orchestration.operations.stages import Align, AppendSwitch, ChooseStart, Compare, Fence, PrepareDelta, WriteDelta
-from orchestration.operations.switch import (
-    _not_compared,
-    _other,
-    before_live,
-    evidence_for,
-    plan_promote,
-    plan_rollback,
-)
-from orchestration.operations.upkeep import too_old
+from orchestration.operations.switch import _not_compared, _other, plan_promote, plan_rollback
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import COMPACTION_LAG_MS

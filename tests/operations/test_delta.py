@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from orchestration.operations.delta import Delta, write_delta
-from orchestration.operations.evidence import evidence_path
-from orchestration.operations.reading import read_changes
+from orchestration.operations.comparing.delta import Delta
+from orchestration.operations.comparing.delta_topic import write_delta
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.comparing.reading import read_changes
+from orchestration.operations.comparing.upkeep import Upkeep, load, upkeep_of
 from orchestration.operations.refresh import read_on
-from orchestration.operations.upkeep import Upkeep, load, upkeep_of
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.offsets import end_of
@@ -133,7 +134,7 @@ def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:
     # until the drivers meet: b changes again, y goes, d comes; x is touched by the live one alone
     results.write(results.live, {"b": "5", "d": "5"})
     results.write(results.new, {"b": "6", "d": "6", "y": None})
-    touched = delta.touched(results.end(results.live), results.end(results.new))
+    touched = delta.read_to(results.end(results.live), results.end(results.new))
     assert (touched.old["x"], touched.new["x"]) == ("3", None)
     assert (touched.old["y"], touched.new["y"]) == (None, None)
     segments = delta.write(touched)
@@ -147,7 +148,7 @@ def test_what_was_written_ahead_is_all_where_nothing_came_until_the_cut(compared
     delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
-    segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
+    segments = delta.write(delta.read_to(results.end(results.live), results.end(results.new)))
     assert results.told(segments) == [{"a": "4"}, {}]
 
 
@@ -164,11 +165,11 @@ def test_what_fails_in_advance_is_done_at_the_cut(compared: Make, monkeypatch: p
             raise MemoryError
         return read_changes(client, topic, *rest)
 
-    monkeypatch.setattr("orchestration.operations.delta.read_changes", fails)
+    monkeypatch.setattr("orchestration.operations.comparing.changes.read_changes", fails)
     delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
-    segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
+    segments = delta.write(delta.read_to(results.end(results.live), results.end(results.new)))
     assert results.told(segments) == [{"a": "4"}, {"b": "2"}]
 
 
@@ -183,7 +184,7 @@ def test_what_was_done_before_the_drivers_met_is_corrected_at_the_cut(compared: 
     # until the cut: b changes again, d comes, y goes; e and x, of the live one alone, stay as they were told
     results.write(results.live, {"b": "5"})
     results.write(results.new, {"b": "6", "d": "6", "y": None})
-    touched = delta.touched(results.end(results.live), results.end(results.new))
+    touched = delta.read_to(results.end(results.live), results.end(results.new))
     assert [(touched.old[key], touched.new[key]) for key in "exz"] == [("3", None), ("3", None), (None, "5")]
     last, told, base = results.told(delta.write(touched))
     assert last == {"b": "6", "d": "6", "y": None}
@@ -204,10 +205,12 @@ def test_nothing_is_read_at_the_cut_that_was_read_before(compared: Make, monkeyp
         reads.append(found[0])
         return found
 
-    monkeypatch.setattr("orchestration.operations.delta.read_changes", reads_again)
+    monkeypatch.setattr("orchestration.operations.comparing.changes.read_changes", reads_again)
     # nor is the fold looked through
-    monkeypatch.setattr("orchestration.operations.delta._batches", lambda _: pytest.fail("it reads the fold"))
-    segments = delta.write(delta.touched(results.end(results.live), results.end(results.new)))
+    monkeypatch.setattr(
+        "orchestration.operations.comparing.fold_file._batches", lambda _: pytest.fail("it reads the fold")
+    )
+    segments = delta.write(delta.read_to(results.end(results.live), results.end(results.new)))
     # nothing had come
     assert reads == [{}, {}]
     assert results.told(segments) == [{"a": "4", "x": None}, {}]
@@ -234,7 +237,8 @@ def test_changes_are_read_up_to_the_end_whatever_comes_at_once(
     start, end = {0: 0, 1: 15, 2: 3}, {0: 41, 1: 60, 2: 3}
     expected = {key: value for p in start for key, value in written[p][start[p] : end[p]] if key}
     monkeypatch.setattr(
-        "orchestration.operations.reading.drain", lambda reader, wait_s: drain(reader, wait_s, at_most=at_most)
+        "orchestration.operations.comparing.reading.drain",
+        lambda reader, wait_s: drain(reader, wait_s, at_most=at_most),
     )
     reader = consumer(broker, auto_offset_reset="earliest", enable_partition_eof=True)
     with closing(reader):
@@ -267,7 +271,7 @@ def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -
     delta = results.delta(to="sums.v2")
     delta.begin()
     delta.prepared()
-    assert results.told(delta.write(delta.touched(*cut))) == [{"a": "4"}, {}]
+    assert results.told(delta.write(delta.read_to(*cut))) == [{"a": "4"}, {}]
 
 
 def nothing(_: Delta, __: pytest.MonkeyPatch) -> None:
@@ -285,7 +289,7 @@ def begun(delta: Delta, _: pytest.MonkeyPatch) -> None:
 
 def begun_in_vain(delta: Delta, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("orchestration.operations.delta.read_changes", lambda *_: 1 / 0)
+        patch.setattr("orchestration.operations.comparing.changes.read_changes", lambda *_: 1 / 0)
         begun(delta, monkeypatch)
 
 
@@ -313,7 +317,7 @@ def test_what_was_kept_since_the_diff_is_told_and_not_read_again(
     delta = results.delta(to=to)
     before(delta, monkeypatch)
     ends = [results.end(topic) for topic in (results.live, results.new)]
-    touched = delta.touched(*(ends if to == "sums.v2" else reversed(ends)))
+    touched = delta.read_to(*(ends if to == "sums.v2" else reversed(ends)))
     assert touched.differing > 0
     told = {key: value for part in reversed(results.told(delta.write(touched))) for key, value in part.items()}
     if to == "sums.v2":
@@ -358,13 +362,13 @@ def test_what_was_kept_behind_the_cut_is_refused_with_the_way_out(compared: Make
     results.write(results.live, {"b": "5"})
     read_on(results.settings, results.evidence, results.now())
     with pytest.raises(SwitchyardError, match="lies behind the cut") as caught:
-        results.delta(to="sums.v1").touched(*ends)
+        results.delta(to="sums.v1").read_to(*ends)
     assert "since.parquet" in caught.value.fix
 
 
 def test_nothing_touched_leaves_the_evidence_as_it_is(compared: Make) -> None:
     results = compared({"a": "1"}, {"a": "2"})
     delta = results.delta(to="sums.v1")
-    segments = delta.write(delta.touched(results.end(results.new), results.end(results.live)))
+    segments = delta.write(delta.read_to(results.end(results.new), results.end(results.live)))
     assert segments == (results.evidence.backward,)
     assert results.told(segments) == [{"a": "1"}]

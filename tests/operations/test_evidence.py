@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.evidence import SAMPLES_BYTES, Comparison, fitting
+from orchestration.operations.comparing.evidence import Comparison
+from orchestration.operations.comparing.fold import SAMPLES_BYTES, fitting
 from pipelines.model.registry import encode
 from tests.operations.builders import evidence
 

@@ -11,11 +11,11 @@ import pytest
 
 from orchestration.operations import refresh as ref
 from orchestration.operations import switch as sw
-from orchestration.operations.backlog import MEANWHILE_RECORDS, backlog_of
+from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, backlog_of
+from orchestration.operations.comparing.upkeep import Upkeep, load, path_of, save, too_old, upkeep_of
 from orchestration.operations.context import Context
 from orchestration.operations.refresh import refresh, refreshable, to_refresh
 from orchestration.operations.switch import plan_rollback
-from orchestration.operations.upkeep import Upkeep, load, path_of, save, too_old, upkeep_of
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import DAY_MS

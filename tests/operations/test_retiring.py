@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestration.operations import in_use
-from orchestration.operations.apply import Applier, owned_topics
+from orchestration.operations.apply import Applier
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import owned_topics
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import SetState, Stage, Want
 from pipelines.errors import Refused

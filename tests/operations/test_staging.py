@@ -14,9 +14,11 @@ import pytest
 
 from orchestration.operations import costs
 from orchestration.operations import release as release_operations
-from orchestration.operations.context import Context, find_release, refuse_blocked, version_of
+from orchestration.operations.comparing.evidence import are_compared, evidence_for
+from orchestration.operations.context import Context
 from orchestration.operations.costs import Cost
 from orchestration.operations.journal import aborting
+from orchestration.operations.lifecycle import find_release, refuse_blocked, version_of
 from orchestration.operations.overview import _subjects
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import (
@@ -27,14 +29,7 @@ from orchestration.operations.release import (
     model_for,
     plan_stage,
 )
-from orchestration.operations.switch import (
-    MAX_EVIDENCE_AGE_S,
-    _far_behind,
-    _not_checked,
-    _not_compared,
-    are_compared,
-    evidence_for,
-)
+from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _far_behind, _not_checked, _not_compared
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.positions import ResultPosition

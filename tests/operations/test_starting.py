@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from orchestration.operations import release as module
-from orchestration.operations.apply import Applier, left_by_consumers, starting_state, wanting
+from orchestration.operations.apply import Applier
 from orchestration.operations.in_use import refuse_unfinished
 from orchestration.operations.kind import Kind
+from orchestration.operations.lifecycle import left_by_consumers, starting_state, wanting
 from orchestration.operations.plan import Plan
 from orchestration.operations.release import plan_start
 from orchestration.operations.stages import BeginGeneration, Stage

@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestration.operations.apply import Applier
-from orchestration.operations.delta import AtCut, TouchUp, _differing, at_cut, changed_ratio, touch_up
-from orchestration.operations.evidence import Comparison
+from orchestration.operations.comparing.delta import Delta
+from orchestration.operations.comparing.evidence import Comparison
+from orchestration.operations.comparing.fold_file import AtCut, at_cut, differing_rows
+from orchestration.operations.comparing.since import changed_ratio
+from orchestration.operations.comparing.touch_up import TouchUp, since_diff, touch_up
 from orchestration.operations.kind import Kind
 from orchestration.operations.plan import Plan
 from orchestration.operations.stages import WriteDelta
@@ -95,29 +98,35 @@ def table(identical: int, differing: int, *, alike: int = 0) -> EvidenceRecorded
     )
 
 
+def share(recorded: EvidenceRecorded, touched: TouchUp, before: AtCut) -> float:
+    """Of all keys, in how many the tables differ now."""
+    more, differing = since_diff(recorded, touched, before)
+    return changed_ratio(recorded, more=more, differing=differing)
+
+
 def test_a_few_touched_keys_do_not_stand_for_the_table() -> None:
     # 4 of 100 keys differ, and 2 of the 20 that were touched: the same 2
     touched = of({**{str(n): ("1", "1") for n in range(18)}, "x": ("3", "4"), "y": ("3", "4")})
     assert touched.ratio == 0.1
-    assert changed_ratio(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=2)) == 0.04
+    assert share(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=2)) == 0.04
     # 2 more
-    assert changed_ratio(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=0)) == 0.06
+    assert share(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=0)) == 0.06
 
 
 def test_touched_keys_that_are_equal_now_count_down_and_new_ones_are_of_the_table() -> None:
     touched = of({"healed": ("2", "2"), "both": (None, None), "come": (None, "2"), "nowhere": (None, None)})
     # `nowhere` came and went since; one of the other three was in one result only
     before = AtCut(keys=3, one_sided=1, differing=1)
-    assert changed_ratio(table(8, 2), touched, before) == 1 / 9
+    assert share(table(8, 2), touched, before) == 1 / 9
 
 
 def test_what_the_diff_took_for_identical_though_it_is_written_otherwise_is_not_counted_down() -> None:
     touched = of({"a": ("1", "1.0"), "b": ("1", "1.0")})
     before = AtCut(keys=2, one_sided=0, differing=2)
     # the two may be among those that were taken for identical: then 6 differ now
-    assert changed_ratio(table(96, 4, alike=2), touched, before) == 0.06
-    assert changed_ratio(table(96, 4, alike=1), touched, before) == 0.05
-    assert changed_ratio(table(96, 4), touched, before) == 0.04
+    assert share(table(96, 4, alike=2), touched, before) == 0.06
+    assert share(table(96, 4, alike=1), touched, before) == 0.05
+    assert share(table(96, 4), touched, before) == 0.04
 
 
 def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +138,9 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
         applier = Applier(context_of(Log()), Plan(id="p", operation=Kind.PROMOTE, releases=(), stages=(stage,)))
         end = SimpleNamespace(result=NOWHERE)
         monkeypatch.setattr(applier, "_end", lambda *_: end)
-        delta = SimpleNamespace(touched=lambda *_: touched, changed_ratio=lambda _: ratio, write=written.append)
+        delta = SimpleNamespace(
+            counts=Delta.counts, came=Delta.came, read_to=lambda *_: touched, changed_ratio=lambda _: ratio, write=written.append
+        )  # fmt: skip
         monkeypatch.setattr(applier, "_delta", delta)
         applier.apply(stage)
 
@@ -173,7 +184,7 @@ def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(
     (old, old_since), (to, to_since) = (live, live_since), (new, new_since)
     if reverse:
         (old, old_since), (to, to_since) = (to, to_since), (old, old_since)
-    base = {k: (v_live if reverse else v_new) for k, v_live, v_new in _differing(path)}
+    base = {k: (v_live if reverse else v_new) for k, v_live, v_new in differing_rows(path)}
     found = touched_by(old_since, to_since, path, reverse=reverse)
     touched = found.changes(found.new.keys(), {})
     # the touch-ups first; a key that they held is left out of what the evidence says
@@ -198,9 +209,9 @@ def test_the_ratio_is_that_of_a_diff_at_the_switch(
     touched = touched_by(*sides, path, reverse=reverse)
     now_live, now_new = applied(live, live_since), applied(new, new_since)
     left = now_live.keys() | now_new.keys()
-    share = sum(now_live.get(key) != now_new.get(key) for key in left) / len(left) if left else 0.0
-    found = changed_ratio(table(len(keys) - differing, differing), touched, at_cut(path, touched.new.keys()))
-    assert found == share
+    differ_now = sum(now_live.get(key) != now_new.get(key) for key in left) / len(left) if left else 0.0
+    found = share(table(len(keys) - differing, differing), touched, at_cut(path, touched.new.keys()))
+    assert found == differ_now
 
 
 def test_a_comparison_survives_the_registry() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.operations.evidence import evidence_home
+from orchestration.operations.comparing.evidence import evidence_home
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.positions import ResultPosition
@@ -22,9 +22,12 @@ from pipelines.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 log = logging.getLogger(__name__)
 
+
 Changes = Mapping[str, str | None]
+
 
 # rows that are made and read at once
 _ROWS = 100_000

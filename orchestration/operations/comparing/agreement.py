@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -11,24 +9,24 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from orchestration.operations.evidence import Comparison
-from orchestration.operations.reading import read_records
-from pipelines.errors import SwitchyardError
+from orchestration.operations.comparing.reading import read_records
+from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import end_of
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded
 from pipelines.settings import Settings
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Since:
+class Disagreement:
     """How many records came since the evidence, of the result that has more of them, and how many only one has."""
 
     records: int
     differing: int
+
+    def __len__(self) -> int:
+        return self.records
 
     @property
     def ratio(self) -> float:
@@ -56,11 +54,11 @@ class Tally:
             self._left.pop(identity, None)
 
     @property
-    def since(self) -> Since:
+    def since(self) -> Disagreement:
         more = sum(count for count in self._left.values() if count > 0)
         less = -sum(count for count in self._left.values() if count < 0)
         # one that was changed is in both
-        return Since(records=max(self._counts), differing=max(more, less))
+        return Disagreement(records=max(self._counts), differing=max(more, less))
 
 
 def identity_of(message: Message) -> bytes:
@@ -71,18 +69,10 @@ def identity_of(message: Message) -> bytes:
     return blake2b(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest_size=16).digest()
 
 
-def changed_ratio(evidence: EvidenceRecorded, since: Since) -> float:
-    """Share of all records in which the streams differ now, by the evidence and by what came since."""
-    found = Comparison.from_json(evidence.summary)
-    total = found.total + since.records
-    return (found.total - found.identical + since.differing) / total if total else 0.0
-
-
 class Agreement:
-    """What two streams have written since an evidence, for a switch to release `to`.
+    """What two streams have written since an evidence, for a switch to release `to`: a `Since`."""
 
-    `begin` reads in a thread what there is already, while the releases meet; `advance` before they are asked to.
-    """
+    counts, came = "records", "came"
 
     def __init__(self, settings: Settings, evidence: EvidenceRecorded, *, to: str) -> None:
         since = evidence.live_result, evidence.new_result
@@ -92,8 +82,8 @@ class Agreement:
         self._consumer = consumer(
             settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20
         )
-        self._closed = threading.Event()
-        self._preparing: threading.Thread | None = None
+        self._evidence = evidence
+        self._in_advance = InAdvance("agreement", "what came since the diff could not be read in advance")
         self._forget()
 
     def _forget(self) -> None:
@@ -102,8 +92,7 @@ class Agreement:
 
     def begin(self) -> None:
         """Has a thread read what there is."""
-        self._preparing = threading.Thread(target=self._prepare, name="agreement", daemon=True)
-        self._preparing.start()
+        self._in_advance.begin(self._prepare, self._forget)
 
     def advance(self, go_on: Callable[[], None], few: int) -> None:
         """Reads until no more than `few` records came meanwhile. `go_on` is called now and then, and may raise."""
@@ -114,34 +103,27 @@ class Agreement:
             # the ends of transactions count as records, and are never read
             came = self._read_to(ends, go_on) and many
 
-    def verify(self, old_end: ResultPosition, new_end: ResultPosition) -> Since:
+    def read_to(self, old_end: ResultPosition, new_end: ResultPosition) -> Disagreement:
         """What came between the evidence cut and the switch cut."""
-        if self._preparing is not None:
-            self._preparing.join()
+        self._in_advance.wait()
         ends = [old_end, new_end]
         if not all(end.dominates(at) for end, at in zip(ends, self._read, strict=True)):
             # an operation that was left and is resumed: the results have gone on behind the cut
             self._forget()
-        self._read_to(ends, self._go_on)
+        self._read_to(ends, self._in_advance.go_on)
         return self._tally.since
+
+    def changed_ratio(self, found: Disagreement) -> float:
+        """Share of all records in which the streams differ at the switch cut."""
+        return changed_ratio(self._evidence, more=found.records, differing=found.differing)
 
     def close(self) -> None:
         """Nothing is read after this."""
-        self._closed.set()
-        if self._preparing is not None:
-            self._preparing.join()
+        self._in_advance.close()
         self._consumer.close()
 
     def _prepare(self) -> None:
-        try:
-            self._read_to([self._now(position) for position in self._read], self._go_on)
-        except Exception as error:
-            log.warning("what came since the diff could not be read in advance: %s", error)
-            self._forget()
-
-    def _go_on(self) -> None:
-        if self._closed.is_set():
-            raise SwitchyardError("the operation is over")
+        self._read_to([self._now(position) for position in self._read], self._in_advance.go_on)
 
     def _now(self, position: ResultPosition) -> ResultPosition:
         ends = {t: end_of(self._settings, t, len(o), client=self._admin) for t, o in position.topics.items()}

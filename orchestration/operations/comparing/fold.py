@@ -1,62 +1,24 @@
-"""Comparing two results as of one cut: the fold, and the verdict per key."""
+"""Compares two results as of one cut, with Spark: the fold of both, and the verdict for each key."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestration.operations.comparing.evidence import Comparison
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import ReleaseSpec
-from pipelines.paths import below
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+
 # Samples lie in a registry entry. Kafka takes no record over 1 MB: a diff would fail when all else of it is done; and every
 # command, driver and follower reads the entry from then on, so it is a quarter of that. The rest of it is far less.
 SAMPLES_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What a diff of two results found. Counts of keys (tables) or of records by identity (streams).
-
-    `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as
-    many as were asked for and fit.
-    """
-
-    only_live: int
-    only_new: int
-    changed: int
-    identical: int
-    columns: dict[str, int] = field(default_factory=dict)
-    samples: tuple[dict[str, Any], ...] = ()
-    live_late_dropped: int = 0
-    new_late_dropped: int = 0
-    live_watermark_ms: int | None = None
-    new_watermark_ms: int | None = None
-
-    @property
-    def total(self) -> int:
-        return self.only_live + self.only_new + self.changed + self.identical
-
-    @property
-    def ratio(self) -> float:
-        """Share of keys that differ; 0 for nothing to compare."""
-        return (self.total - self.identical) / self.total if self.total else 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ratio": self.ratio}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Comparison:
-        """The comparison that `as_json` wrote."""
-        values = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        return cls(**{**values, "samples": tuple(values.get("samples", ()))})
 
 
 def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: ResultPosition) -> DataFrame:
@@ -182,13 +144,3 @@ def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES)
 
 def _json(text: str | None) -> Any:
     return None if text is None else json.loads(text)
-
-
-def evidence_path(settings: Settings, evidence: str) -> Path:
-    """Where the fold of an evidence is. Raises SwitchyardError where a link leads elsewhere."""
-    return below(settings.state_dir, *evidence_home(evidence), "fold.parquet")
-
-
-def evidence_home(evidence: str) -> tuple[str, str]:
-    """The folder of all that is kept of an evidence, as parts of a path under the state folder."""
-    return "evidence", evidence

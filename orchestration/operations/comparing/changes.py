@@ -1,0 +1,40 @@
+"""What one result has changed since a comparison, read on and on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from orchestration.operations.comparing.reading import read_changes
+from pipelines.kafka.offsets import end_of
+from pipelines.model.positions import ResultPosition
+from pipelines.settings import Settings
+
+
+class Changes:
+    """What a result has changed since the evidence: key -> last value, None: deleted; read on and on.
+
+    `changes`: those up to `position`.
+    """
+
+    def __init__(self, position: ResultPosition, changes: dict[str, str | None] | None = None) -> None:
+        self.position = position
+        self.changes = changes if changes is not None else {}
+
+    def read(self, client: Consumer, end: ResultPosition, timeout_s: float, go_on: Callable[[], None]) -> set[str]:
+        """Reads on to `end`; returns the keys that came."""
+        keys: set[str] = set()
+        reached: dict[str, dict[int, int]] = {}
+        for topic, offsets in end.topics.items():
+            found, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s, go_on)
+            self.changes.update(found)
+            keys |= found.keys()
+        self.position = ResultPosition(topics=reached)
+        return keys
+
+    def now(self, settings: Settings, client: AdminClient) -> ResultPosition:
+        """Where the result ends now, by its last stable offsets."""
+        ends = {t: end_of(settings, t, len(offsets), client=client) for t, offsets in self.position.topics.items()}
+        return ResultPosition(topics=ends)

@@ -1,0 +1,85 @@
+"""Reads the fold of an evidence, which Spark has written, without Spark."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import SwitchyardError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def differing_rows(fold: Path) -> Iterator[tuple[str, str | None, str | None]]:
+    """Key, live value and new value where they differ."""
+    for batch in _batches(fold):
+        for key, live, new in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if live != new:
+                yield key, live, new
+
+
+def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
+    # not pyarrow.dataset: that loads pandas, which takes a second
+    import pyarrow.parquet as pq
+
+    for path in sorted(fold.glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=["key", "live_value", "new_value"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtCut:
+    """What an evidence has of some keys: how many, how many in one result only, in how many the texts of both differ."""
+
+    keys: int
+    one_sided: int
+    differing: int
+
+
+def at_cut(fold: Path, keys: Set[str]) -> AtCut:
+    """Counts `keys` in the fold of an evidence."""
+    known = one_sided = differing = 0
+    for rows in _rows_of(fold, keys):
+        import pyarrow.compute as pc
+
+        _, live, new = rows.columns
+        known += rows.num_rows
+        one_sided += pc.sum(pc.xor(live.is_null(), new.is_null())).as_py() or 0
+        # null where a side lacks the key, which a sum leaves out
+        differing += pc.sum(pc.not_equal(live, new)).as_py() or 0
+    return AtCut(keys=known, one_sided=one_sided, differing=differing)
+
+
+def values_of(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for rows in _rows_of(fold, keys):
+        for key, live, new in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            found[key] = live, new
+    return found
+
+
+def _rows_of(fold: Path, keys: Set[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of `keys`: key, live value, new value."""
+    if not keys:
+        return
+    if not fold.exists():
+        raise SwitchyardError(f"the evidence {fold} is gone", fix="run `switchyard diff` again")
+    import pyarrow.compute as pc
+
+    wanted = _strings(keys)
+    for batch in _batches(fold):
+        yield batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
+
+
+def _strings(values: Iterable[str]) -> pa.StringArray:
+    # not pa.array: that loads pandas, which takes a second
+    import pyarrow as pa
+
+    data = [value.encode() for value in values]
+    offsets = array("i", [0, *accumulate(map(len, data))])
+    return pa.StringArray.from_buffers(len(data), pa.py_buffer(offsets), pa.py_buffer(b"".join(data)))

@@ -1,0 +1,87 @@
+"""The keys that two tables touched since they were compared: pure, but for a look into the fold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from operator import ne
+from pathlib import Path
+
+from orchestration.operations.comparing.evidence import Comparison
+from orchestration.operations.comparing.fold_file import AtCut, values_of
+from pipelines.errors import SwitchyardError
+from pipelines.model.registry import EvidenceRecorded
+from pipelines.model.switch import touch_ups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchUp:
+    """Keys that either result touched since the evidence cut, with their values in the old and in the new one at the switch
+    cut. Both have the same keys; None: the result doesn't have it.
+    """
+
+    old: Mapping[str, str | None]
+    new: Mapping[str, str | None]
+
+    def __len__(self) -> int:
+        return len(self.new)
+
+    @property
+    def differing(self) -> int:
+        """In how many of them the results differ."""
+        return sum(map(ne, map(self.old.__getitem__, self.new), self.new.values()))
+
+    @property
+    def ratio(self) -> float:
+        """Share of the touched keys in which the results differ; of all keys: `since.changed_ratio`."""
+        return self.differing / len(self) if len(self) else 0.0
+
+    def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:
+        """What a consumer is told of `keys`: each one's new value; None where the new result doesn't have it. Of what a
+        segment told `ahead`, only what is otherwise now.
+        """
+        return touch_ups(keys, {key: self.new[key] for key in keys}, ahead)
+
+
+def touch_up(
+    old: Mapping[str, str | None],
+    new: Mapping[str, str | None],
+    one_sided: Set[str],
+    fold: Path,
+    *,
+    reverse: bool,
+) -> TouchUp:
+    """Brings an evidence up to date by the keys that `old` and `new` touched since (key -> last value).
+
+    A key that only one side touched (`one_sided`) still has, on the other, the value of the evidence cut: it is looked up
+    in the fold. `reverse`: the evidence's new release is the old one of this switch.
+    """
+    if not one_sided:
+        return TouchUp(old=old, new=new)
+    before_old: dict[str, str | None] = {}
+    before_new: dict[str, str | None] = {}
+    at_cut = values_of(fold, one_sided)
+    for key in one_sided:
+        live, candidate = at_cut.get(key, (None, None))
+        before_old[key], before_new[key] = (candidate, live) if reverse else (live, candidate)
+    return TouchUp(old={**before_old, **old}, new={**before_new, **new})
+
+
+def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: AtCut) -> tuple[int, int]:
+    """How many more keys there are than when two tables were compared, and in how many more they differ, by the keys that
+    were touched since.
+
+    `before`: what the evidence has of these. Never too small. A diff may count keys as identical whose texts differ, by
+    its tolerance, or as the same values are written otherwise: which ones isn't kept, only how many. So a touched key
+    counts as differing now if its texts do, and of those that did before, as many as may have been such ones count
+    as identical then.
+    """
+    if evidence.forward is None:
+        raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")
+    found = Comparison.of(evidence)
+    differed = found.total - found.identical
+    # the evidence's delta has every key whose texts differ
+    alike = max(0, evidence.forward.end - evidence.forward.start - differed)
+    no_more = before.one_sided + max(0, before.differing - alike)
+    nowhere = sum(touched.old[key] is None for key, new in touched.new.items() if new is None)
+    return len(touched) - nowhere - before.keys, touched.differing - no_more
