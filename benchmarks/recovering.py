@@ -13,7 +13,7 @@ from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.context import Context, open_context
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.reprocess import diff
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.progress import progress_history

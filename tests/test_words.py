@@ -37,9 +37,9 @@ _A_WORD = re.compile("[A-Za-z]{3}")
 ALLOWED = {
     "orchestration/commands/overview.py:_what": "shows it",
     "orchestration/local/broker.py:_last_words": "the levels of Kafka's own log",
-    "orchestration/operations/older_requests.py:in_words": "an older version's journal has nothing else",
-    "orchestration/operations/plan.py:from_journal": "shows it",
-    "orchestration/operations/positions.py:until_of": "what an operator has typed",
+    "orchestration/operations/plans/older_requests.py:in_words": "an older version's journal has nothing else",
+    "orchestration/operations/plans/plan.py:from_journal": "shows it",
+    "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
     "pipelines/engine/driver.py:_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
     "pipelines/engine/heart.py:rss_bytes": "a field of the kernel's",
     "pipelines/kafka/client.py:_tls_fix": "OpenSSL's words, of which there are no codes",

@@ -41,7 +41,7 @@ def log(
 
     from orchestration.operations.context import open_context
     from orchestration.operations.overview import audit
-    from orchestration.operations.plan import Plan
+    from orchestration.operations.plans.plan import Plan
     from pipelines.errors import BadUsage, SwitchyardError
     from pipelines.model.registry import Opened, Proposed
     from pipelines.model.unread import Unread
@@ -144,8 +144,8 @@ def resume(
     """Go on with an operation whose operator is gone: does only what is left."""
     from orchestration.operations import journal
     from orchestration.operations.context import open_context
-    from orchestration.operations.kind import Kind
-    from orchestration.operations.plan import Plan
+    from orchestration.operations.plans.kind import Kind
+    from orchestration.operations.plans.plan import Plan
 
     context = open_context(load_settings(), say=say)
     known = journal.under_way(context.registry.state(), operation)

@@ -164,7 +164,7 @@ def reprocess(
 ) -> None:
     """Stage, start, wait, diff and check a new release in a row; then promote it, once approved."""
     from orchestration.operations import reprocess as operation
-    from orchestration.operations.kind import Kind
+    from orchestration.operations.plans.kind import Kind
 
     context = _context()
     options: dict[str, Any] = {

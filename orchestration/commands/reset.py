@@ -77,7 +77,7 @@ def reset(
 ) -> None:
     """Have a release read again from elsewhere: position, state and result."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.positions import PositionOptions, export_to, topics_of, until_of
+    from orchestration.operations.plans.positions import PositionOptions, export_to, topics_of, until_of
     from orchestration.operations.reset import Request, new_positions, plan_reset
 
     target = PositionOptions(

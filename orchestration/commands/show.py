@@ -11,7 +11,7 @@ from orchestration.commands.terminal import out, print_facts, print_json, print_
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
     from orchestration.operations.comparing.evidence import Comparison
-    from orchestration.operations.plan import Plan
+    from orchestration.operations.plans.plan import Plan
 
 
 _OUTCOMES = {"passed": "green", "failed": "red", "errored": "red", "skipped": "yellow"}

@@ -24,7 +24,7 @@ from orchestration.operations.check import check as run_gate
 from orchestration.operations.clean import plan_clean, to_clean
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.refresh import refresh, to_refresh
 from pipelines.errors import Refused, SwitchyardError
 

@@ -18,7 +18,7 @@ from dagster import (
 from orchestration.defs.names import input_key, live_key, results_key
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.overview import ReleaseStatus
-from orchestration.operations.plan import Plan, Table
+from orchestration.operations.plans.plan import Plan, Table
 from orchestration.operations.reprocess import ChecksFailed
 from pipelines.errors import SwitchyardError
 from pipelines.model.progress import Heartbeat

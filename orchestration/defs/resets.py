@@ -11,7 +11,7 @@ from pydantic import Field
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.defs.shell import failures_told, run_plan, tag_run
 from orchestration.operations.bisect import bisect
-from orchestration.operations.positions import PositionOptions, export_to, topics_of, until_of
+from orchestration.operations.plans.positions import PositionOptions, export_to, topics_of, until_of
 from orchestration.operations.reset import Request, new_positions, plan_reset, plan_undo
 from pipelines.errors import Refused
 

@@ -16,7 +16,7 @@ from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, relea
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
+from orchestration.operations.plans.kind import Kind
 from orchestration.operations.release import Hydration, plan_start, wait_ready
 from orchestration.operations.reprocess import first_step
 from pipelines.errors import BadUsage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
 
 from orchestration.operations.comparing.agreement import Agreement
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS
@@ -16,47 +15,39 @@ from orchestration.operations.context import Context
 from orchestration.operations.generations import Generations, begun, last_of
 from orchestration.operations.in_use import refuse_live, refuse_needed
 from orchestration.operations.journal import aborting
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import find_release, left_by_consumers, refuse_blocked, wanting
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import (
-    AbortSwitch,
-    AcceptHistory,
-    Align,
-    AppendGeneration,
-    AppendSwitch,
-    AwaitFollowers,
-    AwaitStopped,
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import (
     BeginGeneration,
-    ChooseStart,
-    Compare,
-    CompareGenerations,
+)
+from orchestration.operations.plans.stages.releases import (
+    AcceptHistory,
+    AwaitStopped,
     CreateTopic,
-    DeleteCheckpoint,
     DeleteFiles,
     DeleteGroup,
     DeleteTopic,
-    Fence,
-    FinishBatch,
-    FlagBoundary,
-    GiveBack,
-    InheritState,
     Launch,
-    Meet,
-    PrepareDelta,
-    Reach,
     RecordRelease,
     Repair,
-    Seize,
     SetState,
-    Stage,
     StoreCode,
-    Tombstone,
-    VerifyStream,
     Want,
-    WriteClearing,
+)
+from orchestration.operations.plans.stages.switching import (
+    AbortSwitch,
+    Align,
+    AppendSwitch,
+    ChooseStart,
+    Compare,
+    Fence,
+    FlagBoundary,
+    Meet,
+    PrepareDelta,
+    VerifyStream,
     WriteDelta,
-    describe,
 )
 from orchestration.operations.vigil import Vigil
 from pipelines.engine.code import FrozenCode, code_path, store
@@ -136,7 +127,7 @@ class Applier:
                 since.begin()
             for stage in self._left():
                 self._refuse_closed(self._context.registry.known)
-                self._context.say(describe(stage))
+                self._context.say(stage.describe())
                 self.apply(stage)
         finally:
             self._generations.close()
@@ -209,13 +200,8 @@ class Applier:
                 _delete_files(settings, stage)
             case Repair():
                 self._step(lambda state: [Repaired(offsets=stage.offsets)] if _still_unread(state, stage) else [])
-            case (
-                BeginGeneration() | FinishBatch() | Seize() | GiveBack() | InheritState() | Tombstone() | Reach()
-                | CompareGenerations() | WriteClearing() | AppendGeneration() | AwaitFollowers() | DeleteCheckpoint()
-            ):  # fmt: skip
-                self._generations.apply(stage)
             case _:
-                assert_never(stage)
+                self._generations.apply(stage)
 
     def _step(self, decide: Decide) -> RegistryState:
         def mine(state: RegistryState) -> Sequence[Entry]:

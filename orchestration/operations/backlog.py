@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestration.operations.comparing.backlog import Backlog
-from orchestration.operations.stages import PrepareDelta, Stage, VerifyStream, WriteDelta
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.switching import PrepareDelta, VerifyStream, WriteDelta
 
 
 def ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:

@@ -11,8 +11,8 @@ from orchestration.operations.comparing.evidence import Comparison, are_compared
 from orchestration.operations.context import Context
 from orchestration.operations.history import accept_now, history_of
 from orchestration.operations.in_use import refuse_unfinished
-from orchestration.operations.kind import RESETS
 from orchestration.operations.lifecycle import find_release, live_release
+from orchestration.operations.plans.kind import RESETS
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded

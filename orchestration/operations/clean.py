@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from orchestration.operations import journal
 from orchestration.operations.context import Context
 from orchestration.operations.in_use import followers_before, readers_of
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import find_release, refuse_blocked
-from orchestration.operations.plan import Plan, join, new_id
-from orchestration.operations.stages import DeleteCheckpoint, DeleteTopic, Stage
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import DeleteCheckpoint
+from orchestration.operations.plans.stages.releases import DeleteTopic
 from pipelines.engine.checkpoint import newest_folder, size_of
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms

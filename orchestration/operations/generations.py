@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
 
 from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
 from orchestration.operations.comparing.evidence import evidence_path
@@ -18,15 +17,15 @@ from orchestration.operations.context import Context
 from orchestration.operations.in_use import followers_before
 from orchestration.operations.journal import refuse_other_generation
 from orchestration.operations.lifecycle import refuse_blocked
-from orchestration.operations.plan import Plan, join
-from orchestration.operations.stages import (
+from orchestration.operations.plans.plan import Plan, join
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import (
     AppendGeneration,
     AwaitFollowers,
     BeginGeneration,
     CompareGenerations,
     DeleteCheckpoint,
     FinishBatch,
-    GenerationStage,
     GiveBack,
     InheritState,
     Reach,
@@ -99,7 +98,7 @@ class Generations:
         self._tokens: dict[str, int] = {}
         self._cleared: DeltaSegment | None = None
 
-    def apply(self, stage: GenerationStage) -> None:
+    def apply(self, stage: Stage) -> None:
         """Applies one stage. Raises as `Applier.apply` does."""
         match stage:
             case FinishBatch():
@@ -127,7 +126,7 @@ class Generations:
             case DeleteCheckpoint():
                 forget(self._context.settings, stage.release, stage.generation)
             case _:
-                assert_never(stage)
+                raise TypeError(f"nothing is known of {stage.kind}")
 
     # -- while nobody runs it
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from orchestration.operations.context import Context
 from orchestration.operations.generations import progress_of
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.stages import AcceptHistory, Stage
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.releases import AcceptHistory
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.model.missing import Gap, InputNow, Reader, cut_from, may_be_missing, missing, told, without

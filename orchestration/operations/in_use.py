@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.plan import join
+from orchestration.operations.plans.plan import join
 from pipelines.errors import Refused
 from pipelines.follow import committed_number
 from pipelines.model.registry import GenerationStarted, RegistryState, Release

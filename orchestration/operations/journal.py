@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import refuse_blocked
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import AppendGeneration, AppendSwitch, BeginGeneration, Want
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.generations import AppendGeneration, BeginGeneration
+from orchestration.operations.plans.stages.releases import Want
+from orchestration.operations.plans.stages.switching import AppendSwitch
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms

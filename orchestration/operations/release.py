@@ -20,7 +20,6 @@ from orchestration.operations.costs import replay_rate, room_of, time_of
 from orchestration.operations.generations import begun, cut_off, moved_by_hand, processed, progress_of
 from orchestration.operations.history import ACCEPT, accept_now, compaction_notes, history_of, history_of_staging
 from orchestration.operations.in_use import refuse_live, refuse_needed
-from orchestration.operations.kind import RESETS, Kind
 from orchestration.operations.lifecycle import (
     find_release,
     live_release,
@@ -30,10 +29,12 @@ from orchestration.operations.lifecycle import (
     wanting,
 )
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
-from orchestration.operations.plan import Plan, join, new_id
-from orchestration.operations.stages import (
+from orchestration.operations.plans.kind import RESETS, Kind
+from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.releases import (
     AwaitStopped,
-    BeginGeneration,
     CreateTopic,
     DeleteFiles,
     DeleteGroup,
@@ -41,7 +42,6 @@ from orchestration.operations.stages import (
     Launch,
     RecordRelease,
     SetState,
-    Stage,
     StoreCode,
     Want,
 )

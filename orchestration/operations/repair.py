@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan, Table, new_id
-from orchestration.operations.stages import Repair
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, Table, new_id
+from orchestration.operations.plans.stages.releases import Repair
 from pipelines.errors import BadUsage
 from pipelines.model.registry import RegistryState
 from pipelines.model.unread import Unread

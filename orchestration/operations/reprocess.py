@@ -15,10 +15,11 @@ from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.comparing.evidence import Comparison, are_compared, recorded
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import AppendSwitch, PrepareDelta, Stage, VerifyStream, WriteDelta
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.switching import AppendSwitch, PrepareDelta, VerifyStream, WriteDelta
 from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.app import setting_like

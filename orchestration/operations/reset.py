@@ -14,32 +14,28 @@ from orchestration.operations.costs import Cost, as_size, cost_of, free_bytes, r
 from orchestration.operations.generations import by_group, cut_off, progress_of
 from orchestration.operations.history import history_of_reset
 from orchestration.operations.in_use import left_behind, readers_of, refuse_unfinished
-from orchestration.operations.kind import RESETS, Kind
 from orchestration.operations.lifecycle import find_release, refuse_blocked, starting_state
 from orchestration.operations.parts import losses, lost_parts, refuse_lost
-from orchestration.operations.plan import Plan, Table, join, new_id, request_of
-from orchestration.operations.release import lost_topics_again
-from orchestration.operations.requests import PlanRequest, ResetRequest, UndoRequest, asked_inputs, asked_position
-from orchestration.operations.stages import (
+from orchestration.operations.plans.kind import RESETS, Kind
+from orchestration.operations.plans.plan import Plan, Table, join, new_id, request_of
+from orchestration.operations.plans.requests import PlanRequest, ResetRequest, UndoRequest, asked_inputs, asked_position
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import (
     AppendGeneration,
     AwaitFollowers,
-    AwaitStopped,
     BeginGeneration,
     CompareGenerations,
-    CreateTopic,
     DeleteCheckpoint,
-    DeleteTopic,
     FinishBatch,
     GiveBack,
     InheritState,
-    Launch,
     Reach,
     Seize,
-    Stage,
     Tombstone,
-    Want,
     WriteClearing,
 )
+from orchestration.operations.plans.stages.releases import AwaitStopped, CreateTopic, DeleteTopic, Launch, Want
+from orchestration.operations.release import lost_topics_again
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import now_ms

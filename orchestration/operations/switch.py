@@ -15,11 +15,11 @@ from orchestration.operations.context import Context
 from orchestration.operations.generations import progress_of
 from orchestration.operations.history import history_of
 from orchestration.operations.in_use import refuse_unfinished
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked, version_of
-from orchestration.operations.plan import Plan, new_id
-from orchestration.operations.release import unchecked
-from orchestration.operations.stages import (
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.switching import (
     AbortSwitch,
     Align,
     AppendSwitch,
@@ -28,10 +28,10 @@ from orchestration.operations.stages import (
     Fence,
     FlagBoundary,
     Meet,
-    Stage,
     VerifyStream,
     WriteDelta,
 )
+from orchestration.operations.release import unchecked
 from pipelines.engine.lease import held_by
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.progress import progress_history

@@ -19,8 +19,8 @@ from orchestration.commands import broker, overview, show, terminal
 from orchestration.commands.follow import _line, as_object
 from orchestration.defs import report
 from orchestration.operations.comparing.evidence import Comparison
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan, Table
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, Table
 from pipelines.errors import Refused
 from pipelines.follow import LiveRecord
 from pipelines.logs import VisibleFormatter

@@ -15,8 +15,8 @@ from orchestration.defs import resets
 from orchestration.defs.resets import ResetConfig, reset_job, undo_job
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.context import Context, Say
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.reset import Request
 from pipelines.errors import BadUsage
 

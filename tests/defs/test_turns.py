@@ -29,9 +29,9 @@ from orchestration.operations import alerts as alerting
 from orchestration.operations.alerts import Alert, CheckNotRun, Send, told
 from orchestration.operations.check import BeingReset
 from orchestration.operations.context import Context, Say
-from orchestration.operations.kind import Kind
 from orchestration.operations.overview import ReleaseStatus
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.refresh import Refreshed
 from orchestration.operations.watch import Watched
 from pipelines.errors import BadUsage, Refused, SwitchyardError

@@ -24,7 +24,7 @@ from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
 from orchestration.sources import Faults, Options, produce, source_for
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer

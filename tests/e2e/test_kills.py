@@ -24,7 +24,7 @@ from demo.ledger import Ledger, check_log, check_result
 from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.context import Context
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.reprocess import diff
 from orchestration.sources import Options, produce, source_for
 from pipelines.errors import Refused, SwitchyardError

@@ -22,9 +22,9 @@ from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import Fence
 from orchestration.operations.reprocess import diff
-from orchestration.operations.stages import Fence
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused

@@ -13,8 +13,8 @@ import pytest
 
 from orchestration.operations import journal
 from orchestration.operations import release as rel
+from orchestration.operations.plans.stages.switching import FlagBoundary
 from orchestration.operations.reprocess import diff
-from orchestration.operations.stages import FlagBoundary
 from pipelines.engine.checkpoint import newest_folder
 from pipelines.engine.gate import Gate
 from pipelines.engine.lease import take_lease

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from orchestration.operations.stages import DeleteFiles, DeleteGroup, Stage, StoreCode, from_journal, to_journal
+from orchestration.operations.plans.stages.base import Stage, from_journal, to_journal
+from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, StoreCode
 from pipelines.errors import SwitchyardError
 from pipelines.model.names import (
     Digest,
@@ -212,7 +213,7 @@ def test_a_module_is_a_file_of_the_code_folder(module: str) -> None:
 
 
 def test_ids_and_digests_are_those_that_are_made() -> None:
-    from orchestration.operations.plan import new_id
+    from orchestration.operations.plans.plan import new_id
 
     made = new_id("reprocess")
     assert TypeAdapter(OperationId).validate_python(made) == made

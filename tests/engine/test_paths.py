@@ -16,9 +16,11 @@ from orchestration.operations.check import docs_dir
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.upkeep import path_of
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import DeleteCheckpoint, DeleteFiles, Stage
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import DeleteCheckpoint
+from orchestration.operations.plans.stages.releases import DeleteFiles
 from pipelines.engine.checkpoint import fence, forget, inherit, newest_folder, release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import SwitchyardError

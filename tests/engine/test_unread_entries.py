@@ -10,10 +10,10 @@ import pytest
 
 from orchestration.operations import journal
 from orchestration.operations.in_use import notes
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.overview import audit
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.release import execute
 from orchestration.operations.repair import in_short, plan_repair
 from pipelines.errors import BadUsage, Refused

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from orchestration.operations.apply import Applier
 from orchestration.operations.comparing.agreement import Agreement, Disagreement, Tally
 from orchestration.operations.comparing.since import changed_ratio
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import VerifyStream
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import VerifyStream
 from pipelines.errors import Refused
 from pipelines.kafka.offsets import end_of
 from pipelines.model.positions import ResultPosition

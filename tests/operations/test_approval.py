@@ -16,10 +16,10 @@ import pytest
 from orchestration.operations import reprocess
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import AppendSwitch, PrepareDelta, WriteDelta
 from orchestration.operations.reprocess import plan_approved
-from orchestration.operations.stages import AppendSwitch, PrepareDelta, WriteDelta
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import Opened, Promoted, Proposed, RegistryState, Staged, Switch, VerdictRecorded, fold

@@ -15,11 +15,19 @@ from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import before_live
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import (
+    Align,
+    AppendSwitch,
+    ChooseStart,
+    Compare,
+    Fence,
+    PrepareDelta,
+    WriteDelta,
+)
 from orchestration.operations.release import execute
-from orchestration.operations.stages import Align, AppendSwitch, ChooseStart, Compare, Fence, PrepareDelta, WriteDelta
 from orchestration.operations.switch import _not_compared, _other, plan_promote, plan_rollback
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms

@@ -16,9 +16,10 @@ from orchestration.operations import release as rel
 from orchestration.operations.apply import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.in_use import needed_by, notes, outdated_inputs
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import BeginGeneration, SetState, Want
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.positions import ResultPosition, SourcePosition

@@ -9,7 +9,8 @@ import pytest
 
 from orchestration.operations import clean
 from orchestration.operations.context import Context
-from orchestration.operations.stages import DeleteCheckpoint, DeleteTopic
+from orchestration.operations.plans.stages.generations import DeleteCheckpoint
+from orchestration.operations.plans.stages.releases import DeleteTopic
 from pipelines.errors import Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Boundary, Progress

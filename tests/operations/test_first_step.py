@@ -12,10 +12,10 @@ from orchestration import cli
 from orchestration.commands import release as commands
 from orchestration.operations import reprocess
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.releases import Launch, Want
 from orchestration.operations.reprocess import first_step
-from orchestration.operations.stages import Launch, Want
 from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.registry import RegistryState, Staged, StateSet, fold

@@ -10,10 +10,12 @@ import pytest
 from orchestration.operations.apply import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.history import ACCEPT, MissingHistory, history_of
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import from_journal, to_journal
+from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.releases import AcceptHistory
 from orchestration.operations.release import plan_start
-from orchestration.operations.stages import AcceptHistory, BeginGeneration, from_journal, to_journal
 from orchestration.operations.switch import plan_diff, plan_promote
 from pipelines.model.missing import Gap, InputNow, Reader, may_be_missing, missing, told, without
 from pipelines.model.positions import ResultPosition, SourcePosition

@@ -11,10 +11,10 @@ import pytest
 from orchestration.commands import overview
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.context import Context
-from orchestration.operations.kind import Kind
 from orchestration.operations.overview import audit, open_operations, statuses
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import Want
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.releases import Want
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.registry import Decide, Registry, now_ms
 from pipelines.model.positions import SourcePosition

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import plan as plans
-from orchestration.operations import positions
-from orchestration.operations.kind import Kind
-from orchestration.operations.older_requests import in_words
-from orchestration.operations.plan import Plan, Table, request_of
-from orchestration.operations.requests import AskedPosition, PlanRequest, ResetRequest, UndoRequest, to_journal
+from orchestration.operations.plans import positions
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.older_requests import in_words
+from orchestration.operations.plans.plan import Plan, Table, request_of
+from orchestration.operations.plans.requests import AskedPosition, PlanRequest, ResetRequest, UndoRequest, to_journal
+from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.reset import Request, plan_reset, plan_undo
-from orchestration.operations.stages import BeginGeneration, Want
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.model.registry import Closed, Opened, decode, encode
@@ -61,7 +61,7 @@ def under_way(*entries: Opened | Closed) -> Log:
 
 @pytest.mark.parametrize("plan", [RESET, REWORDED], ids=["as it is worded", "worded otherwise"])
 def test_a_reset_is_gone_on_with_by_the_same_command(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "describe", lambda stage: "something else")
+    monkeypatch.setattr(Plan, "steps", lambda plan: ["something else"])
     monkeypatch.setattr(Request, "words", lambda self: "in other words")
     log = under_way(opened(plan))
     # how it is carried out is no part of what it is

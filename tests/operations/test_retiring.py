@@ -6,10 +6,11 @@ import pytest
 
 from orchestration.operations import in_use
 from orchestration.operations.apply import Applier
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import owned_topics
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import SetState, Stage, Want
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.errors import Refused
 from pipelines.model.registry import (
     Entry,

@@ -20,7 +20,7 @@ from orchestration.operations.costs import Cost
 from orchestration.operations.journal import aborting
 from orchestration.operations.lifecycle import find_release, refuse_blocked, version_of
 from orchestration.operations.overview import _subjects
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.release import (
     _change,
     _measured_rate,

@@ -9,11 +9,12 @@ import pytest
 from orchestration.operations import release as module
 from orchestration.operations.apply import Applier
 from orchestration.operations.in_use import refuse_unfinished
-from orchestration.operations.kind import Kind
 from orchestration.operations.lifecycle import left_by_consumers, starting_state, wanting
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.release import plan_start
-from orchestration.operations.stages import BeginGeneration, Stage
 from pipelines.errors import Refused
 from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet, WantedSet
 from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, release, staged, switch

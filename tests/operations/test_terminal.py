@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException
 from orchestration import cli
 from orchestration.commands import reset as commands
 from orchestration.commands.show import what_failed_shown
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.reprocess import ChecksFailed
-from orchestration.operations.stages import Want
 from pipelines.errors import Refused
 from tests.operations.builders import failed_checks
 

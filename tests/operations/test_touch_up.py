@@ -18,9 +18,9 @@ from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.comparing.fold_file import AtCut, at_cut, differing_rows
 from orchestration.operations.comparing.since import changed_ratio
 from orchestration.operations.comparing.touch_up import TouchUp, since_diff, touch_up
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import WriteDelta
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import WriteDelta
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from tests.operations.builders import NOWHERE, Log, context_of, evidence

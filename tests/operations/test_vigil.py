@@ -14,8 +14,8 @@ from orchestration.local.presence import is_supervised, say_gone, say_present
 from orchestration.operations import apply
 from orchestration.operations import vigil as module
 from orchestration.operations.apply import Applier
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
 from orchestration.operations.vigil import Vigil
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError

@@ -12,9 +12,9 @@ from orchestration.operations import watch as module
 from orchestration.operations.alerts import Alert, CheckNotRun, ChecksNotEvaluated
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
-from orchestration.operations.kind import Kind
-from orchestration.operations.plan import Plan
-from orchestration.operations.stages import AppendSwitch
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import AppendSwitch
 from orchestration.operations.switch import plan_rollback
 from orchestration.operations.watch import watch
 from pipelines.errors import BadUsage, Refused

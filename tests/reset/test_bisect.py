@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations.bisect import at_index, bisect, first_failing, prefix
-from orchestration.operations.positions import one_record
+from orchestration.operations.plans.positions import one_record
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestration.operations import reset as rs
-from orchestration.operations.positions import PositionOptions
+from orchestration.operations.plans.positions import PositionOptions
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.model.reset import Target

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestration.operations import reset as rs
-from orchestration.operations.stages import BeginGeneration
+from orchestration.operations.plans.stages.generations import BeginGeneration
 from pipelines.engine.checkpoint import forget
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.topics import topic_names

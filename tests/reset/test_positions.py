@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestration.operations.costs import Cost, Rate, as_size, time_of
-from orchestration.operations.positions import PositionOptions, as_lines, topics_of, until_of
+from orchestration.operations.plans.positions import PositionOptions, as_lines, topics_of, until_of
 from orchestration.operations.reset import Request, _cost_facts, by_topic, scope_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition

@@ -21,10 +21,11 @@ from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
 from orchestration.operations.clean import archives_of, plan_clean, to_clean
 from orchestration.operations.overview import statuses
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage, StageId
+from orchestration.operations.plans.stages.generations import BeginGeneration, GiveBack, WriteClearing
+from orchestration.operations.plans.stages.releases import DeleteTopic, Launch, Want
 from orchestration.operations.reprocess import diff
-from orchestration.operations.stage_ids import StageId
-from orchestration.operations.stages import BeginGeneration, DeleteTopic, GiveBack, Launch, Stage, Want, WriteClearing
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.driver import Driver
 from pipelines.engine.lease import take_lease

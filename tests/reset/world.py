@@ -20,7 +20,7 @@ from orchestration.operations import release as rel
 from orchestration.operations import reset as rs
 from orchestration.operations import switch as sw
 from orchestration.operations.context import Context
-from orchestration.operations.plan import Plan
+from orchestration.operations.plans.plan import Plan
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer

@@ -28,8 +28,7 @@ from tests.shared.threads import Threads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from orchestration.operations.stage_ids import StageId
-    from orchestration.operations.stages import Stage
+    from orchestration.operations.plans.stages.base import Stage, StageId
     from pipelines.model.registry import Entry
 
 # of the moments at which operators die

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from orchestration.operations.apply import Applier
-from orchestration.operations.plan import Plan
-from orchestration.operations.stage_ids import StageId
-from orchestration.operations.stages import Stage
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage, StageId
 
 
 def is_meant(which: type[Stage] | StageId, plan: Plan, stage: Stage) -> bool:

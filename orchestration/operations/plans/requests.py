@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from orchestration.operations.positions import digest_of
+from orchestration.operations.plans.positions import digest_of
 from pipelines.model.base import Frozen
 from pipelines.model.names import OperationId
 from pipelines.model.reset import Output, State, Target

@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestration.operations import requests
-from orchestration.operations.kind import Kind, kind_named
-from orchestration.operations.older_requests import in_words
-from orchestration.operations.requests import PlanRequest
-from orchestration.operations.stage_ids import StageId, stage_ids
-from orchestration.operations.stages import Stage, describe, from_journal, to_journal
+from orchestration.operations.plans import requests
+from orchestration.operations.plans.kind import Kind, kind_named
+from orchestration.operations.plans.older_requests import in_words
+from orchestration.operations.plans.requests import PlanRequest
+from orchestration.operations.plans.stages.base import Stage, StageId, from_journal, stage_ids, to_journal
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
 
@@ -58,7 +57,7 @@ class Plan:
 
     def steps(self) -> list[str]:
         """What each stage would do, in order."""
-        return [describe(stage) for stage in self.stages]
+        return [stage.describe() for stage in self.stages]
 
     @property
     def stage_ids(self) -> tuple[StageId, ...]:

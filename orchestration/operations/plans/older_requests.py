@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestration.operations import positions
-from orchestration.operations.kind import Kind
-from orchestration.operations.requests import (
+from orchestration.operations.plans import positions
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.requests import (
     AskedPosition,
     PlanRequest,
     ResetRequest,
@@ -25,6 +25,7 @@ from pipelines.model.reset import Target
 from pipelines.model.text import visible
 
 log = logging.getLogger(__name__)
+
 
 _RESET = re.compile(
     r"(?P<to>--.+) --state (?P<state>\S+) --output (?P<output>\S+)(?: --input-topics (?P<inputs>\S+))?(?: --until (?P<until>\S+))?"

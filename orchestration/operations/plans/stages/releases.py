@@ -1,0 +1,172 @@
+"""The stages that make, start, stop and delete a release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from orchestration.operations.plans.stages.base import Stage
+from pipelines.model.missing import Gap, told
+from pipelines.model.names import REGISTRY_TOPIC, Digest, OperationId, ReleaseName, TopicName
+from pipelines.model.registry import AnyEntry, ReleaseState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCode(Stage):
+    """Writes the frozen code where drivers find it."""
+
+    journaled: ClassVar[bool] = False
+
+    digest: Digest
+    data: bytes = field(repr=False)
+
+    def describe(self) -> str:
+        return f"freeze the code, {len(self.data)} bytes, as {self.digest[:12]}"
+
+    @property
+    def subject(self) -> str:
+        return self.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic(Stage):
+    """Creates a topic that a release owns."""
+
+    name: TopicName
+    partitions: int
+    config: dict[str, str]
+
+    def describe(self) -> str:
+        policy = self.config.get("cleanup.policy", "delete")
+        return f"create topic {self.name}: {self.partitions} partitions, cleanup.policy={policy}"
+
+    @property
+    def subject(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRelease(Stage):
+    """Enters the new release; refused if it was staged meanwhile."""
+
+    release: ReleaseName
+    entries: tuple[AnyEntry, ...]
+
+    def describe(self) -> str:
+        return f"enter {self.release} in the registry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptHistory(Stage):
+    """Records that someone has accepted what a release lacks of its input."""
+
+    release: ReleaseName
+    missing: tuple[Gap, ...]
+
+    def describe(self) -> str:
+        return f"record that {self.release} may lack input {told(self.missing)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want(Stage):
+    """Sets what is wanted of a release. `before`: what was when the plan was made. Begun with something else wanted by then,
+    it is refused; an operation that changes nothing goes back to it.
+    """
+
+    release: ReleaseName
+    wanted: Literal["running", "stopped"]
+    before: Literal["running", "stopped"] | None = None
+
+    def describe(self) -> str:
+        return f"want {self.release} {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(Stage):
+    """Starts the driver, unless one runs, and waits until it is heard of."""
+
+    release: ReleaseName
+    force: bool = False
+
+    def describe(self) -> str:
+        return f"start the driver of {self.release}" + (", by force" if self.force else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitStopped(Stage):
+    """Waits until the driver has stopped at a boundary and given up its lease."""
+
+    release: ReleaseName
+    timeout_s: float
+
+    def describe(self) -> str:
+        return f"wait until {self.release} has stopped at a boundary, at most {self.timeout_s:g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetState(Stage):
+    """Sets a release's state."""
+
+    release: ReleaseName
+    state: ReleaseState
+
+    def describe(self) -> str:
+        return f"set {self.release} to {self.state}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopic(Stage):
+    """Deletes a topic that the registry records as the release's own."""
+
+    name: TopicName
+
+    def describe(self) -> str:
+        return f"delete topic {self.name}"
+
+    @property
+    def subject(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup(Stage):
+    """Deletes the release's consumer group."""
+
+    group: ReleaseName
+
+    def describe(self) -> str:
+        return f"delete consumer group {self.group}"
+
+    @property
+    def subject(self) -> str:
+        return self.group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFiles(Stage):
+    """Deletes checkpoints, run folder, what its comparisons found and, if no other release has the same, the frozen code."""
+
+    release: ReleaseName
+    code_digest: Digest | None
+    evidence: tuple[OperationId, ...] = ()
+
+    def describe(self) -> str:
+        parts = [f"delete checkpoints of {self.release}"]
+        parts += [f"what {len(self.evidence)} of its comparisons found"] if self.evidence else []
+        return " and ".join([*parts, *(["its frozen code"] if self.code_digest else [])])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Stage):
+    """Marks the unread entries at these offsets of the registry as ones that don't count."""
+
+    offsets: tuple[int, ...]
+
+    def describe(self) -> str:
+        return (
+            f"ignore {len(self.offsets)} entries of the registry for good: offsets {', '.join(map(str, self.offsets))}"
+        )
+
+    @property
+    def subject(self) -> str:
+        return REGISTRY_TOPIC
