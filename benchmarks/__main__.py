@@ -21,8 +21,10 @@ from typing import Any
 
 from benchmarks import growth, recovering, resetting, switching
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.operations import release as rel
 from orchestration.operations.context import open_context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.kafka.client import consumer, drain
 from pipelines.kafka.log import read_tail
@@ -54,15 +56,15 @@ def hydrate(settings: Settings, records: int) -> dict[str, Any]:
     # of few records one batch would take all, and none would be left to measure
     batch = min(settings.max_records_per_batch, max(1, records // 3))
     context = open_context(settings.model_copy(update={"max_records_per_batch": batch}))
-    rel.execute(context, rel.plan_stage(context, APP, version=1))
-    rel.execute(context, rel.plan_start(context, RELEASE))
+    execute(context, plan_stage(context, APP, version=1))
+    execute(context, plan_start(context, RELEASE))
     context.until(
         "the release has not read everything",
         lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= records,
         timeout_s=900,
     )
     history = [Progress.model_validate_json(v) for v in read_tail(settings, progress_topic(RELEASE), 10_000)]
-    rel.execute(context, rel.plan_stop(context, RELEASE))
+    execute(context, plan_stop(context, RELEASE))
     warm = next(p for p in history if p.total.rows_in >= records / 3)
     last = next(p for p in history if p.total.rows_in >= records)
     seconds = (last.at_ms - warm.at_ms) / 1000

@@ -73,7 +73,7 @@ def measure(settings: Settings, sizes: Iterable[int] = SIZES) -> dict[str, Any]:
 
 
 # each prints what it took, in seconds from where Python runs, and what it found
-_IMPORT = "from orchestration import cli; import orchestration.operations.overview"
+_IMPORT = "from orchestration import cli; import orchestration.operations.supervising.overview"
 _STATE = "from pipelines.kafka.registry import Registry; print(len(Registry().state().releases))"
 _STATUS = "from orchestration import cli; raise SystemExit(cli.run(['status']))"
 _LOG = "from pipelines.kafka.registry import Registry; print(sum(1 for _ in Registry().history()))"

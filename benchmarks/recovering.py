@@ -10,11 +10,15 @@ from typing import Any
 
 from benchmarks.switching import APP, HERE, LIVE_PER_S, NEW, OLD, TOPIC, Input
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.operations import release as rel
-from orchestration.operations import switch as sw
 from orchestration.operations.context import Context, open_context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.reprocess import diff
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
@@ -43,17 +47,17 @@ def measure(settings: Settings, rounds: int) -> dict[str, Any]:
         "switch_s": [],
     }
     for version, name in ((1, OLD), (2, NEW)):
-        rel.execute(context, rel.plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
-        rel.execute(context, rel.plan_start(context, name))
-        rel.wait_ready(context, name, for_s=1.0, timeout_s=600)
+        execute(context, plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
+        execute(context, plan_start(context, name))
+        wait_ready(context, name, for_s=1.0, timeout_s=600)
         if version == 1:
-            rel.execute(context, sw.plan_promote(context, name))
+            execute(context, plan_promote(context, name))
     source.start()
     try:
         for _ in range(rounds):
             report["driver_s"].append(_kill_driver(context, OLD))
         for name in (OLD, NEW):
-            rel.wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=_TIMEOUT_S)
+            wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=_TIMEOUT_S)
         diff(context, NEW)
         for number in range(rounds):
             results_s, switch_s = _kill_broker(context, forward=number % 2 == 0)
@@ -62,7 +66,7 @@ def measure(settings: Settings, rounds: int) -> dict[str, Any]:
     finally:
         source.stop()
         for name in (NEW, OLD):
-            rel.execute(context, rel.plan_stop(context, name))
+            execute(context, plan_stop(context, name))
     return report
 
 
@@ -97,14 +101,12 @@ def _kill_broker(context: Context, *, forward: bool) -> tuple[float, float]:
         # refused until both drivers are heard again: they have been silent for as long as the broker was away
         with suppress(Refused, Unavailable):
             plans.append(
-                sw.plan_promote(context, NEW, max_evidence_age_s=24 * 3600.0)
-                if forward
-                else sw.plan_rollback(context, APP)
+                plan_promote(context, NEW, max_evidence_age_s=24 * 3600.0) if forward else plan_rollback(context, APP)
             )
         return bool(plans)
 
     context.until("the switch is refused", planned, timeout_s=_TIMEOUT_S, poll_s=0.1)
-    rel.execute(context, plans[0])
+    execute(context, plans[0])
     switch_s = time.monotonic() - began
     first_ms = [_first_after(context, name, back_ms) for name in (OLD, NEW)]
     return round((max(first_ms) - back_ms) / 1000, 2), round(switch_s, 2)

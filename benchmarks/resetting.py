@@ -10,8 +10,10 @@ import time
 from typing import Any
 
 from benchmarks.switching import APP, HERE, OLD, TOPIC
-from orchestration.operations import release as rel
 from orchestration.operations.context import Context, open_context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from pipelines.kafka.client import producer
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
@@ -34,7 +36,7 @@ def measure(settings: Settings, keys: int) -> dict[str, Any]:
     ensure_topic(settings, TOPIC, 4, INPUT)
     _load(settings, keys)
     context = open_context(settings)
-    rel.execute(context, rel.plan_stage(context, APP, version=1, code_dir=HERE / "v1"))
+    execute(context, plan_stage(context, APP, version=1, code_dir=HERE / "v1"))
     _hydrate(context, keys)
     report: dict[str, Any] = {"keys": keys}
     for output, options in RESETS.items():
@@ -66,7 +68,7 @@ def _load(settings: Settings, keys: int) -> None:
 
 
 def _hydrate(context: Context, keys: int) -> None:
-    rel.execute(context, rel.plan_start(context, OLD))
+    execute(context, plan_start(context, OLD))
     context.until(
         "the release has not read everything",
         lambda: (
@@ -75,7 +77,7 @@ def _hydrate(context: Context, keys: int) -> None:
         ),
         timeout_s=3600,
     )
-    rel.execute(context, rel.plan_stop(context, OLD))
+    execute(context, plan_stop(context, OLD))
 
 
 def _timed(settings: Settings, *command: str) -> tuple[float, str]:

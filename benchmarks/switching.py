@@ -12,10 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestration.operations import release as rel
-from orchestration.operations import switch as sw
 from orchestration.operations.context import Context, open_context
-from orchestration.operations.reprocess import diff
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import progress_history
@@ -105,18 +108,18 @@ def measure(settings: Settings, keys: int, rounds: int) -> dict[str, Any]:
     source.load()
     context = open_context(settings)
     for version, name in ((1, OLD), (2, NEW)):
-        rel.execute(context, rel.plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
-        rel.execute(context, rel.plan_start(context, name))
-        rel.wait_ready(context, name, lag_records=0, for_s=1.0, timeout_s=600)
+        execute(context, plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
+        execute(context, plan_start(context, name))
+        wait_ready(context, name, lag_records=0, for_s=1.0, timeout_s=600)
         if version == 1:
-            rel.execute(context, sw.plan_promote(context, name))
+            execute(context, plan_promote(context, name))
     source.start()
     consumer = Consumer(settings)
     consumer.start()
     try:
         context.until("the consumer has not read the table", lambda: consumer.records >= keys, timeout_s=300)
         for name in (OLD, NEW):
-            rel.wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=120)
+            wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=120)
         began = time.monotonic()
         found = diff(context, NEW)
         diff_s = time.monotonic() - began
@@ -140,7 +143,7 @@ def measure(settings: Settings, keys: int, rounds: int) -> dict[str, Any]:
         consumer.stop()
         source.stop()
         for name in (NEW, OLD):
-            rel.execute(context, rel.plan_stop(context, name))
+            execute(context, plan_stop(context, name))
     return report
 
 

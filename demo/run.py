@@ -27,12 +27,15 @@ from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.preflight import Problem, check_port
 from orchestration.local.running import end_all
 from orchestration.local.server_config import ports
-from orchestration.operations import release as rel
-from orchestration.operations import switch as sw
-from orchestration.operations.check import check
 from orchestration.operations.context import Context, open_context
-from orchestration.operations.overview import statuses
-from orchestration.operations.reprocess import diff
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.run import plan_start
+from orchestration.operations.planning.stage import plan_stage
+from orchestration.operations.procedures.check import check
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import Hydration, wait_ready
+from orchestration.operations.supervising.overview import statuses
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.offsets import end_offsets
 from pipelines.settings import Settings
@@ -87,19 +90,19 @@ class Demo:
         producer = self._spawn("produce", APP, "--rate", str(RATE))
         self._context = context = open_context(self._settings)
         with self._step("stage and start version 1, whose bug is that bids are taken for asks"):
-            rel.execute(context, rel.plan_stage(context, APP, version=1, code_dir=ROOT / "demo" / "v1"))
-            rel.execute(context, rel.plan_start(context, OLD))
+            execute(context, plan_stage(context, APP, version=1, code_dir=ROOT / "demo" / "v1"))
+            execute(context, plan_start(context, OLD))
         with self._step("hydrate version 1"):
             self._hydrate(OLD)
         with self._step("check version 1 and make it live"):
             check(context, OLD)
-            rel.execute(context, sw.plan_promote(context, OLD))
+            execute(context, plan_promote(context, OLD))
         follower = self._follow()
         with self._step("stage version 2, the repository's"):
-            staged = rel.plan_stage(context, APP, version=2)
+            staged = plan_stage(context, APP, version=2)
             show_plan(staged)
-            rel.execute(context, staged)
-            rel.execute(context, rel.plan_start(context, NEW))
+            execute(context, staged)
+            execute(context, plan_start(context, NEW))
         with self._step("hydrate version 2 beside it, from the first offset"):
             hydrated = self._hydrate(NEW)
         with self._step("compare both at exactly the same boundary"):
@@ -157,7 +160,7 @@ class Demo:
         with Progress(*columns, console=self._console, transient=False) as bar:
             task = bar.add_task(name, total=target, rate="")
 
-            def show(found: rel.Hydration) -> None:
+            def show(found: Hydration) -> None:
                 nonlocal began, reached
                 now = time.monotonic()
                 began = began or (now, found.position_records)
@@ -171,7 +174,7 @@ class Demo:
                     rate=f"{found.position_records:,} records, {found.records_per_s:,.0f}/s{eta}",
                 )
 
-            rel.wait_ready(context, name, lag_records=2 * RATE, for_s=2.0, timeout_s=300, on_progress=show)
+            wait_ready(context, name, lag_records=2 * RATE, for_s=2.0, timeout_s=300, on_progress=show)
         assert began is not None
         end = reached or (time.monotonic(), target)
         seconds = max(end[0] - began[0], 1e-9)

@@ -24,8 +24,10 @@ from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.jars import one_at_a_time, pyspark_jars, up_to_date
 from orchestration.local.ports import claim
 from orchestration.local.running import end_all
-from orchestration.operations import release as rel
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.engine.jars import class_archive, jars_dir, scala_jar
 from pipelines.engine.session import session_conf
@@ -150,14 +152,14 @@ def _work(settings: Settings, launcher: LocalLauncher) -> None:
     produce(settings, source_for(APP, Options(per_second=200)), history=RECORDS)
     with Registry(settings, actor="set-up") as registry:
         context = Context(settings=settings, registry=registry, launcher=launcher)
-        rel.execute(context, rel.plan_stage(context, APP, version=1))
-        rel.execute(context, rel.plan_start(context, RELEASE))
+        execute(context, plan_stage(context, APP, version=1))
+        execute(context, plan_start(context, RELEASE))
         context.until(
             f"{RELEASE} has not read its input",
             lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= RECORDS,
             timeout_s=_BOOT_TIMEOUT_S,
         )
-        rel.execute(context, rel.plan_stop(context, RELEASE))
+        execute(context, plan_stop(context, RELEASE))
 
 
 def main() -> None:

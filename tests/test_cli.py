@@ -11,7 +11,7 @@ import pytest
 
 from orchestration import cli
 from orchestration.commands.release import _bar
-from orchestration.operations.release import Hydration
+from orchestration.operations.procedures.wait import Hydration
 from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.registry import Opened

@@ -15,7 +15,7 @@ import pytest
 from orchestration import cli
 from orchestration.launchers import local
 from orchestration.launchers.local import LocalLauncher
-from orchestration.operations import alerts
+from orchestration.operations.supervising import alerts
 from pipelines import secrets
 from pipelines.engine.causes import cause
 from pipelines.engine.session import session_conf, spark_kafka_options

@@ -12,7 +12,7 @@ from orchestration.commands.terminal import out, print_facts, print_json, print_
 
 if TYPE_CHECKING:
     from orchestration.local.broker import BrokerStatus
-    from orchestration.operations.overview import ReleaseStatus
+    from orchestration.operations.supervising.overview import ReleaseStatus
     from pipelines.model.registry import RegistryState
     from pipelines.settings import Settings
 
@@ -43,9 +43,9 @@ def up(
     if not all_:
         _say(as_json, value, text)
         return
-    from orchestration.operations import alerts
     from orchestration.operations.context import open_context
-    from orchestration.operations.supervision import bring_up
+    from orchestration.operations.supervising import alerts
+    from orchestration.operations.supervising.turns import bring_up
 
     if not as_json:
         out(text)
@@ -116,7 +116,7 @@ def status(
         unread = len(state.unread) + state.unread_before
         print_json({**cluster, "releases": [_as_json(each) for each in releases], "unread": unread})
         return
-    from orchestration.operations.repair import in_short
+    from orchestration.operations.looking.unread import in_short
 
     if name is None:
         unread_entries = in_short(state)
@@ -166,7 +166,7 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
 
 def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus], RegistryState]:
     from orchestration.operations.context import open_context
-    from orchestration.operations.overview import statuses
+    from orchestration.operations.supervising.overview import statuses
     from pipelines.errors import BadUsage
 
     context = open_context(settings, say=say)

@@ -28,7 +28,7 @@ def metrics(
     from prometheus_client import CollectorRegistry, start_http_server
 
     from orchestration.local.broker import refuse_another_s
-    from orchestration.operations.metrics import KafkaReader, ReleaseCollector
+    from orchestration.operations.supervising.metrics import KafkaReader, ReleaseCollector
     from pipelines.errors import SwitchyardError
 
     settings = load_settings()

@@ -40,8 +40,8 @@ def log(
     from pydantic import ValidationError
 
     from orchestration.operations.context import open_context
-    from orchestration.operations.overview import audit
     from orchestration.operations.plans.plan import Plan
+    from orchestration.operations.supervising.overview import audit
     from pipelines.errors import BadUsage, SwitchyardError
     from pipelines.model.registry import Opened, Proposed
     from pipelines.model.unread import Unread
@@ -115,7 +115,7 @@ def _what(entry: Any) -> str:
 def operations(as_json: Json = False) -> None:
     """List operations under way."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.overview import open_operations
+    from orchestration.operations.supervising.overview import open_operations
     from pipelines.engine.lease import is_alive
 
     settings = load_settings()
@@ -162,12 +162,12 @@ def abandon(
     as_json: Json = False,
 ) -> None:
     """End an operation whose operator is gone: consumers stay where they are."""
-    from orchestration.operations import release as rel
     from orchestration.operations.context import open_context
-    from orchestration.operations.overview import statuses
+    from orchestration.operations.execute import abandon as end
+    from orchestration.operations.supervising.overview import statuses
 
     context = open_context(load_settings(), say=say)
-    rel.abandon(context, operation, reason=reason)
+    end(context, operation, reason=reason)
     touched = context.registry.state().operations[operation].opened.releases
     notes = [f"{s.release.name}: {note}" for s in statuses(context) if s.release.name in touched for note in s.notes]
     if as_json:

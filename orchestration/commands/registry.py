@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 def check(as_json: Json = False) -> None:
     """Show the entries of the registry that this version can't read. Exit code 1 if there are any."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.repair import in_short, table_of
+    from orchestration.operations.looking.unread import in_short, table_of
 
     with open_context(load_settings(), say=say).registry as registry:
         state = registry.state()
@@ -48,7 +48,7 @@ def repair(
 ) -> None:
     """Have entries that this version can't read not count any more: whoever is held by them goes on."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.repair import plan_repair
+    from orchestration.operations.planning.repair import plan_repair
 
     context = open_context(load_settings(), say=say)
     run_plan(plan_repair(context, offset or (), reason=reason), context, apply=execute, as_json=as_json)

@@ -29,7 +29,7 @@ from orchestration.commands.terminal import out, print_json, progress, say
 
 if TYPE_CHECKING:
     from orchestration.operations.context import Context
-    from orchestration.operations.release import Hydration
+    from orchestration.operations.procedures.wait import Hydration
 
 Lag = Annotated[
     int, typer.Option("--lag", min=0, help="Records that a batch may leave behind and still count as caught up.")
@@ -62,7 +62,7 @@ def stage(
     as_json: Json = False,
 ) -> None:
     """Freeze an app's code as a new release, tried on empty frames first."""
-    from orchestration.operations.release import plan_stage
+    from orchestration.operations.planning.stage import plan_stage
 
     context = _context()
     plan = plan_stage(
@@ -87,7 +87,7 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Start a release's driver, or adopt the one that runs."""
-    from orchestration.operations.release import plan_start
+    from orchestration.operations.planning.run import plan_start
 
     context = _context()
     plan = plan_start(context, name, force=force, accept_missing=missing_history == "accept", reason=reason)
@@ -98,7 +98,7 @@ def stop(
     name: Name, timeout: Timeout = "120s", reason: Reason = None, execute: Execute = False, as_json: Json = False
 ) -> None:
     """Stop a release's driver at a boundary."""
-    from orchestration.operations.release import plan_stop
+    from orchestration.operations.planning.run import plan_stop
 
     context = _context()
     plan = plan_stop(context, name, timeout_s=seconds(timeout), reason=reason)
@@ -114,7 +114,7 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait until a release has caught up and stayed so; then it is ready."""
-    from orchestration.operations.release import wait_ready
+    from orchestration.operations.procedures.wait import wait_ready
 
     context = _context()
     with _bar(as_json) as on_progress:
@@ -137,7 +137,7 @@ def retire(
     as_json: Json = False,
 ) -> None:
     """Delete topics, group, checkpoints and code of a release that nobody needs any more."""
-    from orchestration.operations.release import plan_retire
+    from orchestration.operations.planning.retire import plan_retire
 
     context = _context()
     run_plan(plan_retire(context, name, after_s=seconds(after), reason=reason), context, apply=execute, as_json=as_json)
@@ -163,8 +163,9 @@ def reprocess(
     as_json: Json = False,
 ) -> None:
     """Stage, start, wait, diff and check a new release in a row; then promote it, once approved."""
-    from orchestration.operations import reprocess as operation
     from orchestration.operations.plans.kind import Kind
+    from orchestration.operations.procedures.reprocess import first_step
+    from orchestration.operations.procedures.reprocess import reprocess as run
 
     context = _context()
     options: dict[str, Any] = {
@@ -172,7 +173,7 @@ def reprocess(
         "correction": correction, "accept_missing": missing_history == "accept",
     }  # fmt: skip
     if not execute:
-        plan = operation.first_step(context, app, **options)
+        plan = first_step(context, app, **options)
         if as_json:
             print_json({**plan.as_json(), "executed": False})
         else:
@@ -182,7 +183,7 @@ def reprocess(
             out("nothing is changed; add --execute to do it")
         return
     with what_failed_shown(as_json), _bar(as_json) as on_progress:
-        found = operation.reprocess(
+        found = run(
             context, app, **options, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
             max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote, on_progress=on_progress,
         )  # fmt: skip

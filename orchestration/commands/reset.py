@@ -77,8 +77,10 @@ def reset(
 ) -> None:
     """Have a release read again from elsewhere: position, state and result."""
     from orchestration.operations.context import open_context
+    from orchestration.operations.planning.reset.export import new_positions
+    from orchestration.operations.planning.reset.plan import plan_reset
+    from orchestration.operations.planning.reset.request import Request
     from orchestration.operations.plans.positions import PositionOptions, export_to, topics_of, until_of
-    from orchestration.operations.reset import Request, new_positions, plan_reset
 
     target = PositionOptions(
         to_earliest=to_earliest, to_latest=to_latest, to_current=to_current, to_datetime=to_datetime,
@@ -120,7 +122,7 @@ def undo(
 ) -> None:
     """Take a reset back: position, state and result as they were."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.reset import plan_undo
+    from orchestration.operations.planning.reset.undo import plan_undo
 
     context = open_context(load_settings(), say=say)
     plan: Any = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout, least_s=1), reason=reason)
@@ -131,8 +133,8 @@ def bisect(name: Name, as_json: Json = False) -> None:
     """Find the record that kills the next batch of a release, on a copy of its state. Exit code 1 if there is one."""
     from dataclasses import asdict
 
-    from orchestration.operations.bisect import bisect as find
     from orchestration.operations.context import open_context
+    from orchestration.operations.procedures.bisect import bisect as find
 
     found = find(open_context(load_settings(), say=say), name)
     if as_json:
@@ -155,8 +157,8 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Delete what resets of a release have archived, and nobody needs any more."""
-    from orchestration.operations.clean import plan_clean
     from orchestration.operations.context import open_context
+    from orchestration.operations.planning.clean import plan_clean
 
     context = open_context(load_settings(), say=say)
     plan = plan_clean(context, name, after_s=None if after is None else seconds(after), reason=reason)

@@ -47,7 +47,7 @@ def run_plan(
         else:
             out("nothing is changed; add --execute to do it")
         return
-    from orchestration.operations.release import execute
+    from orchestration.operations.execute import execute
 
     execute(context, plan)
     if as_json:
@@ -59,7 +59,7 @@ def run_plan(
 @contextmanager
 def what_failed_shown(as_json: bool) -> Iterator[None]:
     """Shows the diff and the checks of a release that failed them, before its error."""
-    from orchestration.operations.reprocess import ChecksFailed
+    from orchestration.operations.procedures.examine import ChecksFailed
 
     try:
         yield

@@ -27,9 +27,9 @@ def supervise(
     import logging
     import signal
 
-    from orchestration.operations import alerts
     from orchestration.operations.context import open_context
-    from orchestration.operations.supervision import attend
+    from orchestration.operations.supervising import alerts
+    from orchestration.operations.supervising.turns import attend
     from pipelines.logs import configure_command, configure_service
 
     settings, every_s = load_settings(), seconds(every, least_s=0.1)

@@ -30,7 +30,7 @@ def diff(
 ) -> None:
     """Compare a release with the live one at exactly the same boundary."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.reprocess import diff as compare
+    from orchestration.operations.procedures.diff import diff as compare
 
     context, accept = open_context(load_settings(), say=say), missing_history == "accept"
     found = compare(context, name, tolerance=tolerance, samples=samples, accept_missing=accept)
@@ -47,8 +47,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Run a release's suite of expectations up to the evidence cut. Exit code 1 if one fails."""
-    from orchestration.operations.check import check as run
     from orchestration.operations.context import open_context
+    from orchestration.operations.procedures.check import check as run
 
     context, accept = open_context(load_settings(), say=say), missing_history == "accept"
     verdict = run(context, name, volume_tolerance=volume_tolerance, accept_missing=accept)
@@ -78,7 +78,7 @@ def promote(
 ) -> None:
     """Move an app's consumers to a release that is ready, compared and checked."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.switch import plan_promote
+    from orchestration.operations.planning.promote import plan_promote
 
     # before anything is done: a promotion that isn't watched is not what was asked for
     max_evidence_age_s, watch_s = seconds(max_evidence_age), None if watch is None else seconds(watch)
@@ -94,7 +94,7 @@ def promote(
     )
     run_plan(plan, context, apply=execute, as_json=as_json)
     if watch_s is not None and execute:
-        from orchestration.operations.watch import watch as keep_watch
+        from orchestration.operations.supervising.watch import watch as keep_watch
 
         outcome = keep_watch(context, plan.releases[0], for_s=watch_s)
         # with --json, standard output is for the program that reads it
@@ -115,7 +115,7 @@ def approve(
     outcome is no worse than what was shown.
     """
     from orchestration.operations.context import open_context
-    from orchestration.operations.reprocess import plan_approved
+    from orchestration.operations.procedures.approve import plan_approved
 
     context = open_context(load_settings(), say=say)
     with what_failed_shown(as_json):
@@ -141,7 +141,7 @@ def rollback(
 ) -> None:
     """Move an app's consumers back to the release that was live before."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.switch import plan_rollback
+    from orchestration.operations.planning.rollback import plan_rollback
 
     context = open_context(load_settings(), say=say)
     plan = plan_rollback(context, app, allowed=allow, fence=fence, leaving=leaving, reason=reason)
@@ -151,7 +151,7 @@ def rollback(
 def refresh(app: App, as_json: Json = False) -> None:
     """Bring the diff of an app's live release and its standby up to date, so that going back takes seconds."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.refresh import refresh as run
+    from orchestration.operations.procedures.refresh import refresh as run
 
     done = run(open_context(load_settings(), say=say), app)
     if as_json:
@@ -163,7 +163,7 @@ def refresh(app: App, as_json: Json = False) -> None:
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:
     """End the switch that is under way: consumers stay where they are."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.switch import plan_abort
+    from orchestration.operations.planning.abort import plan_abort
 
     context = open_context(load_settings(), say=say)
     run_plan(plan_abort(context, app, reason=reason), context, apply=execute, as_json=as_json)

@@ -19,12 +19,12 @@ from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.names import releases_of, results_key
 from orchestration.defs.resources import Platform, SparkResource
-from orchestration.operations.check import check
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import find_release, live_release
-from orchestration.operations.reprocess import diff
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S
+from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S
+from orchestration.operations.procedures.check import check
+from orchestration.operations.procedures.diff import diff
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App

@@ -15,17 +15,22 @@ from orchestration.defs.names import live_key, results_key
 from orchestration.defs.resources import Alerts, Platform, SparkResource
 from orchestration.defs.results import Hydrating, teller
 from orchestration.defs.shell import add_partition, failures_told, run_plan, tag_run, verdicts_told
-from orchestration.operations import journal, watch
-from orchestration.operations import release as rel
-from orchestration.operations import reprocess as rep
-from orchestration.operations import switch as sw
-from orchestration.operations.check import BeingReset
-from orchestration.operations.check import check as run_gate
-from orchestration.operations.clean import plan_clean, to_clean
+from orchestration.operations import journal
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute as apply_plan
 from orchestration.operations.lifecycle import live_release
+from orchestration.operations.planning.clean import plan_clean, to_clean
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.retire import plan_retire
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.refresh import refresh, to_refresh
+from orchestration.operations.procedures.approve import plan_approved
+from orchestration.operations.procedures.check import BeingReset
+from orchestration.operations.procedures.check import check as run_gate
+from orchestration.operations.procedures.refresh import refresh, to_refresh
+from orchestration.operations.procedures.reprocess import Reprocessed, first_step, reprocess
+from orchestration.operations.supervising import watch
 from pipelines.errors import Refused, SwitchyardError
 
 _EXECUTE = "Do it; without it only the plan is shown."
@@ -113,9 +118,9 @@ def reprocess_op(
     asked = config.asked(config.version)
     with failures_told(), platform.open(context.log.info, pyspark) as operations, verdicts_told(context, operations):
         if not config.execute:
-            run_plan(context, operations, lambda: rep.first_step(operations, config.app, **asked), execute=False)
+            run_plan(context, operations, lambda: first_step(operations, config.app, **asked), execute=False)
             return
-        found = rep.reprocess(
+        found = reprocess(
             operations,
             config.app,
             **asked,
@@ -130,7 +135,7 @@ def reprocess_op(
         _tell_of(context, operations, found)
 
 
-def _tell_of(context: OpExecutionContext, operations: Context, found: rep.Reprocessed) -> None:
+def _tell_of(context: OpExecutionContext, operations: Context, found: Reprocessed) -> None:
     """The release as a partition, what was found as metadata, the promotion that waits as a plan."""
     tag_run(context, found.release)
     add_partition(context.instance, found.release)
@@ -186,7 +191,7 @@ def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Pla
     def make(operations: Context) -> Plan:
         if config.plan is not None:
             with verdicts_told(context, operations):
-                return rep.plan_approved(
+                return plan_approved(
                     operations,
                     config.plan,
                     app=config.app,
@@ -196,7 +201,7 @@ def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Pla
                     reason=config.reason,
                     refresh=config.execute,
                 )
-        return sw.plan_promote(
+        return plan_promote(
             operations,
             config.app,
             version=config.version,
@@ -216,7 +221,7 @@ def rollback_op(
     """Moves an app's consumers back to the release that was live before. A dead one may have to be compared on the way."""
 
     def make(operations: Context) -> Plan:
-        return sw.plan_rollback(
+        return plan_rollback(
             operations,
             config.app,
             allowed=config.allow.value if config.allow else None,
@@ -233,7 +238,7 @@ def start_op(context: OpExecutionContext, config: StartConfig, platform: Platfor
     """Starts a release's driver, or adopts the one that runs."""
 
     def make(operations: Context) -> Plan:
-        return rel.plan_start(
+        return plan_start(
             operations,
             config.release,
             force=config.force,
@@ -249,7 +254,7 @@ def stop_op(context: OpExecutionContext, config: StopConfig, platform: Platform)
     """Stops a release's driver at a boundary."""
 
     def make(operations: Context) -> Plan:
-        return rel.plan_stop(operations, config.release, timeout_s=config.timeout_s, reason=config.reason)
+        return plan_stop(operations, config.release, timeout_s=config.timeout_s, reason=config.reason)
 
     _planned(context, platform, make, execute=config.execute)
 
@@ -259,7 +264,7 @@ def retire_op(context: OpExecutionContext, config: RetireConfig, platform: Platf
     """Deletes topics, group, checkpoints and code of a release that nobody needs any more."""
 
     def make(operations: Context) -> Plan:
-        return rel.plan_retire(operations, config.release, after_s=config.after_s, reason=config.reason)
+        return plan_retire(operations, config.release, after_s=config.after_s, reason=config.reason)
 
     _planned(context, platform, make, execute=config.execute)
 
@@ -315,7 +320,7 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
         cleaned = []
         for name in to_clean(operations, operations.registry.state()):
             try:
-                rel.execute(operations, plan_clean(operations, name, reason="its time is over"))
+                apply_plan(operations, plan_clean(operations, name, reason="its time is over"))
                 cleaned.append(name)
             except Refused as error:
                 # of one release: the others are cleaned all the same

@@ -20,7 +20,8 @@ from orchestration.defs import report
 from orchestration.defs.names import APP_TAG, OWNERS, group_of, live_key, results_key
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import carry_out, failures_told
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, plan_promote
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S
 from pipelines.model.app import App
 
 

@@ -17,9 +17,9 @@ from dagster import (
 
 from orchestration.defs.names import input_key, live_key, results_key
 from orchestration.operations.comparing.evidence import Comparison
-from orchestration.operations.overview import ReleaseStatus
 from orchestration.operations.plans.plan import Plan, Table
-from orchestration.operations.reprocess import ChecksFailed
+from orchestration.operations.procedures.examine import ChecksFailed
+from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import SwitchyardError
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release, Switch, VerdictRecorded

@@ -10,9 +10,12 @@ from pydantic import Field
 
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.defs.shell import failures_told, run_plan, tag_run
-from orchestration.operations.bisect import bisect
+from orchestration.operations.planning.reset.export import new_positions
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.undo import plan_undo
 from orchestration.operations.plans.positions import PositionOptions, export_to, topics_of, until_of
-from orchestration.operations.reset import Request, new_positions, plan_reset, plan_undo
+from orchestration.operations.procedures.bisect import bisect
 from pipelines.errors import Refused
 
 

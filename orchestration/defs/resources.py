@@ -13,8 +13,9 @@ from dagster import ConfigurableResource, EnvVar, InitResourceContext
 from dagster_pyspark import PySparkResource
 from pydantic import Field, PrivateAttr
 
-from orchestration.operations import alerts as alerting
-from orchestration.operations.context import Context, Say, open_context
+from orchestration.operations.context import Context, open_context
+from orchestration.operations.reading import Say
+from orchestration.operations.supervising import alerts as alerting
 from pipelines.engine.session import build_session, session_conf
 from pipelines.settings import Settings, get_settings
 

@@ -16,9 +16,10 @@ from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, relea
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
 from orchestration.operations.context import Context
+from orchestration.operations.planning.run import plan_start
 from orchestration.operations.plans.kind import Kind
-from orchestration.operations.release import Hydration, plan_start, wait_ready
-from orchestration.operations.reprocess import first_step
+from orchestration.operations.procedures.reprocess import first_step
+from orchestration.operations.procedures.wait import Hydration, wait_ready
 from pipelines.errors import BadUsage
 from pipelines.model.app import App, Table
 from pipelines.model.names import split_release

@@ -17,10 +17,10 @@ from dagster import (
 from orchestration.defs.jobs import janitor_job, quality_job, refresh_job, reprocess_job
 from orchestration.defs.names import APP_TAG, group_of
 from orchestration.defs.resources import Platform
-from orchestration.operations.clean import to_clean
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.refresh import to_refresh
+from orchestration.operations.planning.clean import to_clean
+from orchestration.operations.procedures.refresh import to_refresh
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App

@@ -11,8 +11,8 @@ from orchestration.defs import report
 from orchestration.defs.names import APP_TAG, RELEASE_TAG, partitions_name
 from orchestration.defs.resources import by_dagster
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute as apply_plan
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.release import execute as apply_plan
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.names import split_release

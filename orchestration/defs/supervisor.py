@@ -27,9 +27,10 @@ from orchestration.defs import report
 from orchestration.defs.jobs import start_job
 from orchestration.defs.names import APP_TAG, RELEASE_TAG, partitions_name, releases_of
 from orchestration.defs.resources import Alerts, Platform, by_dagster
-from orchestration.operations import supervise, supervision
 from orchestration.operations.context import Context
-from orchestration.operations.overview import ReleaseStatus
+from orchestration.operations.supervising import decide as supervise
+from orchestration.operations.supervising import turns as supervision
+from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.offsets import end_offsets, first_offsets
 from pipelines.kafka.registry import now_ms

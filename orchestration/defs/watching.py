@@ -20,8 +20,8 @@ from dagster import (
 from orchestration.defs.jobs import WatchConfig, watch_job
 from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resources import Alerts, Platform
-from orchestration.operations.alerts import RunFailed
 from orchestration.operations.plans.kind import Kind
+from orchestration.operations.supervising.alerts import RunFailed
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState

@@ -1,4 +1,4 @@
-"""What every operation works with: settings, registry, launcher; clock and sleep as arguments."""
+"""What an operation works with: beside what it looks with, the registry's steps, the launcher; clock and sleep as arguments."""
 
 from __future__ import annotations
 
@@ -9,37 +9,26 @@ from typing import TYPE_CHECKING
 
 from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import refuse_another_s
-from pipelines.engine.lease import held_by
+from orchestration.operations.reading import Reading, Say, quiet
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.cluster import Cluster
-from pipelines.kafka.heartbeats import latest_heartbeats
-from pipelines.kafka.progress import newest_progress
-from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import Release
+from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Say = Callable[[str], None]
 # Below it Java's optimising compiler costs more than it earns, beside two drivers on two cores: a diff of 2 x 10,000 keys took
 # 33 s without it and 75 s with it, one of 2 x 1,000,000 keys 243 s and 191 s
 _FEW_RECORDS = 500_000
 
 
-def quiet(_: str) -> None:
-    """Says nothing."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Context:
-    """The effects an operation may have. `say` is told what happens, a line at a time."""
+class Context(Reading):
+    """The effects an operation may have."""
 
-    settings: Settings
     registry: Registry
     launcher: Launcher
-    say: Say = quiet
     spark: Callable[[], SparkSession] | None = None
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = field(default=time.sleep)
@@ -69,19 +58,6 @@ class Context:
         from pipelines.engine.session import build_session
 
         return build_session(self.settings, "switchyard", brief=records is not None and records < _FEW_RECORDS)
-
-    def holder(self, release: Release) -> str | None:
-        """Who runs a release, in words; None if nobody does."""
-        beat = self.beats().get(release.name)
-        return held_by(release, beat, self.settings, at_ms=now_ms())
-
-    def progress(self, release: str) -> Progress | None:
-        """The newest progress record of a release."""
-        return newest_progress(self.settings, release, kept=self.registry.kept)
-
-    def beats(self, window_s: float = 60.0) -> dict[str, Heartbeat]:
-        """Release -> the newest heartbeat of its newest driver, of the last `window_s` seconds."""
-        return latest_heartbeats(self.settings, window_s=window_s, kept=self.registry.kept)
 
 
 def open_context(

@@ -7,13 +7,24 @@ from collections.abc import Callable, Sequence
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.generations import AppendGeneration, BeginGeneration
+from orchestration.operations.plans.stages.generations import (
+    AppendGeneration,
+    BeginGeneration,
+)
 from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.plans.stages.switching import AppendSwitch
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.registry import Carried, Closed, Entry, Holder, Opened, Operation, RegistryState, fold
+from pipelines.model.registry import (
+    Carried,
+    Closed,
+    Entry,
+    Holder,
+    Opened,
+    Operation,
+    RegistryState,
+)
 from pipelines.model.switch import abortion, emptying, expired
 from pipelines.model.unread import refuse_unread
 
@@ -36,12 +47,6 @@ def aborting(state: RegistryState, operation_id: str, reason: str | None) -> lis
         app = operation.promoted.alias
         raise Refused(f"{operation_id} is carried out already", fix=f"`switchyard rollback {app}` goes back")
     return [] if operation.closed else ending(state, operation, "abandoned", reason or "aborted by order")
-
-
-def standing(registry: Registry) -> RegistryState:
-    """The registry as if operations whose deadline has passed had been ended: what a plan is made on, which writes nothing."""
-    state = registry.state()
-    return fold(state, expired(state, now_ms()))
 
 
 def expire(registry: Registry) -> RegistryState:
@@ -218,3 +223,8 @@ def journaled(
             )
         raise
     finish(context, plan)
+
+
+def begun(state: RegistryState, plan_id: str) -> bool:
+    """Whether the operation has begun its generation: from there on it can only be finished, or undone."""
+    return any(r.under is not None and r.under.op == plan_id for r in state.releases.values())

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestration.operations.context import Context, open_context
-from orchestration.operations.release import execute, plan_stage, plan_stop, wait_ready
-from orchestration.operations.switch import plan_promote
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.run import plan_stop
+from orchestration.operations.planning.stage import plan_stage
+from orchestration.operations.procedures.wait import wait_ready
 from orchestration.sources.base import Options
 from orchestration.sources.catalog import source_for
 from orchestration.sources.run import produce

@@ -14,10 +14,11 @@ from dagster import DagsterInstance, JobDefinition
 from orchestration.defs import resets
 from orchestration.defs.resets import ResetConfig, reset_job, undo_job
 from orchestration.defs.resources import Platform, SparkResource
-from orchestration.operations.context import Context, Say
+from orchestration.operations.context import Context
+from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.reset import Request
+from orchestration.operations.reading import Say
 from pipelines.errors import BadUsage
 
 # Dagster's own, of the pydantic that goes with it

@@ -25,15 +25,16 @@ from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dag
 from orchestration.defs.schedules import why_not
 from orchestration.defs.supervisor import Memory, mirror, news
 from orchestration.defs.watching import to_watch
-from orchestration.operations import alerts as alerting
-from orchestration.operations.alerts import Alert, CheckNotRun, Send, told
-from orchestration.operations.check import BeingReset
-from orchestration.operations.context import Context, Say
-from orchestration.operations.overview import ReleaseStatus
+from orchestration.operations.context import Context
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.refresh import Refreshed
-from orchestration.operations.watch import Watched
+from orchestration.operations.procedures.check import BeingReset
+from orchestration.operations.procedures.refresh import Refreshed
+from orchestration.operations.reading import Say
+from orchestration.operations.supervising import alerts as alerting
+from orchestration.operations.supervising.alerts import Alert, CheckNotRun, Send, told
+from orchestration.operations.supervising.overview import ReleaseStatus
+from orchestration.operations.supervising.watch import Watched
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.names import split_release
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -274,7 +275,7 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     done: list[Plan] = []
     monkeypatch.setattr(jobs, "to_clean", lambda *_: ["sums.v1", "sums.v2"])
     monkeypatch.setattr(jobs, "plan_clean", plan_clean)
-    monkeypatch.setattr(jobs.rel, "execute", lambda _, plan: done.append(plan))
+    monkeypatch.setattr(jobs, "apply_plan", lambda _, plan: done.append(plan))
     with DagsterInstance.ephemeral() as instance:
         result = jobs.janitor_job.execute_in_process(resources={"platform": Held()}, instance=instance)
         [metadata] = [e.step_output_data.metadata for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
@@ -423,7 +424,7 @@ def test_an_approval_compares_again_only_where_it_is_carried_out(
         asked.update(options, plan_id=plan_id)
         raise Refused("sums.v2 differs in more than was shown", fix="approve promote-2")
 
-    monkeypatch.setattr(jobs.rep, "plan_approved", plan_approved)
+    monkeypatch.setattr(jobs, "plan_approved", plan_approved)
     with DagsterInstance.ephemeral() as instance:
         result = promote_job.execute_in_process(
             run_config={"ops": {"promote": {"config": {"app": "sums", "plan": "promote-1", "execute": execute}}}},
@@ -449,7 +450,7 @@ def test_a_promotion_by_plan_is_told_all_that_the_run_was_given(monkeypatch: pyt
         asked.update(options, plan=plan)
         raise BadUsage("promote-1 promotes sums.v2, not tops", fix="name another plan")
 
-    monkeypatch.setattr("orchestration.defs.jobs.rep.plan_approved", plan_approved)
+    monkeypatch.setattr("orchestration.defs.jobs.plan_approved", plan_approved)
     given = {"app": "tops", "plan": "promote-1", "version": 3, "max_changed": 0.1, "max_evidence_age_s": 60.0}
     with DagsterInstance.ephemeral() as instance:
         result = promote_job.execute_in_process(

@@ -19,12 +19,15 @@ from orchestration.commands.follow import as_object
 from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
-from orchestration.operations import release as rel
-from orchestration.operations import switch as sw
-from orchestration.operations.check import check
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute
 from orchestration.operations.lifecycle import live_release
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
+from orchestration.operations.procedures.check import check
+from orchestration.operations.procedures.wait import wait_ready
 from orchestration.sources import Faults, Options, produce, source_for
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
@@ -94,12 +97,12 @@ class Cluster:
         return self.drivers.with_settings(settings)
 
     def run(self, plan: Plan, **changes: Any) -> Plan:
-        rel.execute(self.context(**changes), plan)
+        execute(self.context(**changes), plan)
         return plan
 
     def stage(self, app: str, version: int, **options: Any) -> Release:
         with self.trials():
-            self.run(rel.plan_stage(self.context(), app, version=version, **options))
+            self.run(plan_stage(self.context(), app, version=version, **options))
         return self.state.releases[f"{app}.v{version}"]
 
     @contextmanager
@@ -111,7 +114,7 @@ class Cluster:
 
     def start(self, name: str, *, batch: int) -> None:
         context = self.context(max_records_per_batch=batch)
-        rel.execute(context, rel.plan_start(context, name))
+        execute(context, plan_start(context, name))
 
     def hydrate(self, app: str, version: int, *, batch: int, **options: Any) -> Release:
         """A release staged, started with batches of at most `batch` records, and ready; there already: as it is."""
@@ -121,12 +124,12 @@ class Cluster:
         if self.state.releases[name].wanted == "stopped":
             self.start(name, batch=batch)
         if self.state.releases[name].ready is None:
-            rel.wait_ready(self.context(), name, for_s=0.5, timeout_s=240)
+            wait_ready(self.context(), name, for_s=0.5, timeout_s=240)
         return self.state.releases[name]
 
     def stop(self, *names: str) -> None:
         for name in names:
-            self.run(rel.plan_stop(self.context(), name))
+            self.run(plan_stop(self.context(), name))
 
     def make_live(self, app: str, version: int, *, instead: str | None = None) -> None:
         """A release that was compared, where live is `instead`: None for an app that has none live yet."""
@@ -134,7 +137,7 @@ class Cluster:
         if (live.name if live else None) == instead:
             if self.state.releases[f"{app}.v{version}"].spec.suite is not None:
                 check(self.context(), f"{app}.v{version}")
-            self.run(sw.plan_promote(self.context(), app, version=version))
+            self.run(plan_promote(self.context(), app, version=version))
 
     def until(self, what: str, probe: Callable[[], object], timeout_s: float = 150, poll_s: float = 0.1) -> None:
         self.context().until(what, probe, timeout_s=timeout_s, poll_s=poll_s)

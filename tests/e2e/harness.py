@@ -24,8 +24,10 @@ from confluent_kafka.admin import OffsetSpec
 import pipelines.apps
 from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.operations import release as rel
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.engine.checkpoint import Checkpoint, release_folder
 from pipelines.kafka.client import admin
@@ -121,17 +123,17 @@ def operator(settings: Settings, drivers: Launcher, **more: Any) -> Iterator[Con
 
 def stage(context: Context, app: str, version: int, code_dir: Path, **options: Any) -> str:
     """Stages a release and tells its name."""
-    plan = rel.plan_stage(context, app, version=version, code_dir=code_dir, **options)
-    rel.execute(context, plan)
+    plan = plan_stage(context, app, version=version, code_dir=code_dir, **options)
+    execute(context, plan)
     return plan.releases[0]
 
 
 def start(context: Context, release: str, *, force: bool = False) -> None:
-    rel.execute(context, rel.plan_start(context, release, force=force))
+    execute(context, plan_start(context, release, force=force))
 
 
 def stop(context: Context, release: str) -> None:
-    rel.execute(context, rel.plan_stop(context, release))
+    execute(context, plan_stop(context, release))
 
 
 def code_without_suite(folder: Path, module: str, source: Path | None = None) -> Path:

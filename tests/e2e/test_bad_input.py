@@ -13,7 +13,7 @@ import pytest
 
 from orchestration.local import server_config
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.operations.release import plan_stage
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.client import producer

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from demo.ledger.check import check_log
-from orchestration.operations.check import check
 from orchestration.operations.comparing.evidence import Comparison
-from orchestration.operations.reprocess import diff
+from orchestration.operations.procedures.check import check
+from orchestration.operations.procedures.diff import diff
 from pipelines.engine.lease import is_alive
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import progress_history

@@ -21,11 +21,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from demo.ledger import Ledger, check_log, check_result
-from orchestration.operations import release as rel
-from orchestration.operations import switch as sw
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.reprocess import diff
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
 from orchestration.sources import Options, produce, source_for
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer
@@ -266,7 +268,7 @@ class Story:
 
             def hydrated(keeper: Keeper) -> None:
                 keeper.await_steady()
-                rel.wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
+                wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
 
             stack.enter_context(trials_in(spark))
             stage(context, self.app, 1, self.first)
@@ -277,7 +279,7 @@ class Story:
                 killer.kill(keeper_1, lambda: phase_of(old))
                 keeper_1.await_steady()
             hydrated(keeper_1)
-            rel.execute(context, sw.plan_promote(context, old))
+            execute(context, plan_promote(context, old))
             follower = Follower(settings, self.app, "--group", "kills", "--from-beginning")
             stack.callback(follower.end)
             say("the first release is live")
@@ -381,7 +383,7 @@ class Story:
 
         def plan() -> bool:
             try:
-                found.append(sw.plan_promote(context, candidate) if candidate else sw.plan_rollback(context, self.app))
+                found.append(plan_promote(context, candidate) if candidate else plan_rollback(context, self.app))
             except Refused as refusal:
                 assert "behind its input" in refusal.what, refusal
             return bool(found)
@@ -394,7 +396,7 @@ class Story:
 
     def _execute(self, settings: Settings, drivers: Drivers, plan: Plan) -> None:
         with operator(settings, drivers) as context:
-            rel.execute(context, plan)
+            execute(context, plan)
 
     def _live(self, context: Context) -> str | None:
         switch = context.registry.state().live(self.app)
@@ -428,8 +430,8 @@ def test_a_release_that_is_killed_while_it_hydrates_and_live_has_every_result_on
             "it was not killed while it hydrated", lambda: killer.kill(keeper, lambda: "hydrating"), RECOVERY_TIMEOUT_S
         )
         keeper.await_steady()
-        rel.wait_ready(context, name, lag_records=2 * rate, for_s=0.5, timeout_s=240)
-        rel.execute(context, sw.plan_promote(context, name))
+        wait_ready(context, name, lag_records=2 * rate, for_s=0.5, timeout_s=240)
+        execute(context, plan_promote(context, name))
         until("it was not killed while live", lambda: killer.kill(keeper, lambda: "live"), RECOVERY_TIMEOUT_S)
         keeper.await_steady()
         end_input()

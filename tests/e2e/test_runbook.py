@@ -26,12 +26,16 @@ from confluent_kafka import TopicPartition
 from demo.ledger.reader import read
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
-from orchestration.operations import release as rel
-from orchestration.operations import reset as rs
-from orchestration.operations import switch as sw
-from orchestration.operations.clean import followers_in
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.reprocess import diff
+from orchestration.operations.looking.in_use import followers_in
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.undo import plan_undo
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.planning.run import plan_start
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
@@ -93,17 +97,17 @@ class Night:
         """As it was in the evening: `name` is live, the other one its standby, and both run."""
         cluster = self.cluster
         for each in (V1, V2):
-            cluster.run(rel.plan_start(cluster.context(), each))
+            cluster.run(plan_start(cluster.context(), each))
         if self.live == name:
             return
         for each in (V1, V2):
-            rel.wait_ready(cluster.context(), each, for_s=0.2, timeout_s=120)
+            wait_ready(cluster.context(), each, for_s=0.2, timeout_s=120)
         try:
-            cluster.run(sw.plan_rollback(cluster.context(), APP))
+            cluster.run(plan_rollback(cluster.context(), APP))
         except Refused:
             # one of them was reset since they were compared
             diff(cluster.context(), name)
-            cluster.run(sw.plan_promote(cluster.context(), APP, version=int(name[-1])))
+            cluster.run(plan_promote(cluster.context(), APP, version=int(name[-1])))
 
     def driver(self, name: str) -> ProcessRef | None:
         release = self.cluster.state.releases[name]
@@ -248,7 +252,7 @@ def test_wrong_since_noon(night: Night) -> None:
     night.typed("Wrong since noon", 1)
     at_noon = int(datetime(2026, 11, 21, 11, tzinfo=UTC).timestamp() * 1000)
     night.right(V1, _first_at(night, at_noon))
-    night.cluster.run(rs.plan_undo(night.cluster.context(), night.newest("reset"), stop=True))
+    night.cluster.run(plan_undo(night.cluster.context(), night.newest("reset"), stop=True))
     night.right(V1)
 
 
@@ -270,7 +274,7 @@ def test_state_lost(night: Night) -> None:
 
 def test_reset_the_wrong_app(night: Night) -> None:
     night.make_live(V2)
-    night.cluster.run(rs.plan_reset(night.cluster.context(), V1, rs.Request(target=EARLIEST, stop=True)))
+    night.cluster.run(plan_reset(night.cluster.context(), V1, Request(target=EARLIEST, stop=True)))
     night.cluster.settle(V1, "lines")
     state, topic = night.cluster.state, night.cluster.state.releases[V1].topic_of(1)
     night.cluster.until(
@@ -324,7 +328,7 @@ def test_the_host_was_rebooted(night: Night) -> None:
         night.kill(name)
     night.kill_broker()
     night.typed("The host was rebooted", 0, 1, 0, 0, 0)
-    night.cluster.run(rel.plan_start(night.cluster.context(), V1))
+    night.cluster.run(plan_start(night.cluster.context(), V1))
     night.produce(20)
     for name in (V1, V2):
         night.right(name)
@@ -351,7 +355,7 @@ def test_a_poison_record(night: Night) -> None:
     night.produce(1, f"a line with {POISON} in it")
     night.produce(9)
     night.cluster.settle(V1, "lines")
-    night.cluster.run(rel.plan_start(night.cluster.context(), V2))
+    night.cluster.run(plan_start(night.cluster.context(), V2))
     night.cluster.until(f"{V2} has not failed", lambda: night.cluster.state.releases[V2].state == "failed")
     night.cluster.until(f"{V2} has not ended", lambda: night.cluster.state.releases[V2].lease_ended)
     night.typed("A poison record", 0, 0, 1, 0)

@@ -18,13 +18,14 @@ from confluent_kafka import ConsumerGroupState
 
 from demo.ledger.check import check_log
 from orchestration.operations import journal
-from orchestration.operations import switch as sw
-from orchestration.operations.check import check
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.lifecycle import live_release
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import Fence
-from orchestration.operations.reprocess import diff
+from orchestration.operations.procedures.check import check
+from orchestration.operations.procedures.diff import diff
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused
@@ -152,23 +153,23 @@ def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(s
     if OTHER not in cluster.state.releases:
         cluster.stage(APP, 3, code_dir=ROOT / "demo" / "v1")
         with pytest.raises(Refused, match=r"hasn't caught up.*isn't running.*isn't checked.*isn't compared"):
-            sw.plan_promote(cluster.context(), OTHER)
+            plan_promote(cluster.context(), OTHER)
     cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
     found = diff(cluster.context(), OTHER)
     assert found.changed > 0
     with pytest.raises(Refused, match="isn't checked"):
-        sw.plan_promote(cluster.context(), OTHER)
+        plan_promote(cluster.context(), OTHER)
     assert check(cluster.context(), OTHER).ok
     with pytest.raises(Refused, match="over --max-evidence-age 0"):
-        sw.plan_promote(cluster.context(), OTHER, max_evidence_age_s=0)
+        plan_promote(cluster.context(), OTHER, max_evidence_age_s=0)
     with pytest.raises(Refused, match="of the keys differ, over --max-changed"):
-        sw.plan_promote(cluster.context(), OTHER, max_changed=found.ratio / 2)
+        plan_promote(cluster.context(), OTHER, max_changed=found.ratio / 2)
     before = cluster.world()
     said = story.cli("promote", OTHER)
     assert said.code == 0, said.text
     assert "nothing is changed; add --execute" in said.out and "switchyard rollback stock-stats" in said.out
     assert cluster.world() == before
-    story.first_plan = sw.plan_promote(cluster.context(), OTHER)
+    story.first_plan = plan_promote(cluster.context(), OTHER)
 
 
 def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story: Story) -> None:
@@ -292,7 +293,7 @@ def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_s
 def is_fenced_by_a_rollback(cluster: Cluster) -> bool:
     """Whether a rollback now would fence the live release, as one that is dead."""
     try:
-        plan = sw.plan_rollback(cluster.context(), APP)
+        plan = plan_rollback(cluster.context(), APP)
     except Refused:
         return False
     return any(isinstance(stage, Fence) for stage in plan.stages)

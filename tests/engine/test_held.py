@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import release as rel
-from orchestration.operations.overview import statuses
-from orchestration.operations.repair import plan_repair
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.repair import plan_repair
+from orchestration.operations.planning.run import plan_stop
+from orchestration.operations.supervising.overview import statuses
 from pipelines.errors import Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.log import FencedWriter
@@ -45,8 +46,8 @@ def test_a_driver_holds_at_what_it_must_understand_and_goes_on_once_that_is_repa
         [status] = [s for s in statuses(world.context) if s.release.name == world.name]
         assert status.health == "held" and any("upgrade" in note for note in status.notes)
         with pytest.raises(Refused, match=f"{world.name} is held"):
-            rel.plan_stop(world.context, world.name)
-        rel.execute(world.context, plan_repair(world.context))
+            plan_stop(world.context, world.name)
+        execute(world.context, plan_repair(world.context))
         world.settle()
         world.until("it does not say that it runs", lambda: said("running", 0))
         assert world.result() == world.expected({})

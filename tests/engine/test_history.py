@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestration.operations import release as rel
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import progress_history
 from pipelines.model.history import Look, portion
@@ -162,7 +162,7 @@ def test_a_partition_that_holds_only_recent_data_makes_nothing_late(
 ) -> None:
     with skewed(broker, spark, tmp_path) as world:
         world.start()
-        rel.wait_ready(world.context, world.name, for_s=0.1, timeout_s=120)
+        wait_ready(world.context, world.name, for_s=0.1, timeout_s=120)
         # ready is who has read all of it
         newest = progress_history(world.settings, world.name)[-1]
         assert newest.total.rows_in == len(world.records())

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestration.operations import journal
-from orchestration.operations import release as rel
+from orchestration.operations.planning.run import plan_start
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.stages.switching import FlagBoundary
-from orchestration.operations.reprocess import diff
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine.checkpoint import newest_folder
 from pipelines.engine.gate import Gate
 from pipelines.engine.lease import take_lease
@@ -58,8 +60,8 @@ def input_comes(world: World) -> Iterator[None]:
 def staged_beside(world: World) -> str:
     """A second version of the same, running."""
     name = f"{world.app}.v2"
-    world.run(rel.plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
-    world.run(rel.plan_start(world.context, name))
+    world.run(plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(plan_start(world.context, name))
     return name
 
 
@@ -86,7 +88,7 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
     monkeypatch.setattr(Gate, "close", closed)
     candidate = staged_beside(world)
     with input_comes(world):
-        rel.wait_ready(context, candidate, lag_records=100, for_s=0.1, timeout_s=120)
+        wait_ready(context, candidate, lag_records=100, for_s=0.1, timeout_s=120)
         # one that wasn't in a batch when it was asked is stopped for it
         for _ in range(TRIES):
             found = diff(context, candidate)
@@ -120,7 +122,7 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
     monkeypatch.setattr(Query, "rest", rested)
     name = staged_beside(world)
     with input_comes(world):
-        rel.wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
+        wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
         operation = ""
         # one that wasn't in a batch when it was asked is stopped for it
         for _ in range(TRIES):
@@ -155,7 +157,7 @@ def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resti
     folder = newest_folder(world.settings, resting.name, release.generation)
     assert folder is not None and (folder / "commits" / str(last.boundary.batch_id)).exists()
     journal.abandon(context, resting.diff)
-    world.run(rel.plan_start(context, resting.name))
+    world.run(plan_start(context, resting.name))
     found = diff(context, resting.name)
     assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0
 
@@ -169,6 +171,6 @@ def test_who_rests_and_is_superseded_writes_nothing_more(world: World, resting: 
     thread.join(30)
     assert not thread.is_alive() and context.progress(resting.name) == before
     journal.abandon(context, resting.diff)
-    world.run(rel.plan_start(context, resting.name, force=True))
+    world.run(plan_start(context, resting.name, force=True))
     found = diff(context, resting.name)
     assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.launchers.local import LocalLauncher
-from orchestration.operations.apply import Applier
-from orchestration.operations.check import docs_dir
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.upkeep import path_of
 from orchestration.operations.context import Context
@@ -21,6 +20,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteFiles
+from orchestration.operations.procedures.check import docs_dir
 from pipelines.engine.checkpoint import fence, forget, inherit, newest_folder, release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import SwitchyardError

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from orchestration.operations import journal
-from orchestration.operations.in_use import notes
+from orchestration.operations.execute import execute
 from orchestration.operations.lifecycle import refuse_blocked
-from orchestration.operations.overview import audit
+from orchestration.operations.looking.in_use import notes
+from orchestration.operations.looking.unread import in_short
+from orchestration.operations.planning.repair import plan_repair
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.release import execute
-from orchestration.operations.repair import in_short, plan_repair
+from orchestration.operations.supervising.overview import audit
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model

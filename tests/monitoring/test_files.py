@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestration.operations.metrics import ReleaseCollector
+from orchestration.operations.supervising.metrics import ReleaseCollector
 from tests.monitoring.test_metrics import Fake, reading
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from orchestration.commands import metrics as command
-from orchestration.operations.metrics import KafkaReader, Reading, ReleaseCollector, families
-from orchestration.operations.overview import ReleaseStatus
+from orchestration.operations.supervising.metrics import KafkaReader, Reading, ReleaseCollector, families
+from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.model.progress import Counts, Heartbeat
 from pipelines.model.registry import Entry, FollowerRegistered, LeaseTaken, Opened, RegistryState, WantedSet, fold
@@ -199,7 +199,9 @@ def test_a_reading_that_takes_long_bounds_the_scrape_and_is_not_begun_twice() ->
 def test_a_heartbeat_that_can_not_be_exported_makes_the_endpoint_say_that_nothing_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestration.operations.metrics.families", lambda found: 1 / 0 if found else families(None))
+    monkeypatch.setattr(
+        "orchestration.operations.supervising.metrics.families", lambda found: 1 / 0 if found else families(None)
+    )
     with collected(reading) as scrape:
         assert scrape()["switchyard_up"] == 0
 
@@ -212,7 +214,7 @@ def test_a_driver_that_falls_silent_is_told_of_for_longer_than_heartbeats_are_re
     silent = replace(live, beat=None)
     stopped = replace(silent, release=replace(live.release, wanted="stopped"))
     answers = iter([[silent], [live], [silent], [stopped]])
-    monkeypatch.setattr("orchestration.operations.metrics.statuses_of", lambda *_, **__: next(answers))
+    monkeypatch.setattr("orchestration.operations.supervising.metrics.statuses_of", lambda *_, **__: next(answers))
     reader = KafkaReader(Settings(bootstrap_servers="127.0.0.1:1"))
     registry = SimpleNamespace(state=lambda **_: state, cluster=Kafka(), close=lambda: None)
     reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=registry.cluster))

@@ -9,7 +9,7 @@ from typing import Any, cast
 from expectations.verdict import CheckResult, Verdict
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
-from orchestration.operations.reprocess import ChecksFailed
+from orchestration.operations.procedures.examine import ChecksFailed
 from pipelines.kafka.registry import Registry
 from pipelines.model.missing import InputNow
 from pipelines.model.positions import ResultPosition, SourcePosition

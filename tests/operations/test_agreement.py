@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.comparing.agreement import Agreement, Disagreement, Tally
 from orchestration.operations.comparing.since import changed_ratio
 from orchestration.operations.plans.kind import Kind
@@ -58,8 +58,8 @@ def test_more_than_was_allowed_is_refused(limit: float | None, refused: bool) ->
     stage = VerifyStream(evidence="diff-1", old="a.v1", new="a.v2", max_changed=limit)
     plan = Plan(id="promote-1", operation=Kind.PROMOTE, releases=("a.v2", "a.v1"), stages=(stage,))
     applier: Any = Applier(context_of(Log(evidence("a.v1", "a.v2")), say=said.append), plan)
-    applier._agreement = Known()
-    applier._end = lambda *_: SimpleNamespace(result=None)
+    applier._work.since = Known()
+    applier._work.end = lambda *_: SimpleNamespace(result=None)
     if refused:
         with pytest.raises(
             Refused,

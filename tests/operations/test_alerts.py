@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from orchestration.operations import alerts
-from orchestration.operations.alerts import (
+from orchestration.operations.supervising import alerts
+from orchestration.operations.supervising.alerts import (
     Alert,
     CheckNotRun,
     ChecksNotEvaluated,

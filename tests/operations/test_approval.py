@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from orchestration.operations import reprocess
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import AppendSwitch, PrepareDelta, WriteDelta
-from orchestration.operations.reprocess import plan_approved
+from orchestration.operations.procedures import approve, examine
+from orchestration.operations.procedures.approve import plan_approved
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import Opened, Promoted, Proposed, RegistryState, Staged, Switch, VerdictRecorded, fold
@@ -80,9 +80,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     def again(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is to be compared or checked again")
 
-    monkeypatch.setattr(reprocess.sw, "plan_promote", plan_promote)
-    monkeypatch.setattr(reprocess, "diff", again)
-    monkeypatch.setattr(reprocess, "check", again)
+    monkeypatch.setattr(approve, "plan_promote", plan_promote)
+    monkeypatch.setattr(examine, "diff", again)
+    monkeypatch.setattr(examine, "check", again)
     return found
 
 
@@ -142,8 +142,8 @@ def again(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found["did"].append(f"check {name} {volume_tolerance}")
         return SimpleNamespace(ok=found["ok"], results=[SimpleNamespace(name="volume", outcome="failed")], docs="page")
 
-    monkeypatch.setattr(reprocess, "diff", diff)
-    monkeypatch.setattr(reprocess, "check", check)
+    monkeypatch.setattr(examine, "diff", diff)
+    monkeypatch.setattr(examine, "check", check)
     return found
 
 
@@ -162,14 +162,14 @@ def test_what_is_not_compared_is_only_checked_again(asked: Asked, again: dict[st
     plan = replace(PLAN, stages=(replace(SWITCH, evidence=None),))
     asked["plan"] = replace(plan, id="promote-2")
     proposed = PROPOSED.model_copy(update={"plan": plan.for_journal()})
-    checked = reprocess.check
+    checked = examine.check
 
     def check(*arguments: Any, **options: Any) -> Any:
         asked["age_s"] = 1.0
         return checked(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reprocess, "check", check)
+        patch.setattr(examine, "check", check)
         found = plan_approved(context(*streams, proposed), "promote-1")
     assert (found.id, found.stages) == ("promote-1", plan.stages)
     assert again["did"] == ["check a.v2 0.1"]

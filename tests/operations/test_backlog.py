@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import switch as sw
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying.applier import Applier
+from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of
 from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute
 from orchestration.operations.journal import begin
 from orchestration.operations.lifecycle import before_live
+from orchestration.operations.planning.diff import _other
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.readiness import _not_compared
+from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import (
@@ -27,8 +32,6 @@ from orchestration.operations.plans.stages.switching import (
     PrepareDelta,
     WriteDelta,
 )
-from orchestration.operations.release import execute
-from orchestration.operations.switch import _not_compared, _other, plan_promote, plan_rollback
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import COMPACTION_LAG_MS
@@ -72,7 +75,7 @@ class World(Context):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
-    monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
+    monkeypatch.setattr("orchestration.operations.reading.held_by", lambda *_, **options: "someone")
     beat = SimpleNamespace(at_ms=now_ms(), lag_records=0, batch_records=None)
     monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {"a.v1": beat, "a.v2": beat})
 
@@ -128,7 +131,7 @@ def test_more_is_read_before_they_are_asked_to(world: Callable[..., World]) -> N
 def test_nobody_waits_at_the_barrier_of_a_dead_release(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sw, "_without_meeting", lambda *_: ("fenced",))
+    monkeypatch.setattr("orchestration.operations.planning.rollback._without_meeting", lambda *_: ("fenced",))
     young = plan_rollback(world(promoted(), v1=100, v2=100), "a")
     plan = plan_rollback(world(promoted(), v1=100 + 100 * READ_RATE, v2=100), "a", fence=True)
     assert kinds(plan) == ["Fence", "ChooseStart", "WriteDelta", "AppendSwitch"]
@@ -166,7 +169,7 @@ def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callab
 def test_a_dead_release_is_compared_anew_on_the_way_back(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sw, "_without_meeting", lambda *_: ("fenced",))
+    monkeypatch.setattr("orchestration.operations.planning.rollback._without_meeting", lambda *_: ("fenced",))
     known = world(promoted(age_ms=COMPACTION_LAG_MS + 60_000), v1=100, v2=100)
     plan = plan_rollback(known, "a", fence=True)
     assert plan.warnings[0] == "fenced" and "days old" in plan.warnings[1]
@@ -221,9 +224,11 @@ class Order:
 
 def applied(monkeypatch: pytest.MonkeyPatch, log: Log, delta: Order) -> None:
     plan = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
-    monkeypatch.setattr(Applier, "_new_delta", lambda *_: delta)
-    monkeypatch.setattr(Applier, "_await_progress", lambda *_: None)
-    monkeypatch.setattr("orchestration.operations.apply.HeartbeatTail", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr("orchestration.operations.applying.switching.Delta", lambda *_, **__: delta)
+    monkeypatch.setattr(Work, "await_progress", lambda *_: None)
+    monkeypatch.setattr(
+        "orchestration.operations.applying.meeting.HeartbeatTail", lambda _: SimpleNamespace(close=lambda: None)
+    )
     execute(context_of(log), plan)
 
 

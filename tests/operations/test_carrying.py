@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import generations, journal
-from orchestration.operations import release as rel
-from orchestration.operations.apply import Applier
+from orchestration.operations import journal
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.context import Context
-from orchestration.operations.in_use import needed_by, notes, outdated_inputs
+from orchestration.operations.execute import _as_before, _run_again
+from orchestration.operations.execute import abandon as end
+from orchestration.operations.looking.in_use import needed_by, notes, outdated_inputs
+from orchestration.operations.looking.progress import processed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.generations import BeginGeneration
@@ -141,7 +143,7 @@ def test_a_release_is_wanted_as_before_where_nothing_was_changed(before: Any) ->
     plan = replace(
         PLAN, stages=(Want(release="a.v1", wanted="stopped", before=before), Want(release="a.v1", wanted="running"))
     )
-    again = rel._as_before(plan)
+    again = _as_before(plan)
     assert again == ([WantedSet(release="a.v1", wanted="running")] if before == "running" else [])
 
 
@@ -229,7 +231,7 @@ def test_what_is_abandoned_before_it_has_changed_anything_runs_on(monkeypatch: p
     log = Log(*staged("a.v1"), opened, WantedSet(release="a.v1", wanted="stopped"))
     monkeypatch.setattr(Context, "holder", lambda *_: None)
     launcher: Any = SimpleNamespace(launch=launched.append)
-    rel.abandon(replace(context_of(log), launcher=launcher), PLAN.id)
+    end(replace(context_of(log), launcher=launcher), PLAN.id)
     state = log.state()
     assert state.releases["a.v1"].wanted == "running" and launched == ["a.v1"]
     closed = state.operations[PLAN.id].closed
@@ -242,7 +244,7 @@ def test_what_is_abandoned_before_it_has_changed_anything_runs_on(monkeypatch: p
 def test_a_plan_that_can_not_be_read_can_be_abandoned(stage: dict[str, Any]) -> None:
     opened = Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60, plan={"stages": [stage]})
     log = Log(*staged("a.v1"), opened, WantedSet(release="a.v1", wanted="stopped"))
-    rel.abandon(context_of(log), PLAN.id)
+    end(context_of(log), PLAN.id)
     state = log.state()
     assert state.releases["a.v1"].wanted == "stopped"
     closed = state.operations[PLAN.id].closed
@@ -256,7 +258,7 @@ def test_a_replay_is_of_what_consumers_have_had(monkeypatch: pytest.MonkeyPatch,
                         result=ResultPosition(topics={}), at_ms=0)  # fmt: skip
     monkeypatch.setattr("orchestration.operations.context.Context.progress", lambda *_: progress)
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v2" if lived else "a.v1"))
-    found = generations.processed(context_of(log), log.state(), log.state().releases["a.v1"].spec)
+    found = processed(context_of(log), log.state(), log.state().releases["a.v1"].spec)
     assert [span.end for span in found] == ([end] if lived else [])
 
 
@@ -284,7 +286,7 @@ def test_what_a_generation_read_that_was_given_up_is_no_replay() -> None:
     log = Log(*staged("a.v1"), *switched(1, None, "a.v1"), generation("a.v1", 2, ended=at(9, 1)),
               generation("a.v1", 3, ended=at(50, 2), result=1))  # fmt: skip
     again = log.state().releases["a.v1"]
-    found = generations.processed(context_of(log), log.state(), again.spec, again)
+    found = processed(context_of(log), log.state(), again.spec, again)
     assert [span.end.sources["trades"][0] for span in found] == [9]
 
 
@@ -304,5 +306,5 @@ def test_only_what_a_plan_itself_has_stopped_is_started_again(
     log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"), *also)
     monkeypatch.setattr(Context, "holder", lambda *_: None)
     launcher: Any = SimpleNamespace(launch=launched.append)
-    rel._run_again(replace(context_of(log), launcher=launcher), PLAN)
+    _run_again(replace(context_of(log), launcher=launcher), PLAN)
     assert launched == (["a.v1"] if starts else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration.operations.check import BeingReset, check
+from orchestration.operations.procedures.check import BeingReset, check
 from pipelines.errors import Refused
 from pipelines.model.registry import Closed, Opened
 from tests.operations.builders import Log, context_of, generation, staged, switched

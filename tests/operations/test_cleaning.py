@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.operations import clean
 from orchestration.operations.context import Context
+from orchestration.operations.looking import archives
+from orchestration.operations.planning import clean
+from orchestration.operations.planning.clean import plan_clean
 from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteTopic
 from pipelines.errors import Refused
@@ -33,7 +35,7 @@ READER = Staged(spec=spec("b.v1", inputs={"counts": InputSpec(topic="a.v1.g1", p
 @pytest.fixture(autouse=True)
 def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The state of each generation is there."""
-    monkeypatch.setattr(clean, "newest_folder", lambda *_: tmp_path)
+    monkeypatch.setattr(archives, "newest_folder", lambda *_: tmp_path)
 
 
 def after_a_reset(*also: Entry) -> Context:
@@ -48,16 +50,16 @@ def to_clean(context: Context, now_ms: int) -> list[str]:
 
 def test_an_archive_goes_with_its_state_when_its_time_is_over() -> None:
     context = after_a_reset()
-    plan = clean.plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS)
+    plan = plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS)
     assert plan.stages == (DeleteTopic(name="a.v1.g1"), DeleteCheckpoint(release="a.v1", generation=1))
     assert to_clean(context, OVER_MS) == ["a.v1"]
     with pytest.raises(Refused, match="1 younger than 10 s"):
-        clean.plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS - 1)
+        plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS - 1)
     assert to_clean(context, OVER_MS - 1) == []
 
 
 def test_one_that_someone_reads_stays_with_its_state_however_old_it_is() -> None:
     context = after_a_reset(READER)
     with pytest.raises(Refused, match=r"generation 1 is still needed by b\.v1"):
-        clean.plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: 2 * OVER_MS)
+        plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: 2 * OVER_MS)
     assert to_clean(context, 2 * OVER_MS) == []

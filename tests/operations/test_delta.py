@@ -15,7 +15,7 @@ from orchestration.operations.comparing.delta_topic import write_delta
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.reading import read_changes
 from orchestration.operations.comparing.upkeep import Upkeep, load, upkeep_of
-from orchestration.operations.refresh import read_on
+from orchestration.operations.procedures.refresh import read_on
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.offsets import end_of
@@ -329,7 +329,7 @@ def test_what_was_kept_since_the_diff_is_told_and_not_read_again(
 def test_what_was_kept_is_read_in_portions_and_never_behind_the_goal(
     compared: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestration.operations.refresh._PORTION", 2)
+    monkeypatch.setattr("orchestration.operations.procedures.refresh._PORTION", 2)
     results = compared({"a": "1"}, {"a": "2"})
     results.write(results.live, {"a": "3", "b": "3", "c": "3"})
     results.write(results.new, {"a": "4"})

@@ -10,12 +10,12 @@ import pytest
 
 from orchestration import cli
 from orchestration.commands import release as commands
-from orchestration.operations import reprocess
 from orchestration.operations.context import Context
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Launch, Want
-from orchestration.operations.reprocess import first_step
+from orchestration.operations.procedures import reprocess
+from orchestration.operations.procedures.reprocess import first_step
 from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.registry import RegistryState, Staged, StateSet, fold
@@ -50,7 +50,7 @@ def context(code: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Con
     def plan_stage(_: Context, app: str, **options: Any) -> Plan:
         return Plan(id="stage-1", operation=Kind.STAGE, releases=(f"{app}.v{options['version'] or 4}",), stages=())
 
-    monkeypatch.setattr(reprocess.rel, "plan_stage", plan_stage)
+    monkeypatch.setattr(reprocess, "plan_stage", plan_stage)
     return cast(
         Context,
         SimpleNamespace(

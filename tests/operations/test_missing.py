@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.context import Context
-from orchestration.operations.history import ACCEPT, MissingHistory, history_of
+from orchestration.operations.looking.history import ACCEPT, MissingHistory, history_of
+from orchestration.operations.planning.diff import plan_diff
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.run import plan_start
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import from_journal, to_journal
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import AcceptHistory
-from orchestration.operations.release import plan_start
-from orchestration.operations.switch import plan_diff, plan_promote
 from pipelines.model.missing import Gap, InputNow, Reader, may_be_missing, missing, told, without
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
@@ -138,10 +139,10 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Log:
     """`a.v1` is live and has read 5,000 records; of these Kafka has no longer the 1,000 that `a.v2` begins after."""
     at = {"a.v1": 5000, "a.v2": 5000}
     monkeypatch.setattr(
-        "orchestration.operations.context.newest_progress", lambda _, name, **__: progress(name, at[name])
+        "orchestration.operations.reading.newest_progress", lambda _, name, **__: progress(name, at[name])
     )
-    monkeypatch.setattr("orchestration.operations.context.latest_heartbeats", lambda *_, **__: {})
-    monkeypatch.setattr("orchestration.operations.release.moved_by_hand", lambda *_: None)
+    monkeypatch.setattr("orchestration.operations.reading.latest_heartbeats", lambda *_, **__: {})
+    monkeypatch.setattr("orchestration.operations.planning.run.moved_by_hand", lambda *_: None)
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
     starts = {"a.v1": 0, "a.v2": 1000}
     for name, offset in starts.items():

@@ -11,10 +11,10 @@ import pytest
 from orchestration.commands import overview
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.context import Context
-from orchestration.operations.overview import audit, open_operations, statuses
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Want
+from orchestration.operations.supervising.overview import audit, open_operations, statuses
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.registry import Decide, Registry, now_ms
 from pipelines.model.positions import SourcePosition
@@ -156,8 +156,8 @@ def test_who_abandons_an_operation_is_told_what_it_leaves_behind(
     left = [SimpleNamespace(release=SimpleNamespace(name=n), notes=[f"left of {n}"]) for n in ("a.v1", "a.v2")]
     log = Log(*staged("a.v1", "a.v2"), opened)
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context_of(log))
-    monkeypatch.setattr("orchestration.operations.release.abandon", lambda *_, **__: None)
-    monkeypatch.setattr("orchestration.operations.overview.statuses", lambda _: left)
+    monkeypatch.setattr("orchestration.operations.execute.abandon", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.supervising.overview.statuses", lambda _: left)
     overview.abandon("reset-1")
     # of its own releases alone
     assert capsys.readouterr().out == "reset-1 is abandoned\n  a.v1: left of a.v1\n"

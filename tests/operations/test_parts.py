@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.parts import told_losses
-from orchestration.operations.release import plan_start
+from orchestration.operations.looking.parts import told_losses
+from orchestration.operations.planning.run import plan_start
 from pipelines.errors import Refused, Unavailable
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -75,7 +75,7 @@ def test_a_release_that_is_over_has_no_parts() -> None:
 @pytest.mark.parametrize(("batch", "expected"), [(3, True), (-1, False)])
 def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch, batch: int, expected: bool) -> None:
     last = committed(batch)
-    monkeypatch.setattr("orchestration.operations.context.newest_progress", lambda *_, **__: last)
+    monkeypatch.setattr("orchestration.operations.reading.newest_progress", lambda *_, **__: last)
     said = told(live(), IDS, groups={"another"})
     assert (f"group {NAME} of {NAME} is gone; it is made again" in said) is expected
     assert told(live(), IDS, groups=EVERY_GROUP) == ""
@@ -85,7 +85,7 @@ def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch
 def test_files_are_missed_where_its_driver_ran_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generation: int, expected: bool
 ) -> None:
-    monkeypatch.setattr("orchestration.operations.context.newest_progress", lambda *_, **__: committed(3, generation))
+    monkeypatch.setattr("orchestration.operations.reading.newest_progress", lambda *_, **__: committed(3, generation))
     settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
     for host, here in ((settings.host, True), ("another", False)):
         log = live()

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from orchestration.operations.context import Context
-from orchestration.operations.release import CaughtUp, _hydration, _late_drops
+from orchestration.operations.procedures.wait import CaughtUp, _hydration, _late_drops
 from pipelines.engine.driver import _behind
 from pipelines.errors import SwitchyardError
 from pipelines.model.positions import ResultPosition, SourcePosition

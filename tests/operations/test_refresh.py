@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import refresh as ref
-from orchestration.operations import switch as sw
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, backlog_of
 from orchestration.operations.comparing.upkeep import Upkeep, load, path_of, save, too_old, upkeep_of
 from orchestration.operations.context import Context
-from orchestration.operations.refresh import refresh, refreshable, to_refresh
-from orchestration.operations.switch import plan_rollback
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.procedures import refresh as ref
+from orchestration.operations.procedures.refresh import refresh, refreshable, to_refresh
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import DAY_MS
@@ -117,7 +116,7 @@ def test_what_was_kept_is_not_read_again(settings: Settings, monkeypatch: pytest
 
 
 def test_a_diff_that_is_kept_up_never_grows_too_old(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sw, "held_by", lambda *_, **options: "someone")
+    monkeypatch.setattr("orchestration.operations.reading.held_by", lambda *_, **options: "someone")
     beat = SimpleNamespace(at_ms=now_ms(), lag_records=0, batch_records=None)
     monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {"a.v1": beat, "a.v2": beat})
     weeks_ago = now_ms() - 20 * DAY_MS

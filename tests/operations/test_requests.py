@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.undo import plan_undo
 from orchestration.operations.plans import positions
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.older_requests import in_words
@@ -17,7 +20,6 @@ from orchestration.operations.plans.plan import Plan, Table, request_of
 from orchestration.operations.plans.requests import AskedPosition, PlanRequest, ResetRequest, UndoRequest, to_journal
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import Want
-from orchestration.operations.reset import Request, plan_reset, plan_undo
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.model.registry import Closed, Opened, decode, encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration.operations import in_use
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.lifecycle import owned_topics
+from orchestration.operations.looking import in_use
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage

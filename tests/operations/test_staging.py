@@ -12,24 +12,19 @@ from typing import Any, cast
 
 import pytest
 
-from orchestration.operations import costs
-from orchestration.operations import release as release_operations
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
-from orchestration.operations.costs import Cost
 from orchestration.operations.journal import aborting
 from orchestration.operations.lifecycle import find_release, refuse_blocked, version_of
-from orchestration.operations.overview import _subjects
+from orchestration.operations.looking import costs
+from orchestration.operations.looking.costs import Cost
+from orchestration.operations.planning import stage as module
+from orchestration.operations.planning.meeting import far_behind
+from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared
+from orchestration.operations.planning.stage import _change, _predecessor, _schema_warnings, model_for, plan_stage
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.release import (
-    _change,
-    _measured_rate,
-    _predecessor,
-    _schema_warnings,
-    model_for,
-    plan_stage,
-)
-from orchestration.operations.switch import MAX_EVIDENCE_AGE_S, _far_behind, _not_checked, _not_compared
+from orchestration.operations.procedures.wait import _measured_rate
+from orchestration.operations.supervising.overview import _subjects
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.positions import ResultPosition
@@ -126,7 +121,7 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
     context = context_of(Log(), Kafka(partitions=counted))
     for suite, error in (("stock_stat", BadUsage), ("stock_stats", LookupError), (None, LookupError)):
         facts = {"suite": suite, "inputs": {"lines": "lines"}}
-        monkeypatch.setattr(release_operations, "_probe", lambda *_, facts=facts: facts)
+        monkeypatch.setattr(module, "probe", lambda *_, facts=facts: facts)
         with pytest.raises(error) as found:
             plan_stage(context, "sums", code_dir=tmp_path)
         if isinstance(found.value, BadUsage):
@@ -145,11 +140,11 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
     """Plans version 3 of app a, of which nobody has measured but v1, at 500 records/s."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("X = 1\n")
-    monkeypatch.setattr(release_operations, "processed", lambda *_: ())
+    monkeypatch.setattr(module, "processed", lambda *_: ())
     monkeypatch.setattr(costs, "cost_of", lambda *_: Cost(state_bytes=2048, result_records=7, result_bytes=1024))
 
     def plan(log: Log, **facts: Any) -> Plan:
-        monkeypatch.setattr(release_operations, "_probe", lambda *_: {**PROBED, **facts})
+        monkeypatch.setattr(module, "probe", lambda *_: {**PROBED, **facts})
         known = World(
             settings=Settings(state_dir=tmp_path),
             registry=cast(Registry, log),
@@ -203,7 +198,7 @@ def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Call
 
 
 def test_a_suite_is_looked_up_without_loading_great_expectations() -> None:
-    code = "import sys, orchestration.operations.release; from expectations.names import require_suite; "
+    code = "import sys, orchestration.operations.planning.stage; from expectations.names import require_suite; "
     code += "require_suite('stock_stats'); print('great_expectations' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -220,16 +215,16 @@ def test_the_time_of_a_replay_is_by_the_rate_of_the_last_one() -> None:
 def test_a_release_meets_another_in_one_batch_of_the_usual_size_or_not_at_all(lag: int | None, far: bool) -> None:
     context = cast(Context, SimpleNamespace(settings=Settings(max_records_per_batch=400_000)))
     beat = Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running", lag_records=lag)
-    said = _far_behind(context, release("a.v1"), {"a.v1": beat})
+    said = far_behind(context, release("a.v1"), {"a.v1": beat})
     assert (said is not None) is far
     if said is not None:
         assert "a.v1 is 400,001 records behind its input, over the 400,000 of one batch" in said
-    assert _far_behind(context, release("a.v1"), {}) is None
+    assert far_behind(context, release("a.v1"), {}) is None
     # of large records its batches hold fewer
     beat = beat.model_copy(update={"batch_records": 500})
-    said = _far_behind(context, release("a.v1"), {"a.v1": beat.model_copy(update={"lag_records": 501})})
+    said = far_behind(context, release("a.v1"), {"a.v1": beat.model_copy(update={"lag_records": 501})})
     assert said is not None and "over the 500 of one batch" in said
-    assert _far_behind(context, release("a.v1"), {"a.v1": beat.model_copy(update={"lag_records": 500})}) is None
+    assert far_behind(context, release("a.v1"), {"a.v1": beat.model_copy(update={"lag_records": 500})}) is None
 
 
 def test_an_app_s_name_means_its_only_release_in_use() -> None:
@@ -314,27 +309,27 @@ def verdict(**changes: Any) -> VerdictRecorded:
 )
 def test_a_verdict_opens_the_gate_only_for_what_it_looked_at(given: VerdictRecorded | None, said: str) -> None:
     new = release("a.v2", verdict=given)
-    found = _not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"), MAX_EVIDENCE_AGE_S)
+    found = not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"), MAX_EVIDENCE_AGE_S)
     assert len(found) == 1 and said in found[0]
 
 
 def test_a_verdict_at_a_diff_with_another_release_is_called_that() -> None:
-    [found] = _not_checked(release("a.v3", verdict=verdict(release="a.v3")), None, release("a.v2"), MAX_EVIDENCE_AGE_S)
+    [found] = not_checked(release("a.v3", verdict=verdict(release="a.v3")), None, release("a.v2"), MAX_EVIDENCE_AGE_S)
     assert "was at diff-1, of other releases" in found
 
 
 def test_a_verdict_on_the_evidence_is_enough_and_no_suite_needs_none() -> None:
     there = evidence("a.v1", "a.v2")
-    assert _not_checked(release("a.v2", verdict=verdict()), there, release("a.v1"), 600) == []
-    assert _not_checked(release("a.v2", suite=None), there, release("a.v1"), 600) == []
+    assert not_checked(release("a.v2", verdict=verdict()), there, release("a.v1"), 600) == []
+    assert not_checked(release("a.v2", suite=None), there, release("a.v1"), 600) == []
 
 
 @pytest.mark.parametrize("live", [None, release("a.v1", table=False)])
 def test_where_nothing_is_compared_the_verdict_must_be_young(live: Release | None) -> None:
     new = release("a.v2", table=False, comparable="no")
     young, old = verdict(evidence=None, at_ms=now_ms()), verdict(evidence=None, at_ms=now_ms() - 700_000)
-    assert _not_checked(replace(new, verdict=young), None, live, MAX_EVIDENCE_AGE_S) == []
-    found = _not_checked(replace(new, verdict=old), None, live, MAX_EVIDENCE_AGE_S)
+    assert not_checked(replace(new, verdict=young), None, live, MAX_EVIDENCE_AGE_S) == []
+    found = not_checked(replace(new, verdict=old), None, live, MAX_EVIDENCE_AGE_S)
     assert len(found) == 1 and "its check is 700 s old, over --max-evidence-age 600" in found[0]
 
 
@@ -349,15 +344,15 @@ def test_tables_are_compared_always_as_the_delta_comes_of_it() -> None:
 def test_evidence_must_be_there_young_and_within_the_limit() -> None:
     new, live = release("a.v2"), release("a.v1")
     young = evidence("a.v1", "a.v2", at_ms=now_ms())
-    assert _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None) == []
-    assert "isn't compared" in _not_compared(new, live, None, MAX_EVIDENCE_AGE_S, None)[0]
+    assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None) == []
+    assert "isn't compared" in not_compared(new, live, None, MAX_EVIDENCE_AGE_S, None)[0]
     old = evidence("a.v1", "a.v2", at_ms=now_ms() - 700_000)
-    assert "--max-evidence-age 600" in _not_compared(new, live, old, MAX_EVIDENCE_AGE_S, None)[0]
+    assert "--max-evidence-age 600" in not_compared(new, live, old, MAX_EVIDENCE_AGE_S, None)[0]
     # 6 of 10 keys differ
-    assert "60.00% of the keys differ" in _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.5)[0]
-    assert _not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.6) == []
+    assert "60.00% of the keys differ" in not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.5)[0]
+    assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.6) == []
     stream = release("a.v2", table=False, comparable="no")
-    assert _not_compared(stream, release("a.v1", table=False), None, MAX_EVIDENCE_AGE_S, None) == []
+    assert not_compared(stream, release("a.v1", table=False), None, MAX_EVIDENCE_AGE_S, None) == []
 
 
 def test_evidence_is_of_both_generations_whichever_was_live() -> None:

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from orchestration.operations import release as module
-from orchestration.operations.apply import Applier
-from orchestration.operations.in_use import refuse_unfinished
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.lifecycle import left_by_consumers, starting_state, wanting
+from orchestration.operations.looking.in_use import refuse_unfinished
+from orchestration.operations.planning import run
+from orchestration.operations.planning.run import plan_start
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
-from orchestration.operations.release import plan_start
 from pipelines.errors import Refused
 from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet, WantedSet
 from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, release, staged, switch
@@ -60,8 +60,8 @@ def test_a_failed_candidate_is_not_begun_anew_under_an_operation() -> None:
 def test_one_that_is_stopped_is_not_started_under_an_operation_and_one_that_died_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_refuse_cut_off", lambda *_: None)
-    monkeypatch.setattr(module, "moved_by_hand", lambda *_: None)
+    monkeypatch.setattr(run, "_refuse_cut_off", lambda *_: None)
+    monkeypatch.setattr(run, "moved_by_hand", lambda *_: None)
     stopped = Log(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="standby"), DIFF)
     with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
         plan_start(context_of(stopped), "a.v2")

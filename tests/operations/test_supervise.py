@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.alerts import EntriesUnread, told
-from orchestration.operations.overview import ReleaseStatus
-from orchestration.operations.supervise import Decision, Memory, decide, unreadable
+from orchestration.operations.supervising.alerts import EntriesUnread, told
+from orchestration.operations.supervising.decide import Decision, Memory, decide, unreadable
+from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.model.registry import RegistryState, ReleaseState, Wanted, fold
 from pipelines.model.unread import Unread
 from tests.engine.test_lease import beat

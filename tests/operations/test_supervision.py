@@ -10,11 +10,13 @@ import pytest
 
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running
-from orchestration.operations import journal, overview, supervision
-from orchestration.operations.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, told
+from orchestration.operations import journal
 from orchestration.operations.context import Context
-from orchestration.operations.supervise import Memory
-from orchestration.operations.supervision import attend, bring_up, last_lines, turn
+from orchestration.operations.supervising import overview
+from orchestration.operations.supervising import turns as supervision
+from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, told
+from orchestration.operations.supervising.decide import Memory
+from orchestration.operations.supervising.turns import attend, bring_up, last_lines, turn
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
@@ -68,7 +70,7 @@ class World:
             monkeypatch.setattr(module, "now_ms", lambda: self.now)
         monkeypatch.setattr(overview, "notes", lambda *_: ())
         monkeypatch.setattr(supervision, "running_with", lambda _: self.processes)
-        monkeypatch.setattr(supervision.rel, "plan_start", lambda *_: None)
+        monkeypatch.setattr(supervision, "plan_start", lambda *_: None)
 
     @property
     def context(self) -> Context:
@@ -133,7 +135,7 @@ def test_a_start_that_is_refused_counts_and_says_why(world: World, monkeypatch: 
     def refuse(*_: object) -> None:
         raise SwitchyardError("retention has deleted its input")
 
-    monkeypatch.setattr(supervision.rel, "plan_start", refuse)
+    monkeypatch.setattr(supervision, "plan_start", refuse)
     world.turns(Memory(), 30)
     assert world.launcher.launched == []
     assert "retention has deleted its input" in (world.log.known.releases[NAME].failure or "")

@@ -14,7 +14,7 @@ from orchestration.commands.show import what_failed_shown
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Want
-from orchestration.operations.reprocess import ChecksFailed
+from orchestration.operations.procedures.examine import ChecksFailed
 from pipelines.errors import Refused
 from tests.operations.builders import failed_checks
 
@@ -70,9 +70,9 @@ def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
 ) -> None:
     export, did = tmp_path / "there.csv", []
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: None)
-    monkeypatch.setattr("orchestration.operations.reset.plan_reset", lambda *_, **__: PLAN)
-    monkeypatch.setattr("orchestration.operations.reset.new_positions", lambda *_: {"numbers": {0: 7}})
-    monkeypatch.setattr("orchestration.operations.release.execute", lambda *_: did.append(export.read_text()))
+    monkeypatch.setattr("orchestration.operations.planning.reset.plan.plan_reset", lambda *_, **__: PLAN)
+    monkeypatch.setattr("orchestration.operations.planning.reset.export.new_positions", lambda *_: {"numbers": {0: 7}})
+    monkeypatch.setattr("orchestration.operations.execute.execute", lambda *_: did.append(export.read_text()))
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def reset(**options: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.comparing.delta import Delta
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.comparing.fold_file import AtCut, at_cut, differing_rows
@@ -137,11 +137,11 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
     def applied(ratio: float) -> None:
         applier = Applier(context_of(Log()), Plan(id="p", operation=Kind.PROMOTE, releases=(), stages=(stage,)))
         end = SimpleNamespace(result=NOWHERE)
-        monkeypatch.setattr(applier, "_end", lambda *_: end)
+        monkeypatch.setattr(applier._work, "end", lambda *_: end)
         delta = SimpleNamespace(
             counts=Delta.counts, came=Delta.came, read_to=lambda *_: touched, changed_ratio=lambda _: ratio, write=written.append
         )  # fmt: skip
-        monkeypatch.setattr(applier, "_delta", delta)
+        monkeypatch.setattr(applier._work, "since", delta)
         applier.apply(stage)
 
     applied(0.05)

@@ -11,12 +11,11 @@ import pytest
 
 from orchestration.local import presence
 from orchestration.local.presence import is_supervised, say_gone, say_present
-from orchestration.operations import apply
-from orchestration.operations import vigil as module
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying import vigil as module
+from orchestration.operations.applying import work
+from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.vigil import Vigil
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
 from pipelines.model.registry import Entry, LeaseEnded, LeaseTaken, Opened, StateSet, WantedSet
@@ -123,11 +122,11 @@ def test_a_promotion_that_waits_for_a_dead_driver_ends_within_ten_seconds(monkey
     monkeypatch.setattr(module, "is_supervised", lambda _: False)
     monkeypatch.setattr(module, "running_with", lambda _: [])
     monkeypatch.setattr(
-        apply, "ProgressTail", lambda *_: SimpleNamespace(poll=nothing_comes, newest=None, close=lambda: None)
+        work, "ProgressTail", lambda *_: SimpleNamespace(poll=nothing_comes, newest=None, close=lambda: None)
     )
-    applier = Applier(context_of(Log(*RUNNING, opened, taken(DEAD)), monotonic=lambda: time_s), plan)
+    waiting = work.Work(context_of(Log(*RUNNING, opened, taken(DEAD)), monotonic=lambda: time_s), plan)
     with pytest.raises(SwitchyardError, match="has died, and nothing starts it again"):
-        applier._await_progress(NAME, 60, "no boundary is flagged", lambda _: False)
+        waiting.await_progress(NAME, 60, "no boundary is flagged", lambda _: False)
     assert time_s < 10
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations import watch as module
-from orchestration.operations.alerts import Alert, CheckNotRun, ChecksNotEvaluated
 from orchestration.operations.context import Context
 from orchestration.operations.journal import begin
+from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import AppendSwitch
-from orchestration.operations.switch import plan_rollback
-from orchestration.operations.watch import watch
+from orchestration.operations.supervising import watch as module
+from orchestration.operations.supervising.alerts import Alert, CheckNotRun, ChecksNotEvaluated
+from orchestration.operations.supervising.watch import watch
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.switch import promotion
 from tests.operations.builders import Log, context_of, staged, switch, switched
@@ -38,7 +38,7 @@ def gone_back(log: Log) -> None:
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that the watch has had carried out."""
     found: list[Plan] = []
-    monkeypatch.setattr(module.rel, "execute", lambda _, plan: found.append(plan))
+    monkeypatch.setattr(module, "execute", lambda _, plan: found.append(plan))
     return found
 
 
@@ -65,7 +65,7 @@ def test_nor_one_that_came_between_its_plan_and_the_first_step(log: Log, monkeyp
         begin(context, plan)
 
     checked(monkeypatch, lambda: None)
-    monkeypatch.setattr(module.rel, "execute", execute)
+    monkeypatch.setattr(module, "execute", execute)
     stage = AppendSwitch(alias="a", number=3, old="a.v2", new="a.v1", evidence=None)
     planned = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), alias="a", stages=(stage,))
     monkeypatch.setattr(module, "plan_rollback", lambda *_, **options: planned)

@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.operations import release as rel
-from orchestration.operations import reset as rs
-from orchestration.operations.bisect import at_index, bisect, first_failing, prefix
+from orchestration.operations.looking.inputs import look
+from orchestration.operations.planning.reset.export import new_positions
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.run import plan_start
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.positions import one_record
+from orchestration.operations.procedures.bisect import at_index, bisect, first_failing, prefix
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
@@ -26,9 +31,7 @@ if TYPE_CHECKING:
 def _unread(world: World) -> int:
     at = world.context.progress(world.name)
     assert at is not None
-    return sum(
-        here.end - here.position for here in rs.look(world.context, world.release, at.boundary.position).values()
-    )
+    return sum(here.end - here.position for here in look(world.context, world.release, at.boundary.position).values())
 
 
 @given(total=st.integers(1, 10_000), killer=st.integers(1, 10_000))
@@ -76,16 +79,16 @@ def test_a_candidate_that_a_record_kills_at_once_becomes_ready_without_it(world:
     context, second = world.context, f"{world.app}.v2"
     world.stop()
     world.produce(60)
-    world.run(rel.plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
-    world.run(rel.plan_start(context, second))
+    world.run(plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(plan_start(context, second))
     other = World(settings=world.settings, context=context, drivers=world.drivers, kind=world.kind, app=world.app,
                   topic=world.topic, version=2)  # fmt: skip
     world.until("it has not failed", lambda: other.release.state == "failed" and other.release.lease_ended)
     found = bisect(context, second)
     assert found is not None and (found.partition, found.offset) == (partition, offset)
-    world.run(rs.plan_reset(context, second, rs.Request(target=one_record(f"{world.topic}:{partition}:{offset}"))))
+    world.run(plan_reset(context, second, Request(target=one_record(f"{world.topic}:{partition}:{offset}"))))
     other.settle()
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     expected = world.recompute([r for r in world.records() if (r.partition, r.offset) != (partition, offset)])
     assert other.result() == expected and other.release.state == "ready"
 
@@ -107,8 +110,8 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         assert "a number that nobody can take: 237" in found.cause
         assert found.key == f"k{POISON % 7}" and str(POISON) in found.value
         # what lies before it is not lost with it
-        request = rs.Request(target=one_record(f"{world.topic}:{partition}:{offset}"))
-        plan = rs.plan_reset(world.context, world.name, request)
+        request = Request(target=one_record(f"{world.topic}:{partition}:{offset}"))
+        plan = plan_reset(world.context, world.name, request)
         # nothing is moved: all but this one is read
         left = sum(int(row[4].replace(",", "")) for row in plan.tables[0].rows)
         assert plan.figures["replay_records"] == left == _unread(world) - 1
@@ -117,7 +120,7 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         assert plan.figures["left_out"] == f"{world.topic}:{partition}:{offset}"
         # a file of positions would leave out all before it, too
         with pytest.raises(Refused, match="a file of positions can't say that a record is left out"):
-            rs.new_positions(world.context, plan)
+            new_positions(world.context, plan)
         world.run(plan)
         world.produce(20)
         world.settle()
@@ -128,4 +131,4 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         with pytest.raises(Refused, match="has read all of its input"):
             bisect(world.context, world.name)
         with pytest.raises(Refused, match="was read already"):
-            rs.plan_reset(world.context, world.name, request)
+            plan_reset(world.context, world.name, request)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestration.operations import reset as rs
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.plans.positions import PositionOptions
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
@@ -284,7 +285,7 @@ def _named(story: Story, position: str) -> tuple[Target, dict[int, int]]:
 
 def _outcome(world: World, target: Target, state: Any, output: Any) -> tuple[str, Any]:
     try:
-        plan = rs.plan_reset(world.context, world.name, rs.Request(target=target, state=state, output=output))
+        plan = plan_reset(world.context, world.name, Request(target=target, state=state, output=output))
     except Refused as error:
         return "refused", str(error)
     stages = json.dumps(plan.for_journal()["stages"], default=lambda o: o.model_dump(mode="json"))

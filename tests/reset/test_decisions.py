@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.operations.reset import Request, read_anew
+from orchestration.operations.planning.reset.positions import read_anew
+from orchestration.operations.planning.reset.request import Request
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition, SourcePosition, Span

@@ -13,7 +13,8 @@ from dagster import DagsterInstance, ExecuteInProcessResult, JobDefinition
 from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resets import bisect_job, reset_job, undo_job
 from orchestration.defs.resources import Platform, SparkResource
-from orchestration.operations.context import Context, Say
+from orchestration.operations.context import Context
+from orchestration.operations.reading import Say
 from pipelines.model.text import markdown
 from pipelines.settings import Settings
 from tests.reset.world import POISON, World, following, live_world

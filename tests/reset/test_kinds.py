@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestration.operations import reset as rs
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from pipelines.engine.checkpoint import forget
 from pipelines.errors import Refused, SwitchyardError
@@ -41,15 +42,15 @@ def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: Wor
     with reader_of(world, folder) as reader:
         reader.make_live()
         assert reader.result() == reader.expected({})
-        plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+        plan = plan_reset(world.context, world.name, Request(target=EARLIEST, stop=True))
         assert plan.facts["read by"] == (
             f"{reader.name}: they read the result of this generation, which is written no more: "
             "each needs a version that reads the next one"
         )
-        again = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output="keep", stop=True))
+        again = plan_reset(world.context, world.name, Request(target=EARLIEST, output="keep", stop=True))
         assert "take what comes again for news: each needs a reset of its own" in again.facts["read by"]
         with pytest.raises(Refused, match=rf"can't be deleted: still needed by {reader.name}"):
-            rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True))
+            plan_reset(world.context, world.name, Request(target=EARLIEST, output="truncate", stop=True))
         with following(reader) as follower:
             reader.reset(EARLIEST, stop=True)
             world.produce(20)
@@ -71,10 +72,10 @@ def test_a_replay_goes_from_one_time_to_another(world: World) -> None:
     world.stop()
     (start_ms, start), (end_ms, end) = times_of(world, 60), times_of(world, 80)
     assert start != end
-    plan = rs.plan_reset(
+    plan = plan_reset(
         world.context,
         world.name,
-        rs.Request(
+        Request(
             target=Target(kind="datetime", text="--to-datetime 12:00", at_ms=start_ms),
             until=Target(kind="datetime", text="14:00", at_ms=end_ms),
             output="keep",
@@ -90,7 +91,7 @@ def test_a_bounded_replay_stops_where_it_was_told_to(world: World) -> None:
     world.stop()
     until = Target(kind="offset", text="80", number=80)
     with pytest.raises(Refused, match="leave out --until"):
-        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, until=until))
+        plan_reset(world.context, world.name, Request(target=EARLIEST, until=until))
     world.reset(MIDDLE, output="keep", until=until)
     before = world.result()
     world.start()
@@ -167,9 +168,7 @@ def test_a_result_is_not_deleted_before_its_consumers_have_passed_it(world: Worl
         follower.comes_to(world.expected({}))
     # it is there still, and reads nothing
     old = world.release.result_topic
-    plan = rs.plan_reset(
-        world.context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True, timeout_s=2.0)
-    )
+    plan = plan_reset(world.context, world.name, Request(target=EARLIEST, output="truncate", stop=True, timeout_s=2.0))
     with pytest.raises(SwitchyardError, match="have not passed switch 2"):
         world.run(plan)
     assert old in topic_names(world.settings)

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from orchestration.operations import release as rel
-from orchestration.operations import reset as rs
-from orchestration.operations import switch as sw
-from orchestration.operations.history import MissingHistory
-from orchestration.operations.overview import statuses
-from orchestration.operations.reprocess import diff, reprocess
+from orchestration.operations.looking.history import MissingHistory
+from orchestration.operations.planning.diff import plan_diff
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.retire import plan_retire
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.reprocess import reprocess
+from orchestration.operations.procedures.wait import wait_ready
+from orchestration.operations.supervising.overview import statuses
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused
@@ -87,38 +93,38 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     said = world.cli("stage", world.app, "--same-as", world.name, "--correction", "late", "--missing-history", "accept", "--execute")  # fmt: skip
     assert said.code == 0, said.text
     # what is accepted need not be said again; what goes missing after that, must
-    world.run(rel.plan_start(context, second))
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    world.run(plan_start(context, second))
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     found = diff(context, second)
     assert found.changed == 7
-    plan = sw.plan_promote(context, second)
+    plan = plan_promote(context, second)
     assert "accepted before" in plan.facts["missing history"]
-    world.run(rel.plan_stop(context, second))
+    world.run(plan_stop(context, second))
     world.produce(40)
     world.settle()
     cut(world, 110)
     unread = rf"{world.topic}\[0\] 100 to 109"
     for step in (
-        lambda: rel.wait_ready(context, second),
-        lambda: sw.plan_diff(context, second),
-        lambda: sw.plan_promote(context, second),
+        lambda: wait_ready(context, second),
+        lambda: plan_diff(context, second),
+        lambda: plan_promote(context, second),
     ):
         with pytest.raises(MissingHistory, match=unread):
             step()
     # it would begin anew, after all that is gone
     with pytest.raises(MissingHistory, match=rf"{world.topic}\[0\] 30 to 109"):
-        rel.plan_start(context, second)
+        plan_start(context, second)
     # a driver that runs meanwhile stops with the same words
     context.registry.step(lambda _: [WantedSet(release=second, wanted="running")])
     world.drivers.launch(second)
     named(world, second, "deleted by retention", f"{world.topic}[0] 100 to 109", "--missing-history accept")
-    world.run(rel.plan_start(context, second, accept_missing=True))
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    world.run(plan_start(context, second, accept_missing=True))
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     assert context.registry.state().releases[second].generation == 2
     # nor does the live one read less of it without a word
     with pytest.raises(MissingHistory, match=rf"{world.topic}\[0\] 0 to 109"):
-        rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, stop=True))
-    assert rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, stop=True, accept_missing=True)).stages
+        plan_reset(context, world.name, Request(target=EARLIEST, stop=True))
+    assert plan_reset(context, world.name, Request(target=EARLIEST, stop=True, accept_missing=True)).stages
 
 
 def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_new_one(world: World) -> None:
@@ -135,9 +141,9 @@ def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_n
         after = world.context.progress(world.name)
         assert before is not None and after is not None
         with pytest.raises(Refused, match="another topic"):
-            rel.plan_start(world.context, world.name)
+            plan_start(world.context, world.name)
         with pytest.raises(MissingHistory, match="made again under the same name"):
-            rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
+            plan_reset(world.context, world.name, Request(target=EARLIEST))
         world.reset(EARLIEST, accept_missing=True)
         world.start()
         world.produce(20)
@@ -156,7 +162,7 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
             failure = named(world, name, f"{part} of {name} is gone", "--to-earliest --output new")
             assert "switchyard reset" in failure and f"{part} of {name} is gone" in in_status(world, name)
             with pytest.raises(Refused, match=f"{part} of {name} is gone"):
-                rel.plan_start(context, name)
+                plan_start(context, name)
             world.reset(EARLIEST)
             world.start()
             world.produce(20)
@@ -186,16 +192,16 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
         path = code_path(settings, world.release.spec.code_digest)
         path.rename(path.with_suffix(".kept"))
         assert f"frozen code {path} of {name} is gone" in in_status(world, name)
-        world.run(rel.plan_stage(context, world.app, version=2, code_dir=tmp_path / "code", correction="it was lost"))
+        world.run(plan_stage(context, world.app, version=2, code_dir=tmp_path / "code", correction="it was lost"))
         assert path.is_file() and in_status(world, name) == ""
 
 
 @pytest.mark.long
 def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> None:
     context, second = world.context, f"{world.app}.v2"
-    world.run(rel.plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
-    world.run(rel.plan_start(context, second))
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    world.run(plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(plan_start(context, second))
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     diff(context, second)
     assert in_status(world, second) == ""
     evidence = context.registry.state().evidence[-1]
@@ -213,12 +219,12 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     # a candidate's own parts are made anew when it is started
     delete_topics(world.settings, [progress_topic(second), f"{second}.g1"])
     named(world, second, "is gone")
-    world.run(rel.plan_start(context, second))
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    world.run(plan_start(context, second))
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     assert diff(context, second).changed == 0
     # a standby's parts: none of them stops the live one, and each has its way back
     first = world.name
-    world.run(sw.plan_promote(context, world.app))
+    world.run(plan_promote(context, world.app))
     delete_topics(world.settings, [f"{first}.g1", progress_topic(first)])
     named(world, first, f"result {first}.g1 of {first} is gone", "--to-earliest --output new")
     assert f"progress {progress_topic(first)} of {first} is gone" in in_status(world, first)
@@ -245,7 +251,7 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     # one that is over has no parts: what was deleted by hand is not missed, and the rest goes with it
     delete_topics(world.settings, [progress_topic(first)])
     named(world, first, "is gone")
-    world.run(rel.plan_retire(context, first, after_s=0))
+    world.run(plan_retire(context, first, after_s=0))
     assert in_status(world, first) == "" and not [t for t in topic_names(world.settings) if t.startswith(first)]
 
 

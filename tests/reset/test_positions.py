@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.costs import Cost, Rate, as_size, time_of
+from orchestration.operations.looking.costs import Cost, Rate, as_size, time_of
+from orchestration.operations.planning.reset.export import by_topic
+from orchestration.operations.planning.reset.positions import scope_of
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.show import _cost_facts
 from orchestration.operations.plans.positions import PositionOptions, as_lines, topics_of, until_of
-from orchestration.operations.reset import Request, _cost_facts, by_topic, scope_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.model.reset import Choice, Seen, Target

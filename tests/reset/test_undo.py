@@ -15,17 +15,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from orchestration.operations import costs, journal
-from orchestration.operations import release as rel
-from orchestration.operations import reset as rs
-from orchestration.operations import switch as sw
-from orchestration.operations.clean import archives_of, plan_clean, to_clean
-from orchestration.operations.overview import statuses
+from orchestration.operations import journal
+from orchestration.operations.execute import abandon, execute
+from orchestration.operations.looking import costs
+from orchestration.operations.looking.archives import archives_of
+from orchestration.operations.planning.clean import plan_clean, to_clean
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.undo import plan_undo
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage, StageId
 from orchestration.operations.plans.stages.generations import BeginGeneration, GiveBack, WriteClearing
 from orchestration.operations.plans.stages.releases import DeleteTopic, Launch, Want
-from orchestration.operations.reprocess import diff
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
+from orchestration.operations.supervising.overview import statuses
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.driver import Driver
 from pipelines.engine.lease import take_lease
@@ -78,14 +86,14 @@ def stands_still(world: World) -> bool:
 def beside(world: World) -> str:
     """A second version of the same, ready."""
     name = f"{world.app}.v2"
-    world.run(rel.plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
-    world.run(rel.plan_start(world.context, name))
-    rel.wait_ready(world.context, name, for_s=0.1, timeout_s=120)
+    world.run(plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
+    world.run(plan_start(world.context, name))
+    wait_ready(world.context, name, for_s=0.1, timeout_s=120)
     return name
 
 
 def undo(world: World, plan: Plan, **options: Any) -> Plan:
-    return world.run(rs.plan_undo(world.context, plan.id, stop=True, **options))
+    return world.run(plan_undo(world.context, plan.id, stop=True, **options))
 
 
 def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, follower: Following) -> None:
@@ -113,9 +121,9 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
     assert world.result() == world.expected({})
     assert len(world.context.registry.state().chains[world.app]) == 3
     with pytest.raises(Refused, match=f"changed since {done.id}, by {back.id}"):
-        rs.plan_undo(world.context, done.id)
+        plan_undo(world.context, done.id)
     # an undo is taken back like a reset
-    world.run(rs.plan_undo(world.context, back.id, stop=True))
+    world.run(plan_undo(world.context, back.id, stop=True))
     world.settle()
     follower.comes_to(world.expected(start))
     assert world.result() == world.expected(start)
@@ -158,7 +166,7 @@ def test_what_retention_has_left_since_can_not_be_read_again(world: World, follo
     for future in client.delete_records(gone).values():
         future.result(30)
     with pytest.raises(Refused, match=rf"gone is input from {world.topic}\[0\] at {old[0]}, which begins at") as error:
-        rs.plan_undo(world.context, done.id, stop=True)
+        plan_undo(world.context, done.id, stop=True)
     assert "--to-earliest" in error.value.fix
     assert world.release.generation == 2
 
@@ -173,7 +181,7 @@ def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Foll
     world.produce(20)
     world.settle()
     assert follower.fold != skipped
-    plan = rs.plan_undo(world.context, done.id, stop=True)
+    plan = plan_undo(world.context, done.id, stop=True)
     assert "stay in it" in plan.warnings[0]
     world.run(plan)
     world.start()
@@ -193,7 +201,7 @@ def test_a_live_release_that_stood_still_stands_still_again(world: World, follow
     follower.comes_to(world.expected({}))
     assert follower.got[-1].topic == f"{world.name}.g2"
     world.stop()
-    world.run(rs.plan_undo(world.context, done.id))
+    world.run(plan_undo(world.context, done.id))
     assert stands_still(world)
     world.start()
     world.produce(20)
@@ -206,15 +214,15 @@ def test_a_live_release_that_stood_still_stands_still_again(world: World, follow
 
 def test_a_plan_says_what_will_be_missing_and_how_long_a_throttle_makes_it_take(standing: World) -> None:
     def plan(target: Target, **options: Any) -> Plan:
-        return rs.plan_reset(standing.context, standing.name, rs.Request(target=target, stop=True, **options))
+        return plan_reset(standing.context, standing.name, Request(target=target, stop=True, **options))
 
     missing = "of the input before its new position nothing will be in the result: --to-earliest reads that again, too"
     middle = plan(Target(kind="offset", text="--to-offset 20", number=20))
     assert missing in middle.warnings
     assert "B: archived" in middle.facts["result"]
     elsewhere = standing.settings.model_copy(update={"bootstrap_servers": standing.settings.bootstrap})
-    asked = rs.Request(target=EARLIEST, stop=True)
-    far = rs.plan_reset(replace(standing.context, settings=elsewhere), standing.name, asked)
+    asked = Request(target=EARLIEST, stop=True)
+    far = plan_reset(replace(standing.context, settings=elsewhere), standing.name, asked)
     assert "its bytes only its broker knows: archived" in far.facts["result"]
     slow = plan(EARLIEST, max_records_per_batch=2, timeout_s=1.0)
     assert not any("nothing will be in the result" in w for w in slow.warnings)
@@ -227,33 +235,33 @@ def test_a_state_that_is_lost_is_not_kept(world: World) -> None:
     world.stop()
     folder = release_folder(world.settings, world.name)
     folder.rename(folder.with_name("elsewhere"))
-    asked = rs.Request(target=MIDDLE, state="keep")
+    asked = Request(target=MIDDLE, state="keep")
     with pytest.raises(
         Refused, match=f"the checkpoint of {world.name} is not in .*: there is no state to keep"
     ) as lost:
-        rs.plan_reset(world.context, world.name, asked)
+        plan_reset(world.context, world.name, asked)
     assert "--state clear with --to-earliest" in lost.value.fix
     # nor may it go over that
     with pytest.raises(Refused, match="no state to keep"):
-        rs.plan_reset(world.context, world.name, replace(asked, force=True))
-    assert rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST)).stages
+        plan_reset(world.context, world.name, replace(asked, force=True))
+    assert plan_reset(world.context, world.name, Request(target=EARLIEST)).stages
 
 
 def test_what_was_cleared_is_not_brought_back(world: World, follower: Following) -> None:
     for output in ("tombstone", "truncate"):
-        plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, output=output, stop=True))
+        plan = plan_reset(world.context, world.name, Request(target=EARLIEST, output=output, stop=True))
         assert plan.undo == "" and "no undo" in " ".join(plan.warnings)
         world.run(plan)
         world.settle()
         follower.comes_to(world.expected({}))
         with pytest.raises(Refused, match="can't be brought back"):
-            rs.plan_undo(world.context, plan.id, stop=True)
+            plan_undo(world.context, plan.id, stop=True)
     assert f"{world.name}.g1" not in topic_names(world.settings)
 
 
 def test_nothing_but_a_reset_is_undone(standing: World) -> None:
     with pytest.raises(BadUsage, match="there is no reset reset-0"):
-        rs.plan_undo(standing.context, "reset-0")
+        plan_undo(standing.context, "reset-0")
 
 
 @pytest.mark.long
@@ -275,7 +283,7 @@ def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> 
     assert not overdue(604_900)
     assert f"{world.name}.g1" not in topic_names(world.settings)
     with pytest.raises(Refused, match="gone is its result"):
-        rs.plan_undo(world.context, done.id, stop=True)
+        plan_undo(world.context, done.id, stop=True)
     follower.comes_to(world.expected({}))
 
 
@@ -301,7 +309,7 @@ def test_a_topic_is_the_archive_of_the_last_that_wrote_it(world: World, follower
     undo(world, second)
     world.settle()
     with pytest.raises(Refused, match="gone is its state"):
-        rs.plan_undo(world.context, first.id, stop=True)
+        plan_undo(world.context, first.id, stop=True)
 
 
 def _cleanable(world: World) -> bool:
@@ -317,17 +325,17 @@ def test_versions_are_compared_and_switched_as_before_when_one_was_reset(world: 
     context, second = world.context, beside(world)
     reset = world.reset(EARLIEST, stop=True)
     # both the live one, in its second generation, and a candidate that was reset itself
-    world.run(rs.plan_reset(context, second, rs.Request(target=EARLIEST, stop=True)))
+    world.run(plan_reset(context, second, Request(target=EARLIEST, stop=True)))
     with pytest.raises(Refused, match="hasn't caught up"):
-        sw.plan_promote(context, second)
+        plan_promote(context, second)
     world.produce(20)
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     found = diff(context, second)
     assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical == 7
-    world.run(sw.plan_promote(context, second))
+    world.run(plan_promote(context, second))
     world.produce(20)
     follower.comes_to(world.expected({}))
-    world.run(sw.plan_rollback(context, world.app))
+    world.run(plan_rollback(context, world.app))
     world.produce(20)
     world.settle()
     follower.comes_to(world.expected({}))
@@ -343,18 +351,18 @@ def test_versions_are_compared_and_switched_as_before_when_one_was_reset(world: 
 def test_from_one_that_was_reset_and_died_consumers_go_back_exactly(world: World, follower: Following) -> None:
     context, second = world.context, beside(world)
     diff(context, second)
-    world.run(sw.plan_promote(context, second))
+    world.run(plan_promote(context, second))
     # what it has now is of another generation, counts less, and was never compared
-    world.run(rs.plan_reset(context, second, rs.Request(target=MIDDLE, stop=True)))
-    rel.wait_ready(context, second, for_s=0.1, timeout_s=120)
+    world.run(plan_reset(context, second, Request(target=MIDDLE, stop=True)))
+    wait_ready(context, second, for_s=0.1, timeout_s=120)
     follower.comes_to(world.expected({0: 60, 1: 60}))
     with pytest.raises(Refused, match="were never compared, as they are now") as error:
-        sw.plan_rollback(context, world.app)
+        plan_rollback(context, world.app)
     assert error.value.fix.startswith(f"`switchyard diff {second}`")
-    world.run(rel.plan_stop(context, second))
+    world.run(plan_stop(context, second))
     world.produce(20)
     world.settle()
-    plan = world.run(sw.plan_rollback(context, world.app))
+    plan = world.run(plan_rollback(context, world.app))
     assert "the whole of both results is compared on the way" in plan.warnings[-1]
     world.produce(20)
     world.settle()
@@ -370,16 +378,16 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
 ) -> None:
     context, second = world.context, beside(world)
     diff(context, second)
-    world.run(sw.plan_promote(context, second))
+    world.run(plan_promote(context, second))
     world.produce(20)
     follower.comes_to(world.expected({}))
     # nobody reads of the one that they have left
-    left = rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, stop=True))
+    left = plan_reset(context, world.name, Request(target=EARLIEST, stop=True))
     assert left.facts["followers"] == "none" and "alias" not in left.facts
-    world.run(rel.plan_stop(context, second))
-    world.run(rs.plan_reset(context, second, rs.Request(target=target, output=output, stay_stopped=True)))
+    world.run(plan_stop(context, second))
+    world.run(plan_reset(context, second, Request(target=target, output=output, stay_stopped=True)))
     # its newest progress record is of a generation that nobody reads any more
-    world.run(sw.plan_rollback(context, world.app))
+    world.run(plan_rollback(context, world.app))
     world.produce(20)
     world.settle()
     follower.comes_to(world.expected({}))
@@ -388,12 +396,12 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
 @pytest.mark.long
 def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(world: World, follower: Following) -> None:
     plan = killed_before(world, GiveBack, "reset", world.name, "--to-earliest", "--stop")
-    rel.abandon(world.context, plan.id)
+    abandon(world.context, plan.id)
     shutil.rmtree(release_folder(world.settings, world.name))
     with pytest.raises(Refused, match="gone is its state"):
-        rs.plan_undo(world.context, plan.id, stop=True)
+        plan_undo(world.context, plan.id, stop=True)
     with pytest.raises(Refused, match="have not gone along") as error:
-        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+        plan_reset(world.context, world.name, Request(target=EARLIEST, stop=True))
     assert "--output truncate" in error.value.fix
     done = world.reset(EARLIEST, output="truncate", stop=True)
     deleted = {stage.name for stage in done.stages if isinstance(stage, DeleteTopic)}
@@ -437,27 +445,27 @@ def test_what_was_never_started_is_taken_back_too(world: World, follower: Follow
 
 def test_where_it_goes_must_not_depend_on_what_it_still_reads(standing: World) -> None:
     for request in (
-        rs.Request(target=Target(kind="offset", text="--to-offset 99", number=99), state="keep", force=True, stop=True),
-        rs.Request(target=Target(kind="shift", text="--shift-by -5", number=-5), stop=True),
-        rs.Request(target=LATEST, stop=True),
+        Request(target=Target(kind="offset", text="--to-offset 99", number=99), state="keep", force=True, stop=True),
+        Request(target=Target(kind="shift", text="--shift-by -5", number=-5), stop=True),
+        Request(target=LATEST, stop=True),
         # the others stay where it stands
-        rs.Request(target=EARLIEST, inputs={standing.topic: (0,)}, force=True, stop=True),
-        rs.Request(target=EARLIEST, until=Target(kind="current", text="current"), output="keep", force=True, stop=True),
+        Request(target=EARLIEST, inputs={standing.topic: (0,)}, force=True, stop=True),
+        Request(target=EARLIEST, until=Target(kind="current", text="current"), output="keep", force=True, stop=True),
     ):
         with pytest.raises(Refused, match="depends on where"):
-            rs.plan_reset(standing.context, standing.name, request)
+            plan_reset(standing.context, standing.name, request)
 
 
 @pytest.mark.long
 def test_one_that_has_just_begun_again_is_begun_anew_all_the_same(world: World) -> None:
     """It stands where it is to go, and reads on from there until it has stopped."""
-    anew = rs.Request(target=EARLIEST, output="truncate", stop=True, stay_stopped=True)
-    world.run(rs.plan_reset(world.context, world.name, anew))
+    anew = Request(target=EARLIEST, output="truncate", stop=True, stay_stopped=True)
+    world.run(plan_reset(world.context, world.name, anew))
     with Registry(world.settings, actor="a driver") as registry:
         take_lease(registry, world.name)
-    rs.plan_reset(world.context, world.name, anew)
+    plan_reset(world.context, world.name, anew)
     with pytest.raises(Refused, match="depends on where"):
-        rs.plan_reset(world.context, world.name, replace(anew, output="new"))
+        plan_reset(world.context, world.name, replace(anew, output="new"))
 
 
 @pytest.mark.long
@@ -467,10 +475,10 @@ def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Foll
     follower.end()
     world.produce(20)
     world.settle()
-    world.run(sw.plan_promote(context, second))
+    world.run(plan_promote(context, second))
     # the follower has not come to the end of what is the standby's now
     with pytest.raises(Refused, match=f"can't be deleted: still needed by follower {follower.group}"):
-        rs.plan_reset(context, world.name, rs.Request(target=EARLIEST, output="truncate", stop=True))
+        plan_reset(context, world.name, Request(target=EARLIEST, output="truncate", stop=True))
 
 
 @pytest.mark.parametrize(
@@ -479,7 +487,7 @@ def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Foll
 def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
     world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+    plan = plan_reset(world.context, world.name, Request(target=EARLIEST, stop=True))
 
     def ended(*_: object) -> None:
         raise error
@@ -543,9 +551,9 @@ def killed_before_each_stage(world: World, *command: str) -> None:
 def nobody_else_may(world: World) -> None:
     """While an operation is under way, another request is another one."""
     with pytest.raises(Refused, match="is under way on"):
-        rs.plan_reset(world.context, world.name, rs.Request(target=MIDDLE, stop=True))
+        plan_reset(world.context, world.name, Request(target=MIDDLE, stop=True))
     with pytest.raises(Refused, match="is under way on"):
-        rel.plan_stop(world.context, world.name)
+        plan_stop(world.context, world.name)
 
 
 KILLS = pytest.mark.parametrize(
@@ -606,7 +614,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 1
     with pytest.raises(Refused, match="has begun nothing"):
-        rs.plan_undo(world.context, plan.id)
+        plan_undo(world.context, plan.id)
     world.start()
     world.produce(4)
     world.settle()
@@ -618,7 +626,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     world.produce(4)
     # consumers stand at the end of the old result: nothing else may begin before they are led on or back
     with pytest.raises(Refused, match="have not gone along") as caught:
-        rs.plan_reset(world.context, world.name, rs.Request(target=MIDDLE, stop=True))
+        plan_reset(world.context, world.name, Request(target=MIDDLE, stop=True))
     assert f"switchyard undo {plan.id}" in caught.value.fix
     [status] = [s for s in statuses(world.context) if s.release.name == world.name]
     assert any(f"have not gone along with {plan.id}" in note for note in status.notes)
@@ -635,9 +643,9 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
     world.stop()
     left_out = range(len(world.sent), len(world.sent) + 4)
     world.produce(4)
-    last = rs.plan_reset(world.context, world.name, rs.Request(target=LATEST, state="keep")).stage_ids[-1]
+    last = plan_reset(world.context, world.name, Request(target=LATEST, state="keep")).stage_ids[-1]
     plan = killed_before(world, last, "reset", world.name, "--to-latest", "--state", "keep")
-    rel.abandon(world.context, plan.id)
+    abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.start()
     world.produce(4)
@@ -657,20 +665,20 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
 def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
     world: World, follower: Following, before: type[Stage]
 ) -> None:
-    request = rs.Request(target=EARLIEST, output="truncate", stop=True)
-    plan = rs.plan_reset(world.context, world.name, request)
+    request = Request(target=EARLIEST, output="truncate", stop=True)
+    plan = plan_reset(world.context, world.name, request)
     kinds = [type(stage) for stage in plan.stages]
     # the replay waits for no consumer
     assert kinds.index(Launch) < kinds.index(WriteClearing)
     plan = killed_before(world, before, "reset", world.name, "--to-earliest", "--output", "truncate", "--stop", "--yes")
-    rel.abandon(world.context, plan.id)
+    abandon(world.context, plan.id)
     assert world.release.generation == 2
     # the old result is there until its consumers have gone on
     assert f"{world.name}.g1" in topic_names(world.settings)
     if before is not DeleteTopic:
         [status] = [s for s in statuses(world.context) if s.release.name == world.name]
         assert any(f"have not gone along with {plan.id}" in note for note in status.notes)
-        again = rs.plan_reset(world.context, world.name, request)
+        again = plan_reset(world.context, world.name, request)
         # what is deleted for good, and what consumers see, is of the result that they read, too
         for name in ("result_records", "state_bytes"):
             assert again.figures[name] >= plan.figures[name] > 0
@@ -689,7 +697,7 @@ def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
 
 def test_a_release_that_runs_is_refused(standing: World) -> None:
     with pytest.raises(Refused, match="is run by process") as caught:
-        rs.plan_reset(standing.context, standing.name, rs.Request(target=EARLIEST))
+        plan_reset(standing.context, standing.name, Request(target=EARLIEST))
     assert "--stop" in caught.value.fix
 
 
@@ -702,7 +710,7 @@ def test_a_driver_that_is_still_starting_runs_it(world: World) -> None:
     assert not client.describe_consumer_groups([world.name])[world.name].result(30).members
     before = _everything(world)
     with pytest.raises(Refused, match=r"is run by process .*, starting for"):
-        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST))
+        plan_reset(world.context, world.name, Request(target=EARLIEST))
     assert _everything(world) == before
 
 
@@ -712,14 +720,14 @@ def test_nobody_starts_it_while_it_is_reset(world: World) -> None:
     def start() -> None:
         nonlocal tried
         with pytest.raises(Refused, match="is under way on"):
-            rel.execute(world.context, rel.plan_start(world.context, world.name))
+            execute(world.context, plan_start(world.context, world.name))
         with pytest.raises(Refused, match="is run by process"):
             Driver(world.settings, world.name)
         tried += 1
 
-    plan = rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, stop=True))
+    plan = plan_reset(world.context, world.name, Request(target=EARLIEST, stop=True))
     with before_stage(BeginGeneration, start):
-        rel.execute(world.context, plan)
+        execute(world.context, plan)
     assert tried == 1
     world.settle()
     assert world.result() == world.expected({})
@@ -747,7 +755,7 @@ def test_a_group_that_another_tool_moved_is_noticed_and_only_adopted_by_order(wo
     world.stop()
     _move_group(world, 30)
     world.produce(20)
-    plan = rel.plan_start(world.context, world.name)
+    plan = plan_start(world.context, world.name)
     assert f"{world.topic}[0] from 100 to 30" in plan.warnings[0] and "--to-current" in plan.warnings[0]
     world.run(plan)
     world.settle()
@@ -770,21 +778,21 @@ def _move_group(world: World, offset: int) -> None:
 
 
 def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = rs.Request(target=EARLIEST, stop=True)
+    request = Request(target=EARLIEST, stop=True)
     world.stop()
-    figures = rs.plan_reset(world.context, world.name, request).figures
+    figures = plan_reset(world.context, world.name, request).figures
     needed = figures["state_bytes"] + figures["result_bytes"]
     assert figures["state_bytes"] > 0 and figures["result_bytes"] > 0
     for free in (needed, needed - 1):
         with monkeypatch.context() as patch:
             patch.setattr(costs.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
             with nullcontext() if free == needed else pytest.raises(Refused, match=r"beside the archive, .* are free"):
-                rs.plan_reset(world.context, world.name, request)
+                plan_reset(world.context, world.name, request)
     spec = world.release.spec.model_copy(update={"reset_allowed": False, "release": f"{world.app}.v9", "version": 9})
     begun = world.release.generations[1].model_copy(update={"release": spec.release})
     world.context.registry.step(lambda _: [Staged(spec=spec), begun])
     with pytest.raises(Refused, match="states that it may not be reset"):
-        rs.plan_reset(world.context, spec.release, request)
+        plan_reset(world.context, spec.release, request)
 
 
 @pytest.mark.long
@@ -822,7 +830,7 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
     world.context.registry.step(lambda _: [overdue])
     before = _everything(world)
     for options in ({}, {"force": True}, {"output": "truncate"}, {"output": "tombstone"}):
-        rs.plan_reset(world.context, world.name, rs.Request(target=EARLIEST, **options))  # type: ignore[arg-type]
+        plan_reset(world.context, world.name, Request(target=EARLIEST, **options))  # type: ignore[arg-type]
     assert _everything(world) == before
 
 
@@ -830,7 +838,7 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
 def test_a_dry_run_of_an_undo_writes_nothing(world: World) -> None:
     done = world.reset(EARLIEST, stop=True, stay_stopped=True)
     before = _everything(world)
-    rs.plan_undo(world.context, done.id)
+    plan_undo(world.context, done.id)
     assert _everything(world) == before
 
 

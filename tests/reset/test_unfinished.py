@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestration.operations.bisect import bisect
+from orchestration.operations.procedures.bisect import bisect
 from pipelines.engine.checkpoint import newest_folder
 from pipelines.errors import Refused
 from pipelines.model.reset import Target

@@ -16,11 +16,16 @@ from typing import Any
 import pytest
 
 from demo.ledger.reader import Record, read
-from orchestration.operations import release as rel
-from orchestration.operations import reset as rs
-from orchestration.operations import switch as sw
 from orchestration.operations.context import Context
+from orchestration.operations.execute import execute
+from orchestration.operations.planning import stage
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.run import plan_start, plan_stop
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
+from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
@@ -173,7 +178,7 @@ class World:
         assert client.flush(30) == 0
 
     def run(self, plan: Plan) -> Plan:
-        rel.execute(self.context, plan)
+        execute(self.context, plan)
         return plan
 
     def until(self, what: str, probe: Any, timeout_s: float = 120) -> None:
@@ -184,16 +189,16 @@ class World:
         self.until(f"{self.name} has not come to rest", lambda: at_rest(self.settings, self.name, inputs))
 
     def make_live(self) -> None:
-        self.run(rel.plan_start(self.context, self.name))
+        self.run(plan_start(self.context, self.name))
         self.settle()
-        rel.wait_ready(self.context, self.name, for_s=0.1, timeout_s=120)
-        self.run(sw.plan_promote(self.context, self.app))
+        wait_ready(self.context, self.name, for_s=0.1, timeout_s=120)
+        self.run(plan_promote(self.context, self.app))
 
     def stop(self) -> None:
-        self.run(rel.plan_stop(self.context, self.name))
+        self.run(plan_stop(self.context, self.name))
 
     def reset(self, target: Target, **options: Any) -> Plan:
-        return self.run(rs.plan_reset(self.context, self.name, rs.Request(target=target, **options)))
+        return self.run(plan_reset(self.context, self.name, Request(target=target, **options)))
 
     def cli(self, *arguments: object) -> Said:
         """Runs `switchyard` in this process."""
@@ -228,7 +233,7 @@ class World:
 
     def start(self) -> None:
         """Started, unless it runs."""
-        self.run(rel.plan_start(self.context, self.name))
+        self.run(plan_start(self.context, self.name))
 
     def result(self, topic: str | None = None, until: Mapping[int, int] | None = None) -> Any:
         """What a result topic holds, as `expected` has it."""
@@ -370,7 +375,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     operators = Operators(settings, folder, drivers, lambda: spark)
     with Registry(settings, actor="tester") as registry, pytest.MonkeyPatch.context() as patch:
         # the trial on empty frames is a JVM of its own, and none of a reset
-        patch.setattr(rel, "_probe", lambda *_: facts)
+        patch.setattr(stage, "probe", lambda *_: facts)
         context = Context(
             settings=settings,
             registry=registry,
@@ -384,7 +389,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
         )
         if own:
             world.produce(200)
-        rel.execute(context, rel.plan_stage(context, app, version=1, code_dir=code))
+        execute(context, plan_stage(context, app, version=1, code_dir=code))
         try:
             yield world
         finally:

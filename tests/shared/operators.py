@@ -37,7 +37,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 # where an operator can be killed: in any line of these
 _PRODUCT = tuple(str(_ROOT / package) for package in ("orchestration", "pipelines"))
 _PRELOAD = (
-    "orchestration.cli", "orchestration.operations.release", "orchestration.operations.reset", "pyspark.sql", __name__,
+    "orchestration.cli", "orchestration.operations.execute", "orchestration.operations.planning.reset.plan", "pyspark.sql", __name__,
 )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def _die() -> None:
 
 def _die_at(death: Death) -> None:
     from orchestration.operations import journal
-    from orchestration.operations.apply import Applier
+    from orchestration.operations.applying.applier import Applier
     from pipelines.kafka.registry import Registry
     from tests.shared.stages import acting_before
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from orchestration.operations.apply import Applier
+from orchestration.operations.applying.applier import Applier
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage, StageId
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestration.launchers.local import LocalLauncher
-from orchestration.operations import release as operations
 from orchestration.operations.context import Context
+from orchestration.operations.planning import stage
 from pipelines.engine.code import FrozenCode
 from pipelines.engine.driver import Driver
 from pipelines.engine.probe import probe
@@ -108,5 +108,5 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
         return probe(path, code.digest, app, settings, lambda: spark)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations, "_probe", trial)
+        patch.setattr(stage, "probe", trial)
         yield

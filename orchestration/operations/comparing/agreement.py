@@ -117,6 +117,10 @@ class Agreement:
         """Share of all records in which the streams differ at the switch cut."""
         return changed_ratio(self._evidence, more=found.records, differing=found.differing)
 
+    def write(self, found: Disagreement) -> tuple[()]:
+        """Nothing: consumers of a stream go on with the first record behind the cut."""
+        return ()
+
     def close(self) -> None:
         """Nothing is read after this."""
         self._in_advance.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestration.operations.comparing.upkeep import upkeep_of
-from orchestration.operations.context import Context
+from orchestration.operations.reading import Reading
 from pipelines.model.registry import EvidenceRecorded
 
 # records per second: `read_changes` took 160,000 to 260,000 of 160 bytes each, of one partition and of four, from a broker
@@ -41,7 +41,7 @@ class Backlog:
         return f"{self.records:,} result records{kept}, read {when}: {took}"
 
 
-def backlog_of(context: Context, evidence: EvidenceRecorded) -> Backlog:
+def backlog_of(context: Reading, evidence: EvidenceRecorded) -> Backlog:
     """What lies behind `evidence` now."""
     kept = upkeep_of(context.settings, evidence)
     records = 0

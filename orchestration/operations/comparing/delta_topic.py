@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from confluent_kafka import Producer
 
+from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.fold_file import differing_rows
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import admin, await_connection, producer
@@ -56,9 +56,9 @@ class DeltaTopic:
         return DeltaSegment(topic=self._topic, start=start, end=end)
 
 
-def write_delta(settings: Settings, app: str, evidence: str, path: Path) -> tuple[DeltaSegment, DeltaSegment]:
-    """The delta topic of an evidence: what takes a table from live to new (forward) and back (backward)."""
-    topic = delta_topic(app, evidence)
+def write_delta(settings: Settings, app: str, evidence: str) -> tuple[DeltaSegment, DeltaSegment]:
+    """The delta topic of an evidence, of its fold: what takes a table from live to new (forward) and back (backward)."""
+    path, topic = evidence_path(settings, evidence), delta_topic(app, evidence)
     ensure_topic(settings, topic, 1, APPEND_ONLY)
     writer = DeltaTopic(settings, topic)
     forward = writer.append(((k, new) for k, live, new in differing_rows(path)))

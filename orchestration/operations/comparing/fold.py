@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestration.operations.comparing.evidence import Comparison
+from orchestration.operations.comparing.evidence import Comparison, evidence_path
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import ReleaseSpec
 from pipelines.settings import Settings
@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 # Samples lie in a registry entry. Kafka takes no record over 1 MB: a diff would fail when all else of it is done; and every
 # command, driver and follower reads the entry from then on, so it is a quarter of that. The rest of it is far less.
 SAMPLES_BYTES = 256 * 1024
+
+
+def compare_at(
+    spark: SparkSession,
+    settings: Settings,
+    evidence: str,
+    *,
+    live: tuple[ReleaseSpec, ResultPosition],
+    new: tuple[ReleaseSpec, ResultPosition],
+    tolerance: float,
+    samples: int,
+) -> Comparison:
+    """Compares two results, each as of a position, and leaves the fold of both where that evidence is kept."""
+    path = evidence_path(settings, evidence)
+    write_fold(folded(spark, settings, *live), folded(spark, settings, *new), path)
+    return compare(spark, path, live_ddl=live[0].schema_ddl, new_ddl=new[0].schema_ddl,
+                   tolerance=tolerance, samples=samples)  # fmt: skip
 
 
 def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: ResultPosition) -> DataFrame:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from orchestration.operations.comparing.evidence import Comparison
 from pipelines.errors import SwitchyardError
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded
+from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,9 @@ class Since(Protocol[Found]):
 
     def changed_ratio(self, found: Found) -> float:
         """Share of all keys or records in which the results differ at the switch cut."""
+
+    def write(self, found: Found) -> tuple[DeltaSegment, ...]:
+        """Writes what consumers must be told of it, if anything. A key is taken from the first segment that has it."""
 
     def close(self) -> None:
         """Nothing is read or written after this."""

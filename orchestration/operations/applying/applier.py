@@ -1,0 +1,57 @@
+"""Applies the stages of a plan. Each does only what is left of it, so that applying a plan again resumes it."""
+
+from __future__ import annotations
+
+from orchestration.operations.applying.effects import EFFECTS
+from orchestration.operations.applying.generations import give_back
+from orchestration.operations.applying.meeting import order
+from orchestration.operations.applying.switching import begin_reading
+from orchestration.operations.applying.work import Work
+from orchestration.operations.context import Context
+from orchestration.operations.journal import begun
+from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.switching import Align, PrepareDelta
+from pipelines.model.registry import Entry
+
+
+class Applier:
+    """Applies the stages of one plan, in order."""
+
+    def __init__(self, context: Context, plan: Plan) -> None:
+        self._context = context
+        self._plan = plan
+        self._work = Work(context, plan)
+
+    def orders(self) -> list[Entry]:
+        """What the drivers may be asked in the very step that opens the operation: it saves a step where seconds count."""
+        if any(isinstance(stage, PrepareDelta) for stage in self._plan.stages):
+            # that takes long, and goes before
+            return []
+        return [order(self._plan.id, stage) for stage in self._plan.stages if isinstance(stage, Align)]
+
+    def run(self) -> None:
+        """Applies every stage, saying each."""
+        try:
+            begin_reading(self._work, at_once=bool(self.orders()))
+            for stage in self._left():
+                self._work.refuse_closed(self._context.registry.known)
+                self._context.say(stage.describe())
+                self.apply(stage)
+        finally:
+            # what is still held
+            for name in list(self._work.tokens):
+                give_back(self._work, name)
+            self._work.close()
+
+    def _left(self) -> tuple[Stage, ...]:
+        """The stages to apply: behind the beginning of a generation, if that is done, what came before it is over."""
+        stages = self._plan.stages
+        if begun(self._context.registry.known, self._plan.id):
+            return stages[1 + next(n for n, s in enumerate(stages) if isinstance(s, BeginGeneration)) :]
+        return stages
+
+    def apply(self, stage: Stage) -> None:
+        """Applies one stage. Raises Refused where the world is not as planned, SwitchyardError where it fails."""
+        EFFECTS[type(stage)](self._work, stage)

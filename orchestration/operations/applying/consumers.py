@@ -1,0 +1,212 @@
+"""Applies the stages by which consumers of a release go on in the result of its next generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestration.operations.applying.effects import applies
+from orchestration.operations.applying.generations import take_lease
+from orchestration.operations.applying.work import Work
+from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
+from orchestration.operations.comparing.fold import compare_at
+from orchestration.operations.comparing.reading import read_changes
+from orchestration.operations.looking.in_use import followers_before
+from orchestration.operations.plans.stages.generations import (
+    AppendGeneration,
+    AwaitFollowers,
+    CompareGenerations,
+    Reach,
+    Tombstone,
+    WriteClearing,
+)
+from pipelines.engine.writer import Writer
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import consumer
+from pipelines.kafka.progress import ProgressTail
+from pipelines.kafka.topics import APPEND_ONLY
+from pipelines.model.names import delta_topic
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Mark, Progress
+from pipelines.model.registry import (
+    DeltaSegment,
+    Entry,
+    EvidenceRecorded,
+    RegistryState,
+    Release,
+    Switch,
+)
+from pipelines.model.switch import promotion
+
+
+@applies(Tombstone)
+def write_tombstones(work: Work, stage: Tombstone) -> None:
+    """In one transaction; the new generation's first progress record makes it visible to followers."""
+    last = work.context.progress(stage.release)
+    if last is not None and last.generation == stage.generation:
+        return
+    if stage.release not in work.tokens:
+        take_lease(work, stage.release)
+    release = work.release(stage.release)
+    ended = release.under.ended if release.under else None
+    keys = _keys(work, release, release.result_topic, ended.result) if ended else []
+    writer = Writer(work.context.settings, stage.release, release.result_topic, release.spec.partitions)
+    try:
+        writer.connect()
+        writer.begin()
+        writer.send(release.result_topic, ((key, None, None) for key in keys))
+        writer.acknowledged()
+        writer.commit(None, None)
+    finally:
+        writer.close()
+    work.context.say(f"{len(keys):,} keys")
+
+
+@applies(Reach)
+def reach(work: Work, stage: Reach) -> None:
+    context, name = work.context, stage.release
+    tail = ProgressTail(context.settings, name)
+
+    def reached() -> bool:
+        release = work.release(name)
+        if release.state == "failed":
+            raise SwitchyardError(f"{name} failed: {release.failure}",
+                                  fix=f"to go back: `switchyard abandon {work.plan.id}`, then `switchyard undo {work.plan.id} --execute`")  # fmt: skip
+        return _met(work, release, tail.poll(0)) is not None
+
+    try:
+        context.until(
+            f"{name} has not read to where the old result ended",
+            reached,
+            timeout_s=stage.timeout_s,
+            fix=f"see `switchyard status {name}`; `switchyard resume {work.plan.id}` goes on waiting",
+            poll_s=0.25,
+        )
+    finally:
+        tail.close()
+
+
+def _met(work: Work, release: Release, last: Progress | None) -> Mark | None:
+    """Where the generation under way has met the old one's end, by its newest progress; None: it hasn't yet."""
+    reached = last.reached if last is not None and last.generation == release.generation else None
+    return reached if reached is not None and reached.op == work.plan.id else None
+
+
+@applies(CompareGenerations)
+def compare_generations(work: Work, stage: CompareGenerations) -> None:
+    context, settings = work.context, work.context.settings
+    state = context.registry.state()
+    if any(e.id == work.plan.id for e in state.evidence):
+        return
+    release = state.releases[stage.release]
+    there, here = _met(work, release, work.context.progress(release.name)), release.ended[stage.old]
+    if there is None:
+        raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
+    found = compare_at(
+        context.session(here.result.records + there.result.records),
+        settings,
+        work.plan.id,
+        live=(release.spec, here.result),
+        new=(release.spec, there.result),
+        tolerance=0.0,
+        samples=10,
+    )
+    forward, backward = write_delta(settings, release.spec.app, work.plan.id)
+    entry = EvidenceRecorded(
+        id=work.plan.id, live=release.name, live_generation=stage.old, new=release.name, new_generation=stage.new,
+        cut=here.boundary.position, live_result=here.result, new_result=there.result,
+        summary=found.as_json(), forward=forward, backward=backward,
+    )  # fmt: skip
+    work.step(lambda _: [entry])
+    context.say(
+        f"{found.changed:,} keys differ, {found.only_live:,} are gone, {found.only_new:,} are new, {found.identical:,} the same"
+    )
+
+
+@applies(WriteClearing)
+def write_clearing(work: Work, stage: WriteClearing) -> None:
+    if work.context.registry.state().operations[work.plan.id].promoted is not None:
+        return
+    release = work.release(stage.release)
+    ended, old = release.ended.get(stage.old), release.topic_of(stage.old)
+    lost = _is_lost(work, release, old)
+    if lost:
+        work.context.say(f"{old} is lost: which keys it had isn't known, and consumers keep their rows of them")
+    keys = _keys(work, release, old, ended.result) if ended and not lost else []
+    topic = delta_topic(release.spec.app, work.plan.id)
+    work.context.cluster.ensure_topic(topic, 1, APPEND_ONLY)
+    work.cleared = DeltaTopic(work.context.settings, topic).append((key, None) for key in keys)
+
+
+@applies(AppendGeneration)
+def append_generation(work: Work, stage: AppendGeneration) -> None:
+    work.step(lambda state: _switch(work, state, stage))
+
+
+def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequence[Entry]:
+    operation = state.operations[work.plan.id]
+    if operation.promoted is not None:
+        return []
+    release = state.releases[stage.release]
+    ended, nothing = release.ended.get(stage.old), dict.fromkeys(range(release.spec.partitions), 0)
+    start = ResultPosition(topics={release.topic_of(stage.new): nothing})
+    if stage.met:
+        there = _met(work, release, work.context.progress(release.name))
+        if there is None:
+            raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
+        start = there.result
+    old_end: ResultPosition | None = (
+        ended.result if ended else ResultPosition(topics={release.topic_of(stage.old): nothing})
+    )
+    if not stage.met and _is_lost(work, release, release.topic_of(stage.old)):
+        # nobody can read it to its end
+        old_end = None
+    switch = Switch(
+        number=stage.number,
+        old=release.name,
+        # the generation whose result consumers read; what went on writing it may be a later one
+        old_generation=state.chains[stage.alias][-1].new_generation,
+        old_end=old_end,
+        new=release.name,
+        new_generation=stage.new,
+        new_start=start,
+        delta=tuple(_segments(work, state)),
+        cut=ended.boundary.position if ended and stage.met else None,
+    )
+    return promotion(state, stage.alias, work.plan.id, switch)
+
+
+def _segments(work: Work, state: RegistryState) -> Iterator[DeltaSegment]:
+    for evidence in state.evidence:
+        if evidence.id == work.plan.id and evidence.forward is not None:
+            yield evidence.forward
+    if work.cleared is not None:
+        yield work.cleared
+
+
+@applies(AwaitFollowers)
+def await_followers(work: Work, stage: AwaitFollowers) -> None:
+    context = work.context
+    context.until(
+        f"followers of {stage.alias} have not passed switch {stage.number}",
+        lambda: not followers_before(context, context.registry.state(), stage.alias, stage.number),
+        timeout_s=stage.timeout_s,
+        fix=f"let them, or `switchyard forget-follower` one that is gone; then `switchyard resume {work.plan.id}`",
+        poll_s=0.25,
+    )
+
+
+def _is_lost(work: Work, release: Release, topic: str) -> bool:
+    """Whether a result of a release is gone, or another topic by now."""
+    now = work.context.cluster.topic_ids([topic]).get(topic)
+    return now is None or now != release.own_ids.get(topic, now)
+
+
+def _keys(work: Work, release: Release, topic: str, upto: ResultPosition) -> list[str]:
+    """The keys that a table has at a position of its result."""
+    client = consumer(work.context.settings, auto_offset_reset="earliest", enable_partition_eof=True)
+    try:
+        start = dict.fromkeys(upto.of(topic), 0)
+        found, _ = read_changes(client, topic, start, upto.of(topic), work.context.settings.request_timeout_s * 3)
+    finally:
+        client.close()
+    return sorted(key for key, value in found.items() if value is not None)

@@ -1,0 +1,25 @@
+"""Which function applies which kind of stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from orchestration.operations.applying.work import Work
+from orchestration.operations.plans.stages.base import Stage
+
+Kind = TypeVar("Kind", bound=Stage)
+
+EFFECTS: dict[type[Stage], Callable[[Work, Any], None]] = {}
+
+
+def applies(kind: type[Kind]) -> Callable[[Callable[[Work, Kind], None]], Callable[[Work, Kind], None]]:
+    """Marks the function that applies the stages of one kind: done twice, it does only what is left. It raises Refused
+    where the world is not as planned, SwitchyardError where it fails.
+    """
+
+    def mark(effect: Callable[[Work, Kind], None]) -> Callable[[Work, Kind], None]:
+        EFFECTS[kind] = effect
+        return effect
+
+    return mark

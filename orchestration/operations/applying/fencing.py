@@ -1,0 +1,28 @@
+"""The end of a release whose writer is fenced: no batch comes after it."""
+
+from __future__ import annotations
+
+from orchestration.operations.context import Context
+from pipelines.engine.writer import Writer
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Progress
+from pipelines.model.registry import Release
+
+
+def last_of(context: Context, release: Release) -> Progress | None:
+    """The last committed progress record of the generation under way. Whoever could commit another one is fenced."""
+    writer = Writer(context.settings, release.name, release.result_topic, release.spec.partitions)
+    try:
+        last = writer.connect()
+        if last is not None and last.generation == release.generation:
+            return last
+        # its driver has never connected, so that its first record is not written
+        seed = release.under.seed if release.under else None
+        if seed is None:
+            return None
+        topic = release.result_topic
+        lost = topic not in context.cluster.topic_ids([topic])
+        at = dict.fromkeys(range(release.spec.partitions), 0) if lost else writer.acknowledged()
+        return seed.model_copy(update={"result": ResultPosition(topics={topic: at})})
+    finally:
+        writer.close()

@@ -1,0 +1,231 @@
+"""Applies the stages by which a release goes from one generation to another: a reset, and its undo.
+
+The registry's entry of the new generation is the one step that counts: what comes before it can be done again, what comes
+behind does only what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestration.operations.applying.effects import applies
+from orchestration.operations.applying.fencing import last_of
+from orchestration.operations.applying.work import Work
+from orchestration.operations.journal import begun, refuse_other_generation
+from orchestration.operations.lifecycle import refuse_blocked
+from orchestration.operations.looking.progress import by_group, differ, is_unfinished, processed, progress_of
+from orchestration.operations.plans.stages.generations import (
+    BeginGeneration,
+    DeleteCheckpoint,
+    FinishBatch,
+    GiveBack,
+    InheritState,
+    Seize,
+)
+from pipelines.engine.checkpoint import Checkpoint, forget, inherit, newest_folder
+from pipelines.engine.lease import this_process
+from pipelines.errors import Refused
+from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import MARKS, Boundary, Progress
+from pipelines.model.registry import (
+    Entry,
+    GenerationStarted,
+    LeaseEnded,
+    LeaseTaken,
+    RegistryState,
+    Release,
+    StateSet,
+    TopicsKnown,
+)
+
+
+def seed_of(entry: BeginGeneration, old: Release) -> Progress:
+    """The progress record that the generation of `entry` goes on from, of batch -1 where it begins from nothing.
+
+    Its driver writes it, with the result's position as it is then.
+    """
+    # what operations asked of an earlier generation is over
+    marks = dict.fromkeys(MARKS)
+    if entry.again:
+        return old.ended[entry.generation].model_copy(update=marks)
+    ended = old.ended.get(old.generation)
+    if not entry.keeps or ended is None:
+        boundary = Boundary(batch_id=-1, position=entry.start)
+        return Progress(release=entry.release, generation=entry.generation, token=0, boundary=boundary,
+                        result=ResultPosition(topics={}), at_ms=0)  # fmt: skip
+    boundary = ended.boundary.model_copy(update={"position": entry.start, "previous": None, "settled": False})
+    return ended.model_copy(update={"generation": entry.generation, "boundary": boundary, **marks})
+
+
+@applies(FinishBatch)
+def finish_batch(work: Work, stage: FinishBatch) -> None:
+    context, name = work.context, stage.release
+    last = progress_of(context, work.release(name))
+    if last is None or not is_unfinished(context, work.release(name), last):
+        return
+
+    def finished() -> bool:
+        release = work.release(name)
+        return not is_unfinished(context, release, last) and context.holder(release) is None
+
+    where = context.launcher.launch(name, settle=True)
+    context.until(
+        f"{name} has not finished batch {last.boundary.batch_id}",
+        finished,
+        timeout_s=stage.timeout_s,
+        fix=f"see {where}; without its state it can be reset with --state clear",
+        poll_s=0.1,
+    )
+
+
+@applies(Seize)
+def seize(work: Work, stage: Seize) -> None:
+    if begun(work.context.registry.state(), work.plan.id):
+        raise Refused(
+            f"{work.plan.id} is carried out by someone else, who has begun its generation",
+            fix="see `switchyard operations`",
+        )
+    take_lease(work, stage.release)
+
+
+def take_lease(work: Work, name: str) -> None:
+    """Takes the lease of a release that nobody runs, for this process. Raises Refused where somebody does."""
+    release = work.release(name)
+    holder = work.context.holder(release)
+    if holder is not None:
+        raise Refused(f"{name} is run by {holder}", fix=f"`switchyard stop {name} --execute`, then try again")
+    mine = this_process(work.context.settings)
+
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        refuse_blocked(state, name, but=work.plan.id)
+        if state.releases[name].token != release.token:
+            raise Refused(f"{name} was started meanwhile", fix="see `switchyard status`; then try again")
+        return [LeaseTaken(release=name, token=release.token + 1, holder=mine)]
+
+    work.tokens[name] = work.step(decide).releases[name].token
+
+
+@applies(GiveBack)
+def give_lease_back(work: Work, stage: GiveBack) -> None:
+    give_back(work, stage.release)
+
+
+def give_back(work: Work, name: str) -> None:
+    """Ends the lease that was taken; also what an operator who is gone has left of this very operation."""
+    work.tokens.pop(name, None)
+
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        lease = state.releases[name].lease
+        mine = lease is not None and lease.op == work.plan.id and not state.releases[name].lease_ended
+        return [LeaseEnded(release=name, token=lease.token)] if lease is not None and mine else []
+
+    # whatever has become of the operation
+    work.context.registry.step(decide, op=work.plan.id)
+
+
+@applies(InheritState)
+def inherit_state(work: Work, stage: InheritState) -> None:
+    settings, release = work.context.settings, work.release(stage.release)
+    last, source = progress_of(work.context, release), newest_folder(settings, stage.release, stage.old)
+    if last is None or source is None:
+        raise Refused(f"{stage.release} has no state to keep", fix="reset it with --state clear")
+    if not last.boundary.position.same(stage.at):
+        raise Refused(
+            f"{stage.release} has read on since the plan was made", fix="make a new plan: it stands still now"
+        )
+    inherit(
+        settings,
+        stage.release,
+        stage.generation,
+        work.tokens[stage.release],
+        source,
+        lambda copy: Checkpoint(copy, release.spec.topics).stand_at(last.boundary.batch_id, stage.position),
+    )
+
+
+@applies(BeginGeneration)
+def begin_generation(work: Work, stage: BeginGeneration) -> None:
+    name = stage.release
+    # a new candidate's first generation, or one that failed, has no operation that holds its lease
+    held = name in work.tokens
+    before = work.release(name)
+    ended = _ended(work, before) if held else None
+    old = before if ended is None else _with_end(before, ended)
+    seen = processed(work.context, work.context.registry.state(), before.spec, old)
+    known = _topics(work, before, stage)
+    if differ(known.inputs, before.input_ids.get(before.generation, {})):
+        # offsets of a topic that is gone mean nothing in another of its name
+        seen = ()
+    if not stage.again and not stage.keeps:
+        # of an attempt that was given up before it began this generation
+        forget(work.context.settings, name, stage.generation)
+
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        release = state.releases[name]
+        if release.under is not None and release.under.op == work.plan.id:
+            return []
+        # whoever is at work on the release means the generation that it has
+        refuse_blocked(state, name, but=work.plan.id)
+        if held and release.token != work.tokens[name]:
+            raise Refused(f"{name} was started meanwhile", fix="make a new plan")
+        refuse_other_generation(state, stage)
+        if stage.at is not None and ended is not None and not ended.boundary.position.same(stage.at):
+            raise Refused(f"{name} has read on since the plan was made", fix="make a new plan: it stands still now")
+        if not stage.again and stage.generation <= max(release.generations, default=0):
+            raise Refused(f"{name} has generation {stage.generation} already", fix="make a new plan")
+        entry = GenerationStarted(
+            release=name,
+            generation=stage.generation,
+            start=stage.start,
+            result=stage.result,
+            ended=ended,
+            seed=seed_of(stage, old),
+            meet=stage.meet,
+            cleared=stage.cleared,
+            until=stage.until,
+            then=stage.then,
+            processed=seen,
+            max_records_per_batch=stage.max_records_per_batch,
+        )
+        states = [StateSet(release=name, state=stage.state)] if stage.state else []
+        return [entry, *states, known]
+
+    work.step(decide)
+
+
+def _ended(work: Work, release: Release) -> Progress | None:
+    """The last committed progress record; where the progress is lost, as much of it as the consumer group tells, whose offsets
+    were committed with it.
+    """
+    last = last_of(work.context, release)
+    topic = progress_topic(release.name)
+    now = work.context.cluster.topic_ids([topic]).get(topic)
+    lost = now != release.own_ids.get(topic, now)
+    return (by_group(work.context, release) or last) if lost or last is None else last
+
+
+def _with_end(release: Release, ended: Progress) -> Release:
+    return replace(release, ended={**release.ended, release.generation: ended})
+
+
+def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown:
+    """The ids of the topics that the generation reads and writes, as they are now; one that goes on again has its own."""
+    name = stage.release
+    own = [progress_topic(name), dead_letter_topic(name)]
+    if not stage.again and stage.result is None:
+        own.append(result_topic(name, stage.generation))
+    inputs = set(release.spec.topics.values()) if not stage.again else set()
+    now = work.context.cluster.topic_ids({*own, *inputs})
+    return TopicsKnown(
+        release=name,
+        generation=stage.generation,
+        inputs={t: i for t, i in now.items() if t in inputs},
+        own={t: i for t, i in now.items() if t in own},
+    )
+
+
+@applies(DeleteCheckpoint)
+def delete_checkpoint(work: Work, stage: DeleteCheckpoint) -> None:
+    forget(work.context.settings, stage.release, stage.generation)

@@ -1,0 +1,188 @@
+"""Applies the stages that make, start, stop and delete a release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestration.operations.applying.effects import applies
+from orchestration.operations.applying.work import Work
+from orchestration.operations.comparing.evidence import evidence_home
+from orchestration.operations.lifecycle import find_release, refuse_blocked, wanting
+from orchestration.operations.looking.in_use import refuse_live, refuse_needed
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.stages.releases import (
+    AcceptHistory,
+    AwaitStopped,
+    CreateTopic,
+    DeleteFiles,
+    DeleteGroup,
+    DeleteTopic,
+    Launch,
+    RecordRelease,
+    Repair,
+    SetState,
+    StoreCode,
+    Want,
+)
+from pipelines.engine.code import FrozenCode, code_path, store
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.client import admin
+from pipelines.model.missing import without
+from pipelines.model.registry import Entry, HistoryAccepted, RegistryState, Repaired, StateSet
+from pipelines.paths import below, remove
+
+
+@applies(StoreCode)
+def store_code(work: Work, stage: StoreCode) -> None:
+    store(work.context.settings, FrozenCode(digest=stage.digest, data=stage.data))
+
+
+@applies(CreateTopic)
+def create_topic(work: Work, stage: CreateTopic) -> None:
+    work.context.registry.ensure()
+    work.context.cluster.ensure_topic(stage.name, stage.partitions, stage.config)
+
+
+@applies(RecordRelease)
+def record_release(work: Work, stage: RecordRelease) -> None:
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        if stage.release in state.releases:
+            raise Refused(f"{stage.release} is staged already", fix="stage another version; a release never changes")
+        return stage.entries
+
+    work.step(decide)
+
+
+@applies(AcceptHistory)
+def accept_history(work: Work, stage: AcceptHistory) -> None:
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        left = without(stage.missing, state.releases[stage.release].accepted)
+        return [HistoryAccepted(release=stage.release, missing=left)] if left else []
+
+    work.step(decide)
+
+
+# -- its driver
+
+
+@applies(Want)
+def want(work: Work, stage: Want) -> None:
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        release = find_release(state, stage.release)
+        if _retires(work):
+            refuse_live(state, release)
+        entries = wanting(state, release, stage.wanted)
+        # a driver that died during a switch is started again: nothing that is wanted changes, and the switch needs it
+        if entries:
+            refuse_blocked(state, stage.release, but=work.plan.id)
+        return entries
+
+    _refuse_in_use(work, stage.release)
+    work.step(decide)
+
+
+@applies(SetState)
+def set_state(work: Work, stage: SetState) -> None:
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        release = find_release(state, stage.release)
+        if release.state == stage.state:
+            return []
+        if _retires(work):
+            refuse_live(state, release)
+        return [StateSet(release=stage.release, state=stage.state)]
+
+    _refuse_in_use(work, stage.release)
+    work.step(decide)
+
+
+def _retires(work: Work) -> bool:
+    return work.plan.operation is Kind.RETIRE
+
+
+def _refuse_in_use(work: Work, name: str) -> None:
+    """Since a retirement was planned, and before it blocked the release, someone may have come to need it."""
+    state = work.context.registry.state()
+    # one that is retired already has gone: what is left of it helps nobody
+    if _retires(work) and (release := find_release(state, name)).state != "retired":
+        refuse_needed(work.context, state, release)
+
+
+@applies(Launch)
+def launch(work: Work, stage: Launch) -> None:
+    context = work.context
+    holder = None if stage.force else work.holder(stage.release)
+    if holder is not None:
+        context.say(f"{stage.release} runs already: {holder}")
+        return
+    before = work.release(stage.release).token
+    where = context.launcher.launch(stage.release, force=stage.force)
+    context.say(f"driver of {stage.release}: {where}")
+
+    def heard() -> bool:
+        beat = context.beats(10).get(stage.release)
+        if beat is not None and beat.token > before and beat.state == "failed":
+            raise SwitchyardError(f"the driver of {stage.release} failed: {beat.error}", fix=f"see {where}")
+        return beat is not None and beat.token > before and beat.state != "starting"
+
+    context.until(
+        f"the driver of {stage.release} isn't running",
+        heard,
+        timeout_s=context.settings.boot_timeout_s,
+        fix=f"see {where}",
+        poll_s=0.25,
+    )
+
+
+@applies(AwaitStopped)
+def await_stopped(work: Work, stage: AwaitStopped) -> None:
+    work.context.until(
+        f"{stage.release} has not stopped",
+        lambda: work.holder(stage.release) is None,
+        timeout_s=stage.timeout_s,
+        fix=f"it finishes its batch first; see `switchyard status {stage.release}`",
+        poll_s=0.1,
+    )
+
+
+# -- its end
+
+
+@applies(DeleteTopic)
+def delete_topic(work: Work, stage: DeleteTopic) -> None:
+    work.context.cluster.delete_topics([stage.name])
+
+
+@applies(DeleteGroup)
+def delete_group(work: Work, stage: DeleteGroup) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    client = admin(work.context.settings)
+    try:
+        client.delete_consumer_groups([stage.group])[stage.group].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise SwitchyardError(f"group {stage.group} can't be deleted: {error.args[0].str()}",
+                                  fix="stop its members, then try again") from error  # fmt: skip
+
+
+@applies(DeleteFiles)
+def delete_files(work: Work, stage: DeleteFiles) -> None:
+    settings = work.context.settings
+    # before anything goes: one path that leads elsewhere, and all of it is left as it is
+    code = code_path(settings, stage.code_digest) if stage.code_digest is not None else None
+    folders = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
+    for folder in folders:
+        below(settings.state_dir, *folder)
+    for folder in folders:
+        remove(settings.state_dir, *folder)
+    if code is not None:
+        code.unlink(missing_ok=True)
+
+
+@applies(Repair)
+def repair(work: Work, stage: Repair) -> None:
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        left = not {u.offset for u in state.unread}.isdisjoint(stage.offsets)
+        return [Repaired(offsets=stage.offsets)] if left else []
+
+    work.step(decide)

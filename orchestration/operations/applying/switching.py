@@ -1,0 +1,185 @@
+"""Applies the stages by which consumers go from one release to another: what they need for it, and the one step that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestration.operations.applying.effects import applies
+from orchestration.operations.applying.work import Work
+from orchestration.operations.comparing.agreement import Agreement
+from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS
+from orchestration.operations.comparing.delta import Delta
+from orchestration.operations.comparing.delta_topic import write_delta
+from orchestration.operations.comparing.fold import compare_at
+from orchestration.operations.comparing.since import Since
+from orchestration.operations.journal import aborting
+from orchestration.operations.lifecycle import left_by_consumers
+from orchestration.operations.plans.stages.switching import (
+    AbortSwitch,
+    AppendSwitch,
+    Compare,
+    PrepareDelta,
+    VerifyStream,
+    WriteDelta,
+)
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Progress
+from pipelines.model.registry import Entry, EvidenceRecorded, RegistryState, StateSet, Switch
+from pipelines.model.switch import promotion
+
+
+@applies(Compare)
+def compare_both(work: Work, stage: Compare) -> None:
+    context, settings, plan_id = work.context, work.context.settings, work.plan.id
+    state = context.registry.state()
+    if any(e.id == plan_id for e in state.evidence):
+        return
+    live, new = state.releases[stage.live], state.releases[stage.new]
+    here, there = work.end(stage.live, "evidence"), work.end(stage.new, "aligned")
+    found = compare_at(
+        context.session(here.result.records + there.result.records),
+        settings,
+        plan_id,
+        live=(live.spec, here.result),
+        new=(new.spec, there.result),
+        tolerance=stage.tolerance,
+        samples=stage.samples,
+    )
+    summary = {
+        **found.as_json(),
+        "live_late_dropped": _late(work.tail(stage.live).newest),
+        "new_late_dropped": _late(work.tail(stage.new).newest),
+        "live_watermark_ms": here.boundary.watermark_ms,
+        "new_watermark_ms": there.boundary.watermark_ms,
+    }
+    forward, backward = write_delta(settings, new.spec.app, plan_id) if new.spec.table else (None, None)
+    entry = EvidenceRecorded(
+        id=plan_id,
+        live=stage.live,
+        live_generation=live.generation,
+        new=stage.new,
+        new_generation=new.generation,
+        cut=here.boundary.position,
+        live_result=here.result,
+        new_result=there.result,
+        summary=summary,
+        forward=forward,
+        backward=backward,
+        apart=not here.boundary.position.same(there.boundary.position),
+    )
+    work.step(lambda _: [entry])
+
+
+def _late(progress: Progress | None) -> int:
+    return progress.total.late_dropped if progress is not None else 0
+
+
+# -- what came since the evidence
+
+
+def begin_reading(work: Work, *, at_once: bool) -> None:
+    """Opens what the plan reads of both results before it moves consumers. `at_once`: and reads while the drivers meet."""
+    for stage in work.plan.stages:
+        # of an evidence of its own there is nothing to begin with
+        if isinstance(stage, VerifyStream) or (isinstance(stage, WriteDelta) and stage.evidence != work.plan.id):
+            work.since = _since(work, stage)
+    if work.since is not None and at_once:
+        work.since.begin()
+
+
+def _since(work: Work, stage: PrepareDelta | WriteDelta | VerifyStream) -> Since[Any]:
+    evidence = next(e for e in work.context.registry.known.evidence if e.id == stage.evidence)
+    kind = Agreement if isinstance(stage, VerifyStream) else Delta
+    return kind(work.context.settings, evidence, to=stage.new)
+
+
+@applies(PrepareDelta)
+def read_ahead(work: Work, stage: PrepareDelta) -> None:
+    since = work.since = work.since or _since(work, stage)
+    if work.operation(work.context.registry.state()).align is not None:
+        # resumed: the drivers meet already, and consumers may wait
+        since.begin()
+        return
+
+    def in_time() -> None:
+        """Raises once the operation was ended, or has outlived its deadline: anyone may end it then."""
+        work.context.registry.poll(0)
+        if work.operation(work.context.registry.known).opened.deadline_ms < now_ms():
+            raise SwitchyardError(
+                f"what changed since the evidence could not be read before the deadline of {work.plan.id}",
+                fix="`switchyard diff` first: then there is less",
+            )
+
+    since.advance(in_time, MEANWHILE_RECORDS)
+
+
+@applies(WriteDelta)
+def write_what_changed(work: Work, stage: WriteDelta) -> None:
+    _read_to_the_cut(work, stage)
+
+
+@applies(VerifyStream)
+def verify_stream(work: Work, stage: VerifyStream) -> None:
+    _read_to_the_cut(work, stage)
+
+
+def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
+    """Raises Refused where the results differ in too much by now."""
+    since = work.since = work.since or _since(work, stage)
+    found = since.read_to(work.end(stage.old, "barrier").result, work.end(stage.new, "aligned").result)
+    came = f"{len(found):,} {since.came} since the evidence cut"
+    if stage.max_changed is not None and (ratio := since.changed_ratio(found)) > stage.max_changed:
+        raise Refused(
+            f"by now {ratio:.2%} of the {since.counts} differ, as they are written, over --max-changed {stage.max_changed:.2%}: {came}",
+            fix="run `switchyard diff` again and look at it",
+        )
+    work.context.say(
+        f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
+    )
+    work.segments = since.write(found)
+
+
+# -- the switch
+
+
+@applies(AppendSwitch)
+def append_switch(work: Work, stage: AppendSwitch) -> None:
+    work.step(lambda state: _switch(work, state, stage))
+
+
+def _switch(work: Work, state: RegistryState, stage: AppendSwitch) -> Sequence[Entry]:
+    if work.operation(state).promoted is not None:
+        return []
+    new = state.releases[stage.new]
+    if stage.old is None:
+        start = ResultPosition(topics={new.result_topic: dict.fromkeys(range(new.spec.partitions), 0)})
+        switch = Switch(number=stage.number, old=None, old_generation=None, old_end=None, new=stage.new,
+                        new_generation=new.generation, new_start=start)  # fmt: skip
+        return [*promotion(state, stage.alias, work.plan.id, switch), StateSet(release=stage.new, state="live")]
+    barrier, aligned = work.end(stage.old, "barrier"), work.end(stage.new, "aligned")
+    switch = Switch(
+        number=stage.number,
+        old=stage.old,
+        # the generation whose result consumers read; what goes on writing it may be a later one
+        old_generation=state.chains[stage.alias][-1].new_generation,
+        old_end=barrier.result,
+        new=stage.new,
+        new_generation=new.generation,
+        new_start=aligned.result,
+        delta=work.segments,
+        cut=barrier.boundary.position,
+        allowed=stage.allowed,
+    )
+    return [
+        *promotion(state, stage.alias, work.plan.id, switch),
+        StateSet(release=stage.new, state="live"),
+        *left_by_consumers(state.releases[stage.old]),
+    ]
+
+
+@applies(AbortSwitch)
+def abort_switch(work: Work, stage: AbortSwitch) -> None:
+    work.step(lambda state: aborting(state, stage.operation, work.plan.reason))

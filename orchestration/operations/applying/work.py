@@ -1,0 +1,129 @@
+"""What the effects of one plan's stages share: its step in the registry, and what the drivers have answered so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from orchestration.operations.applying.vigil import Vigil
+from orchestration.operations.comparing.since import Since
+from orchestration.operations.context import Context
+from orchestration.operations.plans.plan import Plan
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.progress import ProgressTail
+from pipelines.kafka.registry import Decide
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Mark, Progress
+from pipelines.model.registry import DeltaSegment, Entry, Operation, RegistryState, Release
+from pipelines.model.unread import refuse_unread
+
+_POLL_S = 0.05
+
+
+class Work:
+    """The work on one plan, from its first stage to its last."""
+
+    def __init__(self, context: Context, plan: Plan) -> None:
+        self.context = context
+        self.plan = plan
+        # how far the release that aligns stands at most
+        self.past: SourcePosition | None = None
+        # where the two sides of a switch stand, if they did not meet at a boundary
+        self.ends: dict[str, Mark] = {}
+        # what came since the evidence, and what of it is written for consumers
+        self.since: Since[Any] | None = None
+        self.segments: tuple[DeltaSegment, ...] = ()
+        # release -> the token of the lease that was taken for it
+        self.tokens: dict[str, int] = {}
+        # what clears an old result for consumers that go on in a new one
+        self.cleared: DeltaSegment | None = None
+        self._tails: dict[str, ProgressTail] = {}
+        # whether the plan's operation was seen in the registry
+        self._opened = False
+
+    def close(self) -> None:
+        """Lets go of what it reads with."""
+        if self.since is not None:
+            self.since.close()
+        for tail in self._tails.values():
+            tail.close()
+
+    def step(self, decide: Decide) -> RegistryState:
+        """A step of the registry for the plan's operation. Raises Refused once that was ended."""
+
+        def mine(state: RegistryState) -> Sequence[Entry]:
+            self.refuse_closed(state)
+            for release in self.plan.releases:
+                refuse_unread(state.not_understood(release), release)
+            return decide(state)
+
+        return self.context.registry.step(mine, op=self.plan.id, reason=self.plan.reason)
+
+    def refuse_closed(self, state: RegistryState) -> None:
+        """Raises Refused if this plan's operation was ended meanwhile: nothing more of it may happen."""
+        known = state.known_operations.get(self.plan.id)
+        self._opened = self._opened or known is not None
+        if known is None and self._opened:
+            # closed so long ago that the state has forgotten it
+            how = "ended meanwhile"
+        elif known is not None and known.closed is not None:
+            how = f"{known.closed.outcome} meanwhile: {known.closed.detail or 'by someone else'}"
+        else:
+            return
+        raise Refused(f"{self.plan.id} was {how}", fix="see `switchyard log`; make a new plan if it is still wanted")
+
+    def operation(self, state: RegistryState) -> Operation:
+        """This plan's operation, which is journaled. Raises Refused if it was ended meanwhile."""
+        operation = state.known_operations.get(self.plan.id)
+        if operation is None or operation.closed is not None or operation.aborted:
+            how = operation.closed.outcome if operation and operation.closed else "aborted"
+            raise Refused(
+                f"{self.plan.id} was {how} meanwhile: its deadline passed, or someone ended it",
+                fix=f"`switchyard log {self.plan.id}` says who; consumers stay where they are; begin anew",
+            )
+        return operation
+
+    def release(self, name: str) -> Release:
+        """A release as the registry has it now."""
+        return self.context.registry.state().releases[name]
+
+    def holder(self, name: str) -> str | None:
+        """Who runs a release, in words; None if nobody does."""
+        return self.context.holder(self.release(name))
+
+    def tail(self, release: str) -> ProgressTail:
+        """The progress of a release, which is read on from one stage to the next."""
+        if release not in self._tails:
+            self._tails[release] = ProgressTail(self.context.settings, release)
+        return self._tails[release]
+
+    def await_progress(self, release: str, timeout_s: float, what: str, done: Callable[[Progress], object]) -> Progress:
+        """The first newest progress record of `release` that satisfies `done`. Raises once the operation was ended, or
+        `release` is run by nobody and won't be.
+        """
+        context, tail = self.context, self.tail(release)
+        deadline = context.monotonic() + timeout_s
+        vigil = Vigil(context, release)
+        while True:
+            progress = tail.poll(_POLL_S)
+            if progress is not None and done(progress):
+                return progress
+            context.registry.poll(0)
+            self.operation(context.registry.known)
+            vigil.look()
+            if context.monotonic() > deadline:
+                raise SwitchyardError(f"{what}: not within {timeout_s:g} s",
+                                      fix=f"see `switchyard status` and the log of {release}")  # fmt: skip
+
+    def end(self, release: str, name: str) -> Mark:
+        """Where a release stands for this operation: at its mark of that name (`evidence`, `barrier`, `aligned`), or where
+        it ended, if it could not meet the other.
+        """
+        return self.ends[release] if release in self.ends else self._mark(release, name)
+
+    def _mark(self, release: str, name: str) -> Mark:
+        progress = self.tail(release).newest
+        mark: Mark | None = getattr(progress, name) if progress is not None else None
+        if mark is None or mark.op != self.plan.id:
+            raise SwitchyardError(f"{release} has no {name} mark for {self.plan.id}", fix="make a new plan")
+        return mark

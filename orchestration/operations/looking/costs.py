@@ -1,0 +1,120 @@
+"""What a replay costs: its time, by the rates that were measured; its room, by what is there already."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestration.operations.reading import Reading
+from pipelines.engine.checkpoint import newest_folder, size_of
+from pipelines.model.registry import RegistryState, Release
+from pipelines.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The size of states and results. `result_records`: offsets, of which the end of a transaction takes one, too.
+    `result_bytes`: None where the broker is elsewhere.
+    """
+
+    state_bytes: int
+    result_records: int
+    result_bytes: int | None
+
+    @property
+    def state(self) -> str:
+        return as_size(self.state_bytes)
+
+    @property
+    def result(self) -> str:
+        size = "its bytes only its broker knows" if self.result_bytes is None else as_size(self.result_bytes)
+        return f"at most {self.result_records:,} records, {size}"
+
+
+def cost_of(context: Reading, release: Release, generations: Iterable[int]) -> Cost:
+    """Of what `generations` of a release have; several may have written one result."""
+    generations = set(generations)
+    # of a result that is lost nothing is left
+    there = context.cluster.topic_names()
+    topics = sorted(there.intersection(release.topic_of(generation) for generation in generations))
+    first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
+    sizes = [_topic_bytes(context, topic, release.spec.partitions) for topic in topics]
+    return Cost(
+        state_bytes=sum(size_of(newest_folder(context.settings, release.name, g)) for g in generations),
+        result_records=sum(end[topic][p] - first[topic][p] for topic in topics for p in end[topic]),
+        result_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+    )
+
+
+def _topic_bytes(context: Reading, topic: str, partitions: int) -> int | None:
+    """Bytes of a topic on the embedded broker's disk; None: the broker is elsewhere."""
+    data = context.settings.state_dir / "broker" / "data"
+    if context.settings.bootstrap_servers is not None or not data.is_dir():
+        return None
+    # the indexes beside the log are laid out in advance, and mostly holes
+    return sum(log.stat().st_size for p in range(partitions) for log in (data / f"{topic}-{p}").glob("*.log"))
+
+
+def free_bytes(settings: Settings) -> int:
+    """What is free where states are, and the results of the embedded broker."""
+    folder = settings.state_dir.resolve()
+    return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
+
+
+def room_of(context: Reading, like: Release | None) -> str:
+    """How much disk a replay of all history is expected to take: as much as release `like` has now."""
+    free = f"{as_size(free_bytes(context.settings))} are free"
+    if like is None or context.progress(like.name) is None:
+        return f"unknown, nothing was measured; {free}"
+    cost = cost_of(context, like, {like.generation})
+    return f"state about {cost.state}, result {cost.result}, as {like.name} has; {free}"
+
+
+def as_size(count: float) -> str:
+    """Bytes as `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How fast a replay is expected to be. `of`: the release that it was measured of; `throttled`: it is what its batches allow."""
+
+    records_per_s: float
+    of: str
+    throttled: bool
+
+    def seconds(self, records: int) -> float:
+        return round(records / self.records_per_s, 1)
+
+
+def replay_rate(
+    context: Reading, state: RegistryState, app: str, name: str, max_records_per_batch: int | None = None
+) -> Rate | None:
+    """The best rate that release `name`, or else another of its app, reached when it hydrated (where there was little to
+    read, a rate says little), as far as its throttle allows; None: it was never measured.
+    """
+    names = {name, *(r.name for r in state.of_app(app))}
+    found = [state.releases[n] for n in names if n in state.releases]
+    rates = [(r.name == name, r.records_per_s, r.name) for r in found if r.records_per_s is not None]
+    if not rates:
+        return None
+    trigger_s = context.settings.trigger_s
+    throttle = max_records_per_batch / trigger_s if max_records_per_batch and trigger_s else math.inf
+    _, best, of = max(rates)
+    return Rate(records_per_s=min(best, throttle), of=of, throttled=throttle < best)
+
+
+def time_of(rate: Rate | None, name: str, records: int) -> str:
+    """How long release `name` takes for `records` at that rate."""
+    if rate is None:
+        return "its rate was never measured"
+    said = f"about {records / rate.records_per_s:,.0f} s at {rate.records_per_s:,.0f} records/s"
+    if rate.throttled:
+        return said + ", as its batches allow"
+    return said if rate.of == name else said + f", measured of {rate.of}"

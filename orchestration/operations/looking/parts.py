@@ -1,0 +1,124 @@
+"""The parts of releases that are lost: what `status` says of them, and what `start` and `reset` go by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.lifecycle import live_release
+from orchestration.operations.reading import Reading
+from pipelines.engine.checkpoint import newest_folder, release_folder
+from pipelines.engine.code import code_path
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.names import progress_topic
+from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
+from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
+
+# one that is over has no parts, or is about to lose them
+_OVER = ("retired", "aborted")
+# a release in these states may have had a batch, so that it has a checkpoint and a group
+_BEGUN = ("ready", "live", "standby")
+
+
+def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release]) -> dict[str, list[Loss]]:
+    """Release -> its parts that are lost. Two requests to Kafka for all of them. Raises Unavailable without a broker."""
+    mine = [r for r in releases if r.state not in _OVER and r.under is not None]
+    serving = {r.name: _serving(state, r) for r in mine}
+    topics = {topic for r in mine for topic in parts_of(r)}
+    topics |= {t for found in serving.values() for e in found for t in _deltas(e)}
+    if not topics:
+        return {}
+    now = context.cluster.topic_ids(topics)
+    groups = context.cluster.group_names()
+    return {
+        r.name: [
+            *lost_topics(r, parts_of(r), now),
+            *_files(context, r, now.keys()),
+            *_group(context, r, now.keys(), groups),
+            *(loss for e in serving[r.name] for loss in _of_evidence(context, r, e, now.keys())),
+        ]
+        for r in mine
+    }
+
+
+def losses(context: Reading, state: RegistryState, release: Release) -> list[Loss]:
+    """The parts of one release that are lost."""
+    return losses_of(context, state, [release]).get(release.name, [])
+
+
+def told_losses(context: Reading, state: RegistryState) -> dict[str, list[str]]:
+    """Release -> what `status` says of its lost parts, each with its way back."""
+    try:
+        found = losses_of(context, state, state.releases.values())
+    except SwitchyardError as error:
+        # a user who may not describe all topics sees the rest all the same
+        context.say(f"whether parts of releases are lost can't be said: {error.what}; {error.fix}")
+        return {}
+    return {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
+
+
+def lost_parts(found: Iterable[Loss]) -> set[Part]:
+    """The kinds of parts that are lost, of those without which no batch can be committed."""
+    return {loss.part for loss in vital(found)}
+
+
+def refuse_lost(found: Iterable[Loss]) -> None:
+    """Raises Refused where a part is lost without which the release can't run, but a checkpoint, of which its driver knows more."""
+    standing = [loss for loss in vital(found) if loss.part != "checkpoint"]
+    if standing:
+        raise Refused(
+            "; ".join(loss.what for loss in standing),
+            fix="; ".join(dict.fromkeys(loss.way for loss in standing)),
+        )
+
+
+def _serving(state: RegistryState, release: Release) -> list[EvidenceRecorded]:
+    """The evidence that a switch of a release that waits, or a way back, would go by: the newest with the live one."""
+    live = live_release(state, release.spec.app)
+    if live is None or live is release:
+        return []
+    wanted = {(live.name, live.generation), (release.name, release.generation)}
+    both = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
+    return both[-1:]
+
+
+def _deltas(evidence: EvidenceRecorded) -> set[str]:
+    return {segment.topic for segment in (evidence.forward, evidence.backward) if segment is not None}
+
+
+def _of_evidence(
+    context: Reading, release: Release, evidence: EvidenceRecorded, topics: Iterable[str]
+) -> Iterable[Loss]:
+    there = set(topics)
+    for topic in sorted(_deltas(evidence) - there):
+        yield Loss(release=release.name, part="delta", name=topic)
+    path = evidence_path(context.settings, evidence.id)
+    if _is_here(context, release) and not path.exists():
+        yield Loss(release=release.name, part="evidence", name=evidence.id)
+
+
+def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Loss]:
+    if not _is_here(context, release):
+        return
+    settings, name = context.settings, release.name
+    if not code_path(settings, release.spec.code_digest).is_file():
+        yield Loss(release=name, part="frozen code", name=str(code_path(settings, release.spec.code_digest)))
+    if release.state in _BEGUN and newest_folder(settings, name, release.generation) is None:
+        last = context.progress(name) if progress_topic(name) in topics else None
+        if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
+            yield Loss(release=name, part="checkpoint", name=str(release_folder(settings, name)))
+
+
+def _group(context: Reading, release: Release, topics: Set[str], groups: Set[str]) -> Iterable[Loss]:
+    name = release.name
+    if release.state not in _BEGUN or name in groups or progress_topic(name) not in topics:
+        return
+    # one that has committed nothing yet has none, but while it runs
+    last = context.progress(name)
+    if last is not None and last.boundary.batch_id >= 0:
+        yield Loss(release=name, part="group", name=name)
+
+
+def _is_here(context: Reading, release: Release) -> bool:
+    """Whether the files of a release are expected on this host: they are where its driver ran last."""
+    return release.lease is not None and release.lease.holder.host == context.settings.host

@@ -1,0 +1,123 @@
+"""Where a release stands, by its progress, its seed or its group, and what it has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestration.operations.plans.plan import join
+from orchestration.operations.reading import Reading
+from pipelines.engine.checkpoint import Checkpoint, newest_folder
+from pipelines.kafka.offsets import end_of
+from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import (
+    RegistryState,
+    Release,
+    ReleaseSpec,
+)
+from pipelines.model.reset import spans_of
+
+
+def progress_of(context: Reading, release: Release) -> Progress | None:
+    """The newest progress record of the generation under way; where its driver has never connected, its seed; else None."""
+    last = context.progress(release.name)
+    if last is not None and last.generation == release.generation:
+        return last
+    return release.under.seed if release.under else None
+
+
+def by_group(context: Reading, release: Release) -> Progress | None:
+    """What the release's consumer group tells of the last batch of the generation under way; None: nothing."""
+    committed, sources, batch = context.cluster.group_offsets(release.name), dict[str, dict[int, int]](), -1
+    for source, topic in release.spec.topics.items():
+        for partition, (offset, note) in committed.get(topic, {}).items():
+            generation, colon, number = note.partition(":")
+            if colon and generation == str(release.generation) and number.isdigit():
+                sources.setdefault(source, {})[partition] = offset
+                batch = int(number)
+    if not sources:
+        return None
+    topic, partitions = release.result_topic, release.spec.partitions
+    there = topic in context.cluster.topic_ids([topic])
+    result = end_of(context.settings, topic, partitions) if there else dict.fromkeys(range(partitions), 0)
+    return Progress(
+        release=release.name,
+        generation=release.generation,
+        token=release.token,
+        boundary=Boundary(batch_id=batch, position=SourcePosition(sources=sources)),
+        result=ResultPosition(topics={topic: result}),
+        at_ms=now_ms(),
+    )
+
+
+def is_unfinished(context: Reading, release: Release, last: Progress | None) -> bool:
+    """Whether Kafka has a batch of the generation under way, whose newest progress is `last`, that Spark's own log has not."""
+    if last is None or last.boundary.batch_id < 0:
+        return False
+    folder = newest_folder(context.settings, release.name, release.generation)
+    return folder is None or not Checkpoint(folder, release.spec.topics).committed(last.boundary.batch_id)
+
+
+def processed(
+    context: Reading, state: RegistryState, spec: ReleaseSpec, release: Release | None = None
+) -> tuple[Span, ...]:
+    """The input of which a generation of `release`, or the live release of its app, has written results.
+
+    What only a candidate or a standby has read, or a generation that was given up, no consumer has had.
+    """
+    known = spans_of(release, None, _followed(state, release)) if release else []
+    newest = state.live(spec.app)
+    live = state.releases[newest.new] if newest is not None else None
+    if live is not None and live.name != spec.release and live.spec.topics == spec.topics:
+        known += spans_of(live, context.progress(live.name), _followed(state, live))
+    return tuple(known)
+
+
+def _followed(state: RegistryState, release: Release) -> set[int]:
+    """The generations whose result consumers have read; of a release that was never live, all."""
+    topics = {topic for link in state.chains.get(release.spec.app, ()) for topic in link.new_start.topics}
+    found = {g for g in release.generations if release.topic_of(g) in topics}
+    return {g for g in found or set(release.generations) if _same_inputs(release, g)}
+
+
+def differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether a topic that both know is another one in each."""
+    return any(other.get(topic, found) != found for topic, found in one.items())
+
+
+def _same_inputs(release: Release, generation: int) -> bool:
+    """Whether a generation read the topics that the one under way reads: offsets of others of the same name mean nothing in these."""
+    now, then = (release.input_ids.get(g, {}) for g in (release.generation, generation))
+    return not differ(now, then)
+
+
+def cut_off(context: Reading, release: Release, at: SourcePosition) -> list[str]:
+    """Input of `release` behind a position, that retention has deleted."""
+    first = context.cluster.first_offsets(sorted(set(release.spec.topics.values())))
+    return [
+        f"input from {topic}[{p}] at {offset:,}, which begins at {begins:,}"
+        for source, topic in release.spec.topics.items()
+        for p, offset in at.sources.get(source, {}).items()
+        if (begins := first[topic].get(p, 0)) > offset
+    ]
+
+
+def moved_by_hand(context: Reading, release: Release) -> str | None:
+    """That someone else has moved the release's consumer group since its last batch, in words; None: nobody has."""
+    last = context.progress(release.name)
+    if last is None or last.generation != release.generation:
+        return None
+    committed, found = context.cluster.group_offsets(release.name), []
+    for source, topic in release.spec.topics.items():
+        for partition, (offset, note) in committed.get(topic, {}).items():
+            here = last.boundary.position.sources.get(source, {}).get(partition)
+            # drivers note generation and batch beside an offset, other tools don't
+            if here is not None and offset != here and ":" not in note:
+                found.append(f"{topic}[{partition}] from {here:,} to {offset:,}")
+    if not found:
+        return None
+    return (
+        f"the consumer group {release.name} was moved by another tool: {join(found)}; that is not followed. "
+        f"`switchyard reset {release.name} --to-current` adopts it"
+    )

@@ -1,0 +1,32 @@
+"""Ends a switch that is under way."""
+
+from __future__ import annotations
+
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.stages.switching import (
+    AbortSwitch,
+)
+from orchestration.operations.reading import Reading
+from pipelines.errors import BadUsage, Refused
+
+
+def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan:
+    """Ends the switch of `app` that is under way; followers that wait at its barrier go on with the old result."""
+    state = context.standing()
+    under_way = [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
+    if not state.of_app(app):
+        known = sorted({r.spec.app for r in state.releases.values()})
+        raise BadUsage(f"there is no app {app}", fix=f"there are: {', '.join(known) or 'none'}")
+    if not under_way:
+        raise Refused(f"no switch of {app} is under way", fix="`switchyard log` says how the last one ended")
+    operation = under_way[-1]
+    return Plan(
+        id=new_id("abort"),
+        operation=Kind.ABORT,
+        releases=operation.opened.releases,
+        alias=app,
+        stages=(AbortSwitch(alias=app, operation=operation.id),),
+        reason=reason,
+        facts={"switch": operation.id, "begun by": operation.opened.actor},
+    )

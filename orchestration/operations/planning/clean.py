@@ -1,0 +1,71 @@
+"""Ends the archives of resets whose time is over: results that nobody reads any more, and states that nobody goes back to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestration.operations.lifecycle import find_release, refuse_blocked
+from orchestration.operations.looking.archives import archives_of
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import DeleteCheckpoint
+from orchestration.operations.plans.stages.releases import DeleteTopic
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+from pipelines.kafka.registry import now_ms
+from pipelines.model.registry import RegistryState
+
+
+def plan_clean(
+    context: Reading,
+    name: str,
+    *,
+    after_s: float | None = None,
+    reason: str | None = None,
+    clock_ms: Callable[[], int] = now_ms,
+) -> Plan:
+    """Deletes what resets of a release have archived longer ago than `after_s` (None: the setting). It can't be undone.
+
+    Raises Refused where nothing is as old, or all that is has readers.
+    """
+    state = context.standing()
+    release = find_release(state, name)
+    refuse_blocked(state, release.name)
+    keep_s = context.settings.archive_keep_s if after_s is None else after_s
+    archives = archives_of(context, state, release)
+    over = [a for a in archives if clock_ms() - a.ended_ms >= keep_s * 1000]
+    stages: list[Stage] = []
+    for archive in over:
+        if archive.topic is not None and not archive.kept_for:
+            stages.append(DeleteTopic(name=archive.topic))
+        if archive.has_state and not archive.kept_for:
+            stages.append(DeleteCheckpoint(release=release.name, generation=archive.generation))
+    held = {f"generation {a.generation} is still needed by {join(a.kept_for)}" for a in over if a.kept_for}
+    if not stages:
+        why = "; ".join(sorted(held)) or f"{len(archives)} younger than {keep_s:,.0f} s"
+        raise Refused(
+            f"nothing of {release.name} is to be cleaned: {why}", fix="give a shorter --after, or let them pass"
+        )
+    return Plan(
+        id=new_id("clean"),
+        operation=Kind.CLEAN,
+        releases=(release.name,),
+        stages=tuple(stages),
+        reason=reason,
+        facts={"archives": join([f"generation {a.generation}" for a in over if not a.kept_for])},
+        warnings=(*sorted(held), "this can't be undone, and resets that it concerns can't be either"),
+    )
+
+
+def to_clean(context: Reading, state: RegistryState, clock_ms: Callable[[], int] = now_ms) -> list[str]:
+    """Releases that have archives whose time is over and that nobody needs."""
+    keep_ms = context.settings.archive_keep_s * 1000
+    return [
+        release.name
+        for release in state.releases.values()
+        if release.state != "retired"
+        and release.ended
+        and state.blocking(release.name) is None
+        and any(not a.kept_for and clock_ms() - a.ended_ms >= keep_ms for a in archives_of(context, state, release))
+    ]

@@ -1,0 +1,73 @@
+"""Compares a release with the live one, at one boundary."""
+
+from __future__ import annotations
+
+from orchestration.operations.comparing.evidence import are_compared
+from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked
+from orchestration.operations.looking.history import history_of
+from orchestration.operations.looking.in_use import refuse_unfinished
+from orchestration.operations.planning.meeting import meeting_stages, require_near, require_running
+from orchestration.operations.planning.rollback import COMPARE_TIMEOUT_S
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.stages.switching import (
+    Compare,
+)
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+from pipelines.model.registry import RegistryState, Release
+
+
+def plan_diff(
+    context: Reading, name: str, *, tolerance: float = 0.0, samples: int = 10, accept_missing: bool = False
+) -> Plan:
+    """Compares a release with the live one at exactly the same boundary. `tolerance`: relative, for floating point.
+
+    `accept_missing`: it may lack input that the live release has read; else MissingHistory is raised.
+    """
+    state = context.standing()
+    new = find_release(state, name)
+    live = _other(state, new)
+    for release in (new, live):
+        refuse_unfinished(state, release)
+    if not are_compared(new, live):
+        raise Refused(
+            f"{new.spec.app} states that two runs can't be compared", fix="check it instead: `switchyard check`"
+        )
+    if new.spec.table != live.spec.table:
+        raise Refused(f"{new.name} and {live.name} differ in kind: a table and a stream", fix="stage it as a new app")
+    history = history_of(context, state, new, live)
+    history.require(accept=accept_missing)
+    beats = context.beats()
+    for release in (new, live):
+        refuse_blocked(state, release.name)
+        require_running(context, release, beats)
+    require_near(context, new, beats)
+    return Plan(
+        id=new_id("diff"),
+        operation=Kind.DIFF,
+        releases=(new.name, live.name),
+        stages=(
+            *history.stages,
+            *meeting_stages(context, new, live, switch=None, alias=None),
+            Compare(live=live.name, new=new.name, tolerance=tolerance, samples=samples),
+        ),
+        facts={"live": live.name, "new": new.name, **history.facts},
+        deadline_s=COMPARE_TIMEOUT_S,
+    )
+
+
+def _other(state: RegistryState, release: Release) -> Release:
+    live = live_release(state, release.spec.app)
+    if live is release:
+        # the live one is compared with the one to which it would go back
+        back = before_live(state, release.spec.app)
+        if back is not None and back.state == "standby":
+            return back
+        raise Refused(f"{release.name} is live and has no standby to compare with", fix="stage another version")
+    if live is None:
+        raise Refused(
+            f"nothing of {release.spec.app} is live to compare with",
+            fix=f"promote {release.name}, or another release, first",
+        )
+    return live

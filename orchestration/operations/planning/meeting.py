@@ -1,0 +1,72 @@
+"""How two releases meet at one boundary: what that needs, and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestration.operations.comparing.backlog import Backlog
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.switching import (
+    Align,
+    FlagBoundary,
+    Meet,
+    PrepareDelta,
+    VerifyStream,
+    WriteDelta,
+)
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import Release
+
+# a driver that pauses finishes its batch first
+PAUSE_TIMEOUT_S = 120.0
+
+
+def meeting_stages(
+    context: Reading, new: Release, live: Release, *, switch: int | None, alias: str | None
+) -> tuple[Stage, ...]:
+    """The stages by which `new` meets `live` at one boundary."""
+    timeout_s = context.settings.switch_timeout_s
+    return (
+        Align(release=new.name, other=live.name, switch=switch, timeout_s=PAUSE_TIMEOUT_S),
+        FlagBoundary(release=new.name, other=live.name, switch=switch, alias=alias, deadline_s=timeout_s),
+        # without a switch nobody waits at the boundary, and the batch under way may be long
+        Meet(
+            release=new.name,
+            other=live.name,
+            switch=switch,
+            timeout_s=timeout_s if switch is not None else timeout_s + PAUSE_TIMEOUT_S,
+        ),
+    )
+
+
+def require_running(context: Reading, release: Release, beats: Mapping[str, Heartbeat]) -> None:
+    if context.holder_by(release, beats) is None:
+        raise Refused(
+            f"{release.name} isn't running",
+            fix=f"`switchyard start {release.name} --execute`, then wait until it has caught up",
+        )
+
+
+def far_behind(context: Reading, release: Release, beats: Mapping[str, Heartbeat]) -> str | None:
+    """That a release would have to meet the other in a batch larger than any batch may be; None: it would not."""
+    beat = beats.get(release.name)
+    lag = beat.lag_records or 0 if beat else 0
+    limit = (beat.batch_records if beat else None) or context.settings.max_records_per_batch
+    if lag <= limit:
+        return None
+    return f"{release.name} is {lag:,} records behind its input, over the {limit:,} of one batch"
+
+
+def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbeat]) -> None:
+    far = far_behind(context, release, beats)
+    if far is not None:
+        raise Refused(far, fix=f"`switchyard wait {release.name}`, then try again")
+
+
+def ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:
+    """What is done before the drivers are asked to meet, where there is too much of it to be done while they do."""
+    if backlog is None or delta is None or not backlog.long:
+        return ()
+    return (PrepareDelta(evidence=delta.evidence, old=delta.old, new=delta.new),)

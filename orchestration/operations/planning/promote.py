@@ -1,0 +1,116 @@
+"""Where it is decided that consumers go on to another release."""
+
+from __future__ import annotations
+
+from orchestration.operations.comparing.backlog import Backlog, backlog_of
+from orchestration.operations.comparing.evidence import are_compared, evidence_for
+from orchestration.operations.comparing.upkeep import upkeep_of
+from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, version_of
+from orchestration.operations.looking.history import history_of
+from orchestration.operations.looking.in_use import refuse_unfinished
+from orchestration.operations.planning.meeting import ahead, meeting_stages
+from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
+from orchestration.operations.planning.stage import unchecked
+from orchestration.operations.planning.switching import deadline_of, switch_facts
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.switching import (
+    AppendSwitch,
+    VerifyStream,
+    WriteDelta,
+)
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
+from pipelines.model.registry import Release
+
+
+def plan_promote(
+    context: Reading,
+    app: str,
+    *,
+    version: int | None = None,
+    max_evidence_age_s: float = MAX_EVIDENCE_AGE_S,
+    max_changed: float | None = None,
+    reason: str | None = None,
+    renewed: bool = False,
+    accept_missing: bool = False,
+) -> Plan:
+    """Moves the consumers of `app` to a release that is ready, checked and compared with the live one.
+
+    `max_changed`: refuse if a larger share of keys differs; None: report only. `renewed`: the evidence will be another
+    one when this is carried out, so that its age doesn't count. `accept_missing`: it may lack input that the live release has
+    read. Raises Refused with all that is missing; MissingHistory.
+    """
+    state = context.standing()
+    alias = find_release(state, app).spec.app if app in state.releases else app
+    new = find_release(state, app) if app in state.releases else version_of(state, app, version)
+    live = live_release(state, alias)
+    if live is new:
+        raise Refused(f"{new.name} is live already", fix="nothing is left to do")
+    refuse_blocked(state, new.name)
+    history = history_of(context, state, new)
+    history.require(accept=accept_missing)
+    number = len(state.chains.get(alias, ())) + 1
+    evidence = evidence_for(state, new, live) if live else None
+    beats = context.beats()
+    lacking = not_ready(context, new, beats) + not_checked(new, evidence, live, max_evidence_age_s)
+    if live is not None:
+        refuse_blocked(state, live.name)
+        refuse_unfinished(state, live)
+        kept_ms = upkeep_of(context.settings, evidence).at_ms if evidence is not None else None
+        lacking += not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed, kept_ms=kept_ms)
+        if context.holder_by(live, beats) is None:
+            lacking.append(f"{live.name}, which is live, isn't running: start it")
+    if lacking:
+        raise Refused(
+            f"{new.name} can't be promoted: " + "; ".join(lacking),
+            fix=f"`switchyard reprocess {alias} --version {new.spec.version} --execute` waits, compares and checks, each in its turn",
+        )
+    compared = evidence is not None and live is not None and are_compared(new, live)
+    backlog = backlog_of(context, evidence) if compared and evidence is not None else None
+    append = AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
+                          evidence=evidence.id if evidence else None)  # fmt: skip
+    return Plan(
+        id=new_id("promote"),
+        operation=Kind.PROMOTE,
+        releases=(new.name, live.name) if live else (new.name,),
+        alias=alias,
+        stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
+        reason=reason,
+        facts={**switch_facts(live, new, number, evidence, backlog), **history.facts},
+        warnings=unchecked(new.spec),
+        undo=_way_back(alias, new, live) if live else "",
+        deadline_s=deadline_of(context, backlog),
+    )
+
+
+def _lead_up(
+    context: Reading,
+    new: Release,
+    live: Release | None,
+    switch: AppendSwitch,
+    backlog: Backlog | None,
+    max_changed: float | None,
+) -> tuple[Stage, ...]:
+    """The stages before `switch`. `backlog`: of its evidence, None where both are not compared."""
+    if live is None:
+        return ()
+    meet = meeting_stages(context, new, live, switch=switch.number, alias=switch.alias)
+    if backlog is None or switch.evidence is None:
+        return meet
+    kind = WriteDelta if new.spec.table else VerifyStream
+    since = kind(evidence=switch.evidence, old=live.name, new=new.name, max_changed=max_changed)
+    return (*ahead(backlog, since), *meet, since)
+
+
+def _way_back(alias: str, new: Release, live: Release) -> str:
+    command = f"switchyard rollback {alias} --leaving {new.name} --execute"
+    if not new.spec.table:
+        return f"{command}, in seconds, while {live.name} runs on as standby"
+    days = COMPACTION_LAG_MS // DAY_MS
+    return (
+        f"{command}, while {live.name} runs on as standby: in seconds, and first the time to read what both have written "
+        f"since the diff, or since `switchyard refresh {alias}`; {days} days after that, `switchyard diff {new.name}` first"
+    )

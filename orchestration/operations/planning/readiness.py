@@ -1,0 +1,83 @@
+"""What a release lacks before consumers may be moved to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestration.operations.comparing.evidence import Comparison, are_compared
+from orchestration.operations.comparing.upkeep import too_old
+from orchestration.operations.planning.meeting import far_behind
+from orchestration.operations.reading import Reading
+from pipelines.kafka.registry import now_ms
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
+
+# approvals take minutes; a diff older than this says too little about now
+MAX_EVIDENCE_AGE_S = 600.0
+
+
+def not_ready(context: Reading, new: Release, beats: Mapping[str, Heartbeat]) -> list[str]:
+    lacking = []
+    if new.ready is None or new.ready.generation != new.generation:
+        lacking.append(f"it hasn't caught up (`switchyard wait {new.name}`)")
+    if new.state not in ("ready", "standby"):
+        lacking.append(f"its state is {new.state}")
+    if context.holder_by(new, beats) is None:
+        lacking.append("it isn't running")
+    elif (far := far_behind(context, new, beats)) is not None:
+        lacking.append(f"{far} (`switchyard wait {new.name}`)")
+    return lacking
+
+
+def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release | None, max_age_s: float) -> list[str]:
+    verdict: VerdictRecorded | None = new.verdict
+    if new.spec.suite is None:
+        return []
+    if verdict is None or verdict.generation != new.generation:
+        return [f"its result isn't checked (`switchyard check {new.name}`)"]
+    if verdict.failed or verdict.errored:
+        return [f"the checks failed: {', '.join(verdict.failures)}"]
+    if not verdict.passed:
+        # as `Verdict.ok`: what was skipped says nothing
+        return [f"none of its checks passed: all were skipped (`switchyard check {new.name}`)"]
+    if live is not None and are_compared(new, live):
+        if verdict.evidence is None:
+            return [f"its last check was not of a diff, but of all that it had written (`switchyard check {new.name}`)"]
+        if evidence is None:
+            return [f"its last check was at {verdict.evidence}, of other releases (`switchyard check {new.name}`)"]
+        if verdict.evidence != evidence.id:
+            return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
+    elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
+        # without a diff, whose age is looked at, it is the verdict's that says what is known of the newest data
+        return [
+            f"its check is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard check {new.name}`)"
+        ]
+    return []
+
+
+def not_compared(
+    new: Release,
+    live: Release,
+    evidence: EvidenceRecorded | None,
+    max_age_s: float,
+    max_changed: float | None,
+    *,
+    renewed: bool = False,
+    kept_ms: int | None = None,
+) -> list[str]:
+    if not are_compared(new, live):
+        return []
+    if evidence is None:
+        return [f"it isn't compared with {live.name} (`switchyard diff {new.name}`)"]
+    age_s = (now_ms() - evidence.at_ms) / 1000
+    lacking = []
+    if age_s > max_age_s:
+        lacking.append(
+            f"the diff is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
+        )
+    elif new.spec.table and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
+        lacking.append(f"{old} (`switchyard diff {new.name}`)")
+    found = Comparison.of(evidence)
+    if max_changed is not None and found.ratio > max_changed:
+        lacking.append(f"{found.ratio:.2%} of the keys differ, over --max-changed {max_changed:.2%}")
+    return lacking

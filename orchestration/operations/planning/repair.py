@@ -1,0 +1,40 @@
+"""Makes entries of the registry not count that this version can't read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestration.operations.looking.unread import table_of
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.stages.releases import Repair
+from orchestration.operations.reading import Reading
+from pipelines.errors import BadUsage
+
+
+def plan_repair(context: Reading, offsets: Sequence[int] = (), *, reason: str | None = None) -> Plan:
+    """Has unread entries not count any more: those at `offsets`, or all. The log keeps them.
+
+    Raises BadUsage for an offset at which there is none, and where there is nothing to repair.
+    """
+    unread = context.registry.state().unread
+    known = {each.offset: each for each in unread}
+    if not known:
+        raise BadUsage("every entry of the registry can be read", fix="nothing is to be repaired")
+    wrong = sorted(set(offsets) - set(known))
+    if wrong:
+        raise BadUsage(f"there is no unread entry at offset {wrong[0]}", fix=f"there are: {', '.join(map(str, known))}")
+    chosen = [known[offset] for offset in (sorted(set(offsets)) or known)]
+    held = any(each.must for each in chosen)
+    return Plan(
+        id=new_id("repair"),
+        operation=Kind.REPAIR,
+        releases=(),
+        stages=(Repair(offsets=tuple(each.offset for each in chosen)),),
+        tables=(table_of(chosen),),
+        reason=reason,
+        warnings=(
+            *(("what a newer version says there will be ignored here: upgrading is the safe way",) if held else ()),
+            "this can't be undone; the entries stay in the log",
+        ),
+    )

@@ -1,0 +1,155 @@
+"""Where a reset is decided: what is found of the release, where it goes, and whether position, state and output make sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestration.operations.looking.in_use import left_behind
+from orchestration.operations.looking.inputs import look
+from orchestration.operations.looking.parts import losses
+from orchestration.operations.looking.progress import by_group, progress_of
+from orchestration.operations.planning.reset.consumers import is_read, read_by_consumers
+from orchestration.operations.planning.reset.positions import ends_of, filled, scope_of, where_to
+from orchestration.operations.planning.reset.refusals import (
+    must_stand,
+    refuse_behind,
+    refuse_not_made_anew,
+    refuse_objections,
+    refuse_readers,
+    refuse_without_checkpoint,
+)
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.reading import Reading
+from pipelines.engine.checkpoint import newest_folder
+from pipelines.errors import Refused
+from pipelines.model.parts import Loss, Part
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Progress
+from pipelines.model.registry import RegistryState, Release
+from pipelines.model.reset import Choice, Partitions, in_one_piece, means_the_same, move, objections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """A reset that makes sense. `last`: the newest progress, None: there is none. `old` and `new`: where it stands and where
+    it begins; `until`: where it stops, or, with `then`, from where to where it leaves records out.
+
+    `seen` and `scope`: the partitions of its inputs, and those that move. `lost`, `gone`: its lost parts, and the kinds of
+    those without which no batch can be committed.
+    """
+
+    state: RegistryState
+    release: Release
+    request: Request
+    choice: Choice
+    lost: list[Loss]
+    gone: set[Part]
+    last: Progress | None
+    seen: Partitions
+    scope: set[tuple[str, int]]
+    old: SourcePosition
+    new: SourcePosition
+    until: SourcePosition | None
+    then: SourcePosition | None
+
+    @property
+    def generation(self) -> int:
+        """The one that it begins."""
+        return max(self.release.generations, default=0) + 1
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a state that it keeps."""
+        return self.choice.state == "keep" and not is_fresh(self.last)
+
+    @property
+    def has_own_topic(self) -> bool:
+        """Whether the new generation writes another result than the old one."""
+        return self.choice.output in ("new", "truncate")
+
+    @property
+    def meets(self) -> bool:
+        """Whether consumers go on where the new generation has read to the old one's end; else they do at once."""
+        # what is lost can't be met
+        return self.choice.live and in_one_piece(self.choice) and not self.gone & {"result", "progress", "input"}
+
+    @property
+    def read(self) -> int:
+        """The generation whose result consumers read."""
+        return read_by_consumers(self.state, self.release)
+
+    @property
+    def for_consumers(self) -> Choice:
+        """The choice as consumers see it, who may read an earlier result, where an earlier reset was left before it moved
+        them.
+        """
+        end = self.release.ended.get(self.read)
+        if end is None or self.read == self.release.generation:
+            return self.choice
+        return replace(self.choice, move=move(filled(end.boundary.position, self.seen), self.then or self.new))
+
+    @property
+    def replay(self) -> int:
+        """How many records it reads again."""
+        # of a record that is left out, what comes before and behind it
+        left_out = self.then.records_since(self.until) if self.until is not None and self.then is not None else 0
+        end = SourcePosition(sources=ends_of(self.seen)) if self.until is None or self.then else self.until
+        return end.records_since(self.new) - left_out
+
+
+def is_fresh(last: Progress | None) -> bool:
+    """Whether there was no batch: without one there is no state, and keeping it is beginning anew."""
+    return last is None or last.boundary.batch_id < 0
+
+
+def decide(context: Reading, state: RegistryState, release: Release, request: Request) -> Reset:
+    """What `request` means for a release now. Raises as `plan_reset` does."""
+    # what consumers of a live release read: not what it writes, where an earlier reset left them behind
+    if left_behind(state, release) is not None and request.chosen_output != "truncate":
+        refuse_behind(state, release)
+    runs = must_stand(context, release, request)
+    lost = losses(context, state, release)
+    gone = refuse_not_made_anew(lost, request)
+    last = by_group(context, release) if "progress" in gone else progress_of(context, release)
+    old = last.boundary.position if last else release.generations[release.generation].start
+    seen = look(context, release, old)
+    scope = scope_of(release, seen, request)
+    if request.chosen_state == "keep" and not is_fresh(last):
+        refuse_without_checkpoint(context, release)
+    new, until, then = where_to(context, request, seen, scope, old)
+    if is_fresh(last) and until is not None and until.same(old) and then is not None:
+        new, until, then = then, None, None
+    choice = Choice(
+        state=request.chosen_state,
+        output=request.chosen_output,
+        move=move(old, then or new),
+        table=release.spec.table,
+        stateful=_has_state(context, release),
+        scoped=scope != set(seen),
+        bounded=until is not None and then is None,
+        live=is_read(state, release),
+    )
+    refuse_objections(objections(choice), force=request.force)
+    if runs:
+        _refuse_moving(release, request, choice)
+    refuse_readers(context, state, release, choice)
+    return Reset(
+        state=state, release=release, request=request, choice=choice, lost=lost, gone=gone, last=last,
+        seen=seen, scope=scope, old=old, new=new, until=until, then=then,
+    )  # fmt: skip
+
+
+def _has_state(context: Reading, release: Release) -> bool:
+    """Whether Spark keeps a state for this release, by its checkpoint; with no batch yet there is nothing to lose."""
+    folder = newest_folder(context.settings, release.name, release.generation)
+    return folder is not None and (folder / "state").is_dir()
+
+
+def _refuse_moving(release: Release, request: Request, choice: Choice) -> None:
+    """Raises Refused for a release that runs, where what is asked for depends on where it stands."""
+    until_where = request.until is not None and request.until.kind in ("current", "shift")
+    if until_where or not means_the_same(choice, request.target):
+        raise Refused(
+            f"what {request.target.text} means depends on where {release.name} stands, and it reads on until it has stopped",
+            fix=f"`switchyard stop {release.name} --execute` first",
+        )

@@ -1,0 +1,100 @@
+"""Where the plan of a reset is made."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from orchestration.operations.lifecycle import find_release, refuse_blocked
+from orchestration.operations.looking.costs import Cost, Rate, cost_of, replay_rate, time_of
+from orchestration.operations.looking.history import History, history_of_reset
+from orchestration.operations.planning.reset.consumers import affected
+from orchestration.operations.planning.reset.decision import Reset, decide
+from orchestration.operations.planning.reset.positions import read_anew
+from orchestration.operations.planning.reset.refusals import must_fit, refuse_over, under_way
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.show import (
+    cost_facts,
+    figures_of,
+    left_out_record,
+    positions_table,
+    warnings_of,
+    way_back,
+)
+from orchestration.operations.planning.reset.stages import DEADLINE_S, stages_of
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+
+
+def plan_reset(context: Reading, name: str, request: Request, *, reason: str | None = None) -> Plan:
+    """Has a release read again from elsewhere, its state cleared or kept, its result as asked.
+
+    Raises BadUsage for what is unknown; Refused while it runs (unless `stop`), while another operation has it, where a
+    position is out of range, where position, state and output make no sense together, where its app forbids it, and
+    where the disk is too small. Where the same request is under way, its plan, to go on with.
+    """
+    state = context.standing()
+    release = find_release(state, name)
+    if (open_plan := under_way(state, release, request.asked())) is not None:
+        return open_plan
+    refuse_over(release)
+    if not release.spec.reset_allowed:
+        raise Refused(
+            f"{release.spec.app} states that it may not be reset",
+            fix=f"reprocess it beside the live one: `switchyard reprocess {release.spec.app}`, or change reset_allowed in its definition",
+        )
+    refuse_blocked(state, release.name)
+    reset = decide(context, state, release, request)
+    moved = read_anew(reset.seen, reset.scope, request, reset.lost)
+    history = history_of_reset(context, release, reset.old, reset.new, moved)
+    history.require(accept=request.accept_missing)
+    ends = {release.generation, reset.read} if request.chosen_output == "truncate" else {release.generation}
+    cost = cost_of(context, release, ends)
+    # the replay writes one generation, whatever is deleted
+    must_fit(context, release, reset.choice, cost_of(context, release, {release.generation}))
+    return _plan_of(context, reset, history, cost, reason)
+
+
+def _plan_of(context: Reading, reset: Reset, history: History, cost: Cost, reason: str | None) -> Plan:
+    release, request, choice = reset.release, reset.request, reset.choice
+    rate = replay_rate(context, reset.state, release.spec.app, release.name, request.max_records_per_batch)
+    replay_s = rate.seconds(reset.replay) if rate else None
+    plan_id = new_id("reset")
+    # a generation that nothing was written in is not gone back to, nor one that has lost a part
+    cleared = choice.output in ("truncate", "tombstone")
+    lasts = not cleared and reset.last is not None and not reset.gone
+    return Plan(
+        id=plan_id,
+        operation=Kind.RESET,
+        releases=(release.name,),
+        alias=release.spec.app if choice.live and reset.has_own_topic else None,
+        request=request.asked(),
+        stages=history.stages + stages_of(context, reset),
+        reason=reason,
+        facts=_facts(context, reset, history, cost, rate),
+        figures={
+            "replay_records": reset.replay,
+            "replay_s": replay_s,
+            "rate_of": rate.of if rate else None,
+            **asdict(cost),
+            "positions": figures_of(reset.seen, reset.new),
+            "left_out": left_out_record(request.target),
+        },
+        tables=(positions_table(reset.seen, reset.scope, reset.new, reset.until, reset.then),),
+        warnings=warnings_of(reset, replay_s),
+        undo=way_back(context, plan_id, same=choice.output == "keep") if lasts else "",
+        deadline_s=DEADLINE_S + request.timeout_s,
+    )
+
+
+def _facts(context: Reading, reset: Reset, history: History, cost: Cost, rate: Rate | None) -> dict[str, str]:
+    release = reset.release
+    return {
+        "asked": reset.request.words(),
+        "generation": f"{release.generation} -> {reset.generation}",
+        "replay": f"{reset.replay:,} records, {time_of(rate, release.name, reset.replay)}",
+        **cost_facts(cost, reset.choice),
+        **history.facts,
+        **affected(context, reset.state, release, reset.for_consumers, reset.meets),
+    }

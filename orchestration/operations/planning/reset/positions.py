@@ -1,0 +1,115 @@
+"""Where a reset goes: of which partitions, from where and, if it stops, to where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from orchestration.operations.looking.inputs import timed
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.plans.plan import join
+from orchestration.operations.reading import Reading
+from pipelines.errors import BadUsage
+from pipelines.model.parts import Loss
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import Release
+from pipelines.model.reset import (
+    Partitions,
+    around,
+    resolve,
+)
+
+
+def where_to(
+    context: Reading, request: Request, seen: Partitions, scope: set[tuple[str, int]], old: SourcePosition
+) -> tuple[SourcePosition, SourcePosition | None, SourcePosition | None]:
+    """Where a reset begins, where it stops, if it does, and, where a record is left out there, where it goes on."""
+    if request.target.kind == "skip":
+        _only_skips(request)
+        return old, *around(request.target, seen)
+    new = resolve(request.target, timed(context, seen, request.target), scope)
+    if request.until is None:
+        return new, None, None
+    return new, _until(request, new, resolve(request.until, timed(context, seen, request.until), scope)), None
+
+
+def _only_skips(request: Request) -> None:
+    if request.chosen_state != "keep" or request.until is not None or request.inputs:
+        raise BadUsage(
+            "--skip leaves one record out under the state", fix="leave out --state, --until and --input-topics"
+        )
+
+
+def scope_of(release: Release, seen: Partitions, request: Request) -> set[tuple[str, int]]:
+    """The (source, partition) pairs that move. Raises BadUsage for a topic or a partition that isn't an input's, and for a
+    position of one that `inputs` leaves out.
+    """
+    given = {topic: tuple(offsets) for topic, offsets in (request.target.offsets or {}).items()}
+    _refuse_unknown(release, seen, given)
+    _refuse_unknown(release, seen, request.inputs)
+    named = dict(request.inputs) or (given if request.target.kind in ("file", "skip") else {})
+    if not named:
+        return set(seen)
+    moved = {
+        (source, p)
+        for (source, p), s in seen.items()
+        if s.topic in named and (named[s.topic] is None or p in (named[s.topic] or ()))
+    }
+    within = {(seen[pair].topic, pair[1]) for pair in moved}
+    left_out = sorted({(topic, p) for topic, partitions in given.items() for p in partitions} - within)
+    if left_out:
+        raise BadUsage(
+            f"{request.target.text} has a position of {join([f'{t}[{p}]' for t, p in left_out])}, which --input-topics leaves out",
+            fix="name it there, too, or leave the line out",
+        )
+    return moved
+
+
+def _refuse_unknown(release: Release, seen: Partitions, named: Mapping[str, Sequence[int] | None]) -> None:
+    topics = {seen_.topic for seen_ in seen.values()}
+    unknown = sorted(set(named) - topics)
+    if unknown:
+        raise BadUsage(f"{release.name} does not read {join(unknown)}", fix=f"its inputs are {join(sorted(topics))}")
+    for topic, partitions in named.items():
+        has = {p for (_, p), s in seen.items() if s.topic == topic}
+        wrong = sorted(set(partitions or ()) - has)
+        if wrong:
+            raise BadUsage(f"{topic} has no partition {join([str(p) for p in wrong])}",
+                           fix=f"it has {join([str(p) for p in sorted(has)])}")  # fmt: skip
+
+
+def _until(request: Request, new: SourcePosition, until: SourcePosition) -> SourcePosition:
+    if not until.dominates(new) or until.same(new):
+        raise BadUsage(
+            f"--until {request.until.text if request.until else ''} lies at or before {request.target.text}",
+            fix="name a later end",
+        )
+    return until
+
+
+def filled(position: SourcePosition, seen: Partitions) -> SourcePosition:
+    """A position, with the beginning of the partitions that there weren't any of then."""
+    sources: dict[str, dict[int, int]] = {}
+    for (source, partition), here in seen.items():
+        known = position.sources.get(source, {}).get(partition, here.first)
+        sources.setdefault(source, {})[partition] = known
+    return SourcePosition(sources=sources)
+
+
+def ends_of(seen: Partitions) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for (source, partition), here in seen.items():
+        found.setdefault(source, {})[partition] = here.end
+    return found
+
+
+def read_anew(
+    seen: Partitions, scope: Set[tuple[str, int]], request: Request, lost: Sequence[Loss]
+) -> set[tuple[str, int]]:
+    """Topic and partition of input that the new state must have whole, or someone accepts that it lacks some.
+
+    All that goes back to its beginning; who names another position has chosen what is left out. But of an input that is
+    another topic every partition counts: an offset of the old one means nothing there.
+    """
+    whole = request.target.kind == "earliest" and request.chosen_state == "clear"
+    another = {loss.name for loss in lost if loss.part == "input" and loss.how == "another"}
+    return {(here.topic, pair[1]) for pair, here in seen.items() if (whole and pair in scope) or here.topic in another}

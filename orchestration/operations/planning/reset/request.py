@@ -1,0 +1,64 @@
+"""A reset as it is asked for: its position, its state, its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestration.operations.plans.requests import ResetRequest, asked_inputs, asked_position
+from pipelines.model.reset import (
+    Output,
+    State,
+    Target,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A reset as asked for. `inputs`: topic -> partitions (None: all), of the scope; empty: every input."""
+
+    target: Target
+    inputs: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
+    until: Target | None = None
+    state: State | None = None
+    output: Output | None = None
+    stop: bool = False
+    stay_stopped: bool = False
+    force: bool = False
+    max_records_per_batch: int | None = None
+    timeout_s: float = 3600.0
+    # the new result may lack input that the old one has, and that Kafka has no more
+    accept_missing: bool = False
+
+    @property
+    def chosen_state(self) -> State:
+        """Only a record that is left out is left out under the state; else it begins anew."""
+        return self.state or ("keep" if self.target.kind == "skip" else "clear")
+
+    @property
+    def chosen_output(self) -> Output:
+        """A kept state goes on writing what it has written; a cleared one begins the next generation's topic."""
+        return self.output or ("keep" if self.chosen_state == "keep" else "new")
+
+    def asked(self) -> ResetRequest:
+        """What was asked for, as data: by it the same command finds an operation that it began."""
+        return ResetRequest(
+            to=asked_position(self.target),
+            state=self.chosen_state,
+            output=self.chosen_output,
+            inputs=asked_inputs(self.inputs),
+            until=asked_position(self.until) if self.until is not None else None,
+            max_records_per_batch=self.max_records_per_batch,
+            stay_stopped=self.stay_stopped,
+        )
+
+    def words(self) -> str:
+        """What was asked, as one line, for people; a version that keeps no request finds its operation by it."""
+        named = sorted((t, ":" + ",".join(map(str, p)) if p else "") for t, p in self.inputs.items())
+        scope = ",".join(f"{topic}{partitions}" for topic, partitions in named)
+        parts = [self.target.text, f"--state {self.chosen_state}", f"--output {self.chosen_output}"]
+        parts += [f"--input-topics {scope}"] if scope else []
+        parts += [f"--until {self.until.text}"] if self.until else []
+        parts += [f"--max-records-per-batch {self.max_records_per_batch}"] if self.max_records_per_batch else []
+        parts += ["--stay-stopped"] if self.stay_stopped else []
+        return " ".join(parts)

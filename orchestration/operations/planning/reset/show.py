@@ -1,0 +1,133 @@
+"""What the plan of a reset shows: costs, positions, warnings, and the way back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestration.operations.looking.costs import Cost
+from orchestration.operations.planning.reset.decision import Reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.plans.plan import Table
+from orchestration.operations.plans.requests import asked_position
+from orchestration.operations.reading import Reading
+from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import RegistryState, Release
+from pipelines.model.reset import (
+    Choice,
+    Partitions,
+    Target,
+    objections,
+)
+
+
+def cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:
+    state = {"clear": "archived", "keep": "kept, and archived as it is"}[choice.state]
+    if choice.output == "truncate":
+        state = "deleted, with its result"
+    result = {
+        "new": "archived, as a topic of its own",
+        "truncate": "deleted, once its followers have passed it",
+        "tombstone": "cleared by a tombstone per key",
+        "keep": "kept, and written on",
+    }[choice.output]
+    return {"state": f"{cost.state}: {state}", "result": f"{cost.result}: {result}"}
+
+
+def positions_table(
+    seen: Partitions,
+    scope: set[tuple[str, int]],
+    new: SourcePosition,
+    until: SourcePosition | None,
+    then: SourcePosition | None,
+) -> Table:
+    """`until`: where it stops, or, with `then`, from where to where it leaves records out."""
+    rows = []
+    for (source, partition), here in sorted(seen.items()):
+        to, end, out = new.sources[source][partition], here.end, 0
+        name = f"{here.topic}[{partition}]"
+        if until is not None and then is not None:
+            first = until.sources[source][partition]
+            if out := then.sources[source][partition] - first:
+                name += f" (without {first:,})"
+        elif until is not None:
+            end = until.sources[source][partition]
+        if (source, partition) not in scope:
+            name += " (stays)"
+        rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, end - to - out):,}"))
+    return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
+
+
+def figures_of(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
+    return [
+        {"topic": here.topic, "partition": partition, "old": here.position, "new": new.sources[source][partition]}
+        for (source, partition), here in sorted(seen.items())
+    ]
+
+
+def warnings_of(reset: Reset, replay_s: float | None) -> tuple[str, ...]:
+    """What whoever starts it should know. `replay_s`: how long the replay takes, None: nobody knows."""
+    release = reset.release
+    return (
+        *_of_choice(reset.state, release, reset.choice),
+        *([_fails_again(release)] if release.state == "failed" and reset.choice.state == "clear" else ()),
+        *_left_out_before(reset),
+        *_not_cleared(reset),
+        *(loss.what for loss in reset.lost),
+        *(_too_long(reset.request, replay_s) if reset.meets else ()),
+    )
+
+
+def _of_choice(state: RegistryState, release: Release, choice: Choice) -> list[str]:
+    found = [f"{o.reason}: --force goes over it" for o in objections(choice) if o.forced]
+    if choice.output == "keep" and not choice.table and choice.move in ("back", "mixed"):
+        found.append("records come again in the same result; they bear the header replay")
+    if choice.bounded and choice.live:
+        found.append(f"it stops there: consumers get nothing new until `switchyard start {release.name} --execute`")
+    if choice.output in ("truncate", "tombstone"):
+        found.append("what is cleared can't be brought back: there is no undo")
+    if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
+        found.append("a rollback needs another `switchyard diff` afterwards: what was compared is of the old result")
+    return found
+
+
+def _fails_again(release: Release) -> str:
+    return f"{release.name} failed: {release.failure}; the same record, read again, fails it again"
+
+
+def _left_out_before(reset: Reset) -> list[str]:
+    """That a table read anew from the middle lacks what came of the input before, where the old one has that."""
+    release, choice = reset.release, reset.choice
+    if not choice.table or choice.state == "keep" or release.generations[release.generation].start.dominates(reset.new):
+        return []
+    earliest = all(reset.new.sources[source][p] == here.first for (source, p), here in reset.seen.items())
+    what = "retention has left that input" if earliest else "--to-earliest reads that again, too"
+    return [f"of the input before its new position nothing will be in the result: {what}"]
+
+
+def _not_cleared(reset: Reset) -> list[str]:
+    if not reset.choice.live or not reset.choice.table or "result" not in reset.gone:
+        return []
+    return ["rows that only the lost result had stay with its consumers: nobody knows their keys any more"]
+
+
+def _too_long(request: Request, replay_s: float | None) -> list[str]:
+    if replay_s is None or replay_s < request.timeout_s:
+        return []
+    return [
+        f"the replay takes about {replay_s:,.0f} s, and the reset waits {request.timeout_s:,.0f} s for it: give a longer --timeout"
+    ]
+
+
+def left_out_record(target: Target) -> str | None:
+    """The one record that `target` leaves out, as `--skip` names it; None: it leaves none out."""
+    record = asked_position(target).record
+    return ":".join(map(str, record)) if record is not None else None
+
+
+def way_back(context: Reading, plan_id: str, *, same: bool) -> str:
+    """How `plan_id` is taken back, until its archive ends; `same`: it goes on writing the same result."""
+    until = datetime.fromtimestamp(now_ms() / 1000 + context.settings.archive_keep_s, UTC)
+    what = "; what was written into the same result meanwhile stays" if same else ""
+    return f"switchyard undo {plan_id} --execute, until {until:%Y-%m-%d %H:%M} UTC{what}"

@@ -1,0 +1,248 @@
+"""Where the plan of an undo is made: a reset taken back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from orchestration.operations.lifecycle import refuse_blocked, starting_state
+from orchestration.operations.looking.costs import cost_of, replay_rate, time_of
+from orchestration.operations.looking.inputs import look
+from orchestration.operations.looking.progress import cut_off, progress_of
+from orchestration.operations.planning.reset.consumers import followers_of, is_read
+from orchestration.operations.planning.reset.positions import ends_of, filled
+from orchestration.operations.planning.reset.refusals import refuse_over, under_way
+from orchestration.operations.planning.reset.show import figures_of, positions_table, way_back
+from orchestration.operations.planning.reset.stages import DEADLINE_S, start_stages, stop_stages
+from orchestration.operations.plans.kind import RESETS, Kind
+from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.requests import UndoRequest
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import (
+    AppendGeneration,
+    BeginGeneration,
+    CompareGenerations,
+    GiveBack,
+    Reach,
+    Seize,
+)
+from orchestration.operations.reading import Reading
+from pipelines.engine.checkpoint import newest_folder
+from pipelines.errors import BadUsage, Refused
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Progress
+from pipelines.model.registry import RegistryState, Release
+from pipelines.model.reset import (
+    move,
+)
+
+
+def plan_undo(
+    context: Reading, reset_id: str, *, stop: bool = False, timeout_s: float = 3600.0, reason: str | None = None
+) -> Plan:
+    """Has a release go on in the generation that a reset ended: its position, its state and its result as they were.
+
+    Consumers that had gone on in the reset's result go back where the old generation stands at the same input.
+    Raises BadUsage for an unknown reset; Refused where it is under way, was followed by another one, or its archive is gone.
+    """
+    state = context.standing()
+    operation = state.known_operations.get(reset_id)
+    if operation is None or operation.opened.name not in RESETS:
+        raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` names them")
+    release = state.releases[operation.opened.releases[0]]
+    if (open_plan := under_way(state, release, UndoRequest(reset=reset_id))) is not None:
+        return open_plan
+    refuse_blocked(state, release.name)
+    refuse_over(release)
+    undo = _decide(context, state, release, reset_id, stop=stop)
+    return _plan_of(context, undo, timeout_s=timeout_s, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """An undo that can be done. `generation`: the one that goes on again, which ended at `before`. `now`: the newest progress,
+    None: there is none.
+    """
+
+    reset: str
+    state: RegistryState
+    release: Release
+    generation: int
+    before: Progress
+    now: Progress | None
+
+    @property
+    def same(self) -> bool:
+        """Whether it goes on writing the same result."""
+        return self.release.topic_of(self.generation) == self.release.result_topic
+
+    @property
+    def meets(self) -> bool:
+        """Whether consumers have gone on in the result that the reset began."""
+        newest = self.state.live(self.release.spec.app)
+        return newest is not None and self.release.result_topic in newest.new_start.topics and not self.same
+
+
+def _decide(context: Reading, state: RegistryState, release: Release, reset_id: str, *, stop: bool) -> Undo:
+    generation = _generation_before(release, reset_id)
+    _archive_stands(context, release, generation)
+    holder = context.holder(release)
+    if holder is not None and not stop:
+        raise Refused(
+            f"{release.name} is run by {holder}", fix=f"`switchyard stop {release.name} --execute`, or add --stop"
+        )
+    now, before = progress_of(context, release), release.ended[generation]
+    undo = Undo(reset=reset_id, state=state, release=release, generation=generation, before=before, now=now)
+    if undo.meets and now is not None and not now.boundary.position.dominates(before.boundary.position):
+        raise Refused(
+            f"{release.name} has not read again to where it stood before {reset_id}",
+            fix=f"`switchyard start {release.name} --execute`, and undo it when it has caught up",
+        )
+    return undo
+
+
+def _generation_before(release: Release, reset_id: str) -> int:
+    """The generation that `reset_id` ended. Raises Refused unless it was the last one that changed the release."""
+    under = release.under
+    if under is None or reset_id not in (under.op, release.generations[release.generation].op):
+        begun_by = under.op if under else None
+        if not any(g.op == reset_id for g in release.generations.values()):
+            raise Refused(f"{reset_id} has begun nothing", fix="nothing is to be undone")
+        raise Refused(
+            f"{release.name} was changed since {reset_id}, by {begun_by}",
+            fix=f"undo that one first: `switchyard undo {begun_by}`",
+        )
+    generation = _ended_by(release, reset_id)
+    if generation is None:
+        raise Refused(f"{reset_id} ended nothing that had begun", fix="reset it again instead")
+    return generation
+
+
+def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | None) -> Plan:
+    release, name, now = undo.release, undo.release.name, undo.now
+    old = now.boundary.position if now else release.generations[release.generation].start
+    seen = look(context, release, old)
+    to = filled(undo.before.boundary.position, seen)
+    replay = SourcePosition(sources=ends_of(seen)).records_since(to)
+    rate = replay_rate(context, undo.state, release.spec.app, name)
+    cost = cost_of(context, release, {release.generation})
+    again = move(old, to) in ("back", "mixed")
+    plan_id = new_id("undo")
+    # a generation that nothing was written in is not gone back to, nor one that cleared what was there
+    lasts = now is not None and not release.generations[undo.generation].cleared
+    return Plan(
+        id=plan_id,
+        operation=Kind.UNDO,
+        releases=(name,),
+        alias=release.spec.app if undo.meets else None,
+        request=UndoRequest(reset=undo.reset),
+        stages=_stages(undo, timeout_s),
+        reason=reason,
+        facts={
+            "asked": undo.reset,
+            "generation": f"{release.generation} -> {undo.generation}",
+            "replay": f"{replay:,} records, {time_of(rate, name, replay)}",
+            "state": f"{cost.state}: archived",
+            "result": f"{cost.result}: {'kept, and written on' if undo.same else 'archived, as a topic of its own'}",
+            "consumers": _of_consumers(undo, again),
+            "followers": join(followers_of(context, undo.state, release)),
+        },
+        figures={
+            "replay_records": replay,
+            "replay_s": rate.seconds(replay) if rate else None,
+            "rate_of": rate.of if rate else None,
+            **asdict(cost),
+            "positions": figures_of(seen, to),
+        },
+        tables=(positions_table(seen, set(seen), to, None, None),),
+        warnings=_warnings(undo),
+        undo=way_back(context, plan_id, same=undo.same) if lasts else "",
+        deadline_s=DEADLINE_S + timeout_s,
+    )
+
+
+def _stages(undo: Undo, timeout_s: float) -> tuple[Stage, ...]:
+    release, name, generation = undo.release, undo.release.name, undo.generation
+    links = len(undo.state.chains.get(release.spec.app, ()))
+    stages: list[Stage] = [
+        *stop_stages(name, release.wanted),
+        Seize(release=name),
+        BeginGeneration(
+            release=name,
+            generation=generation,
+            start=release.generations[generation].start,
+            again=True,
+            result=release.generations[generation].result,
+            meet=undo.meets,
+            state=starting_state(undo.state, release),
+            old=release.generation,
+            links=links,
+        ),
+        GiveBack(release=name),
+    ]
+    if release.wanted == "running" or undo.meets:
+        stages += start_stages(name)
+    if undo.meets:
+        stages.append(Reach(release=name, timeout_s=timeout_s))
+        if release.spec.table:
+            stages.append(CompareGenerations(release=name, old=release.generation, new=generation))
+        stages.append(
+            AppendGeneration(alias=release.spec.app, number=links + 1, release=name,
+                             old=release.generation, new=generation, met=True)
+        )  # fmt: skip
+        stages += stop_stages(name) if release.wanted == "stopped" else []
+    return tuple(stages)
+
+
+def _of_consumers(undo: Undo, again: bool) -> str:
+    """What becomes of consumers. `again`: whether records are read again."""
+    if undo.meets:
+        return "go back where both stand at the same input"
+    sees = undo.same and again and is_read(undo.state, undo.release)
+    return "stay where they are" + (", and see the replay" if sees else "")
+
+
+def _warnings(undo: Undo) -> tuple[str, ...]:
+    warnings: tuple[str, ...] = ()
+    if undo.same and undo.now is not None:
+        written = _records(undo.before, undo.now)
+        warnings = (f"at most {written:,} records that were written into the same result since stay in it",)
+    if undo.release.wanted == "stopped" and is_read(undo.state, undo.release):
+        name = undo.release.name
+        warnings = (*warnings, f"consumers get nothing new until `switchyard start {name} --execute`: it stands still")
+    return warnings
+
+
+def _ended_by(release: Release, reset_id: str) -> int | None:
+    """The generation that was under way when `reset_id` began another one."""
+    begun = next((g for g in release.generations.values() if g.op == reset_id), release.under)
+    if begun is None or begun.ended is None:
+        return None
+    return begun.ended.generation
+
+
+def _records(before: Progress, now: Progress) -> int:
+    return sum(
+        offset - before.result.of(topic).get(p, 0)
+        for topic, offsets in now.result.topics.items()
+        for p, offset in offsets.items()
+    )
+
+
+def _archive_stands(context: Reading, release: Release, generation: int) -> None:
+    gone = []
+    topic = release.topic_of(generation)
+    if topic not in context.cluster.topic_names():
+        gone.append(f"its result {topic}")
+    ended = release.ended.get(generation)
+    if ended is None:
+        gone.append("its last boundary")
+    elif ended.boundary.batch_id >= 0 and newest_folder(context.settings, release.name, generation) is None:
+        gone.append("its state")
+    if release.generations[release.generation].cleared:
+        gone.append(f"what {topic} held before it was cleared")
+    gone += cut_off(context, release, ended.boundary.position if ended else SourcePosition(sources={}))
+    if gone:
+        raise Refused(
+            f"generation {generation} of {release.name} can't be brought back: gone is {join(gone)}",
+            fix="reset it again, from the first offset: `switchyard reset ... --to-earliest`, and where input is gone with --missing-history accept",
+        )

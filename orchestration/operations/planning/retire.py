@@ -1,0 +1,106 @@
+"""Deletes all that a release owns, by its record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestration.operations.lifecycle import (
+    find_release,
+    owned_topics,
+    refuse_blocked,
+)
+from orchestration.operations.looking.in_use import refuse_live, refuse_needed
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.stages.releases import (
+    AwaitStopped,
+    DeleteFiles,
+    DeleteGroup,
+    DeleteTopic,
+    SetState,
+    Want,
+)
+from orchestration.operations.reading import Reading
+from pipelines.engine.checkpoint import release_folder
+from pipelines.errors import Refused
+from pipelines.kafka.registry import now_ms
+from pipelines.model.registry import (
+    EvidenceRecorded,
+    RegistryState,
+    Release,
+)
+
+
+def plan_retire(
+    context: Reading,
+    name: str,
+    *,
+    after_s: float = 0.0,
+    reason: str | None = None,
+    clock_ms: Callable[[], int] | None = None,
+) -> Plan:
+    """Deletes topics, group, checkpoints and code of one release, only by its record.
+
+    Raises Refused while it is live, younger out of use than `after_s`, or needed by a release or a follower, naming who.
+    """
+    state = context.standing()
+    release = find_release(state, name)
+    if release.state == "retired" and not _left_of(context, state, release):
+        raise Refused(f"{release.name} is retired already", fix="nothing is left to do")
+    refuse_live(state, release)
+    refuse_blocked(state, release.name)
+    idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(release)) / 1000
+    # one that was left half retired can't be used any more: the rest goes at once
+    if idle_s < after_s and release.state != "retired":
+        raise Refused(
+            f"{release.name} has been out of use for {idle_s:,.0f} s only, less than --after {after_s:,.0f} s",
+            fix="wait, or say a shorter one, as in --after 0s",
+        )
+    refuse_needed(context, state, release)
+    others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
+    shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
+    # all that there were: the state knows the newest
+    compared = [
+        e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and release.name in (e.live, e.new)
+    ]
+    topics = [*owned_topics(state, release.name), *_delta_topics(state, release, compared)]
+    return Plan(
+        id=new_id("retire"),
+        operation=Kind.RETIRE,
+        releases=(release.name,),
+        stages=(
+            Want(release=release.name, wanted="stopped"),
+            AwaitStopped(release=release.name, timeout_s=120.0),
+            SetState(release=release.name, state="retired"),
+            *(DeleteTopic(name=topic) for topic in topics),
+            DeleteGroup(group=release.name),
+            DeleteFiles(
+                release=release.name,
+                code_digest=None if shared else release.spec.code_digest,
+                evidence=tuple(e.id for e in compared),
+            ),
+        ),
+        reason=reason,
+        facts={"state": release.state, "topics": join(topics)},
+        warnings=("this can't be undone: stage and reprocess to have it again",),
+    )
+
+
+def _left_of(context: Reading, state: RegistryState, release: Release) -> bool:
+    """Whether a retirement that was cut short has left a topic, the group or checkpoints."""
+    topics = context.cluster.topic_names().intersection(owned_topics(state, release.name))
+    group = context.cluster.group_offsets(release.name)
+    return bool(topics or group) or release_folder(context.settings, release.name).exists()
+
+
+def _out_of_use_ms(release: Release) -> int:
+    """When the release's state was last set, or it was staged, milliseconds since the epoch."""
+    return max(release.staged_ms, release.state_ms)
+
+
+def _delta_topics(state: RegistryState, release: Release, compared: Sequence[EvidenceRecorded]) -> list[str]:
+    mine = {e.forward.topic for e in compared if e.forward}
+    # of a reset that cleared a result
+    chain = state.chains.get(release.spec.app, ())
+    mine |= {segment.topic for s in chain if s.old == s.new == release.name for segment in s.delta}
+    return sorted(mine)

@@ -1,0 +1,194 @@
+"""Where it is decided that consumers go back to the release that was live before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from orchestration.operations.comparing.backlog import Backlog, backlog_of
+from orchestration.operations.comparing.evidence import evidence_for
+from orchestration.operations.comparing.upkeep import too_old, upkeep_of
+from orchestration.operations.lifecycle import before_live, find_release, refuse_blocked
+from orchestration.operations.looking.in_use import refuse_unfinished
+from orchestration.operations.looking.progress import progress_of
+from orchestration.operations.planning.meeting import ahead, meeting_stages, require_near, require_running
+from orchestration.operations.planning.switching import deadline_of, switch_facts
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.switching import (
+    AppendSwitch,
+    ChooseStart,
+    Compare,
+    Fence,
+    WriteDelta,
+)
+from orchestration.operations.reading import Reading
+from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.progress import progress_history
+from pipelines.kafka.registry import now_ms
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
+from pipelines.model.switch import choose_start, of_generation
+
+# for comparing results of any size
+COMPARE_TIMEOUT_S = 1800.0
+
+
+def plan_rollback(
+    context: Reading,
+    app: str,
+    *,
+    allowed: Literal["gap", "duplicates"] | None = None,
+    fence: bool = False,
+    leaving: str | None = None,
+    reason: str | None = None,
+) -> Plan:
+    """Moves the consumers of `app` back to the release that was live before, which ran on as standby.
+
+    `leaving`: the release that they are to leave; refused if another one is live by now, since what was live before that
+    one may be the very release that was left. With the live release dead or stuck there is no common boundary: tables are exact all the same, by the delta; for
+    streams `allowed` says what consumers may see. `fence`: take a live release for stuck that still gives signs of life,
+    as one whose batch doesn't end; its driver is fenced.
+    """
+    state = context.standing()
+    live, standby = _sides(state, app, leaving)
+    for release in (live, standby):
+        refuse_blocked(state, release.name)
+    refuse_unfinished(state, live)
+    beats = context.beats()
+    require_running(context, standby, beats)
+    dead = fence or _is_dead(context, live, beats)
+    evidence = evidence_for(state, standby, live, apart=True)
+    lacking = _no_delta(context, standby, live, evidence)
+    if lacking is not None and not dead:
+        raise Refused(lacking, fix=f"`switchyard diff {live.name}` first")
+    known_as, number = new_id("rollback"), len(state.chains[app]) + 1
+    # where none serves, one is made on the way
+    evidence, compared = (evidence, evidence.id if evidence else None) if lacking is None else (None, known_as)
+    backlog, delta = _since(context, live, standby, evidence, compared)
+    warnings: tuple[str, ...] = ()
+    if dead:
+        # nobody waits at a barrier of a dead one
+        warnings = _without_meeting(context, live, standby, allowed)
+        stages = _apart(live, standby, allowed, compare=lacking is not None)
+    else:
+        require_near(context, standby, beats)
+        stages = (*ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
+    if lacking is not None:
+        warnings += (f"{lacking}: the whole of both results is compared on the way, which takes a minute or more",)
+    stages += (
+        *([delta] if delta is not None else []),
+        AppendSwitch(alias=app, number=number, old=live.name, new=standby.name,
+                     evidence=compared, allowed=allowed),
+    )  # fmt: skip
+    return Plan(
+        id=known_as,
+        operation=Kind.ROLLBACK,
+        releases=(standby.name, live.name),
+        alias=app,
+        stages=stages,
+        reason=reason,
+        facts=switch_facts(live, replace(standby, verdict=None), number, evidence, backlog),
+        warnings=warnings,
+        undo=f"switchyard promote {live.name} --execute, or rollback again, while it runs on as standby",
+        deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if lacking is not None else 0.0),
+    )
+
+
+def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release, Release]:
+    """The live release of `app`, and the standby that its consumers go back to."""
+    chain = state.chains.get(app, ())
+    if not chain:
+        known = state.releases.get(app)
+        raise BadUsage(
+            f"nothing of {app} is live",
+            fix=f"name the app: `switchyard rollback {known.spec.app}`" if known else "promote a release first",
+        )
+    live = state.releases[chain[-1].new]
+    if leaving is not None and find_release(state, leaving) is not live:
+        raise Refused(
+            f"{live.name} is live since switch {chain[-1].number}, not {leaving}: someone has switched already",
+            fix=f"`switchyard log {app}` says who; to leave {live.name}, name it",
+        )
+    standby = before_live(state, app)
+    if standby is None:
+        raise Refused(
+            f"{live.name} is the first live release of {app}: there is nothing to go back to",
+            fix="stage and promote another version",
+        )
+    if standby.state != "standby":
+        raise Refused(
+            f"{standby.name} is {standby.state}, not a standby",
+            fix=f"`switchyard start {standby.name} --execute` and wait until it has caught up"
+            if standby.state == "failed"
+            else "stage that version's code again and reprocess",
+        )
+    return live, standby
+
+
+def _since(
+    context: Reading, live: Release, standby: Release, evidence: EvidenceRecorded | None, compared: str | None
+) -> tuple[Backlog | None, WriteDelta | None]:
+    """What there is to read of two tables since their evidence, and the stage that writes it. `compared`: its id, also of one
+    that is made on the way.
+    """
+    if not standby.spec.table or compared is None:
+        return None, None
+    backlog = backlog_of(context, evidence) if evidence is not None else None
+    return backlog, WriteDelta(evidence=compared, old=live.name, new=standby.name, max_changed=None)
+
+
+def _apart(
+    live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None, *, compare: bool
+) -> tuple[Stage, ...]:
+    """The stages by which a standby goes on without a live release that is dead or stuck."""
+    choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
+    whole = (Compare(live=live.name, new=standby.name, tolerance=0.0, samples=10),) if compare else ()
+    return (Fence(release=live.name), choose, *whole)
+
+
+def _no_delta(context: Reading, standby: Release, live: Release, evidence: EvidenceRecorded | None) -> str | None:
+    """Why there is no delta between two tables that could be brought up to date; None where there is, or needs to be none."""
+    if not standby.spec.table:
+        return None
+    if evidence is None:
+        return f"{standby.name} and {live.name} were never compared, as they are now"
+    return too_old(evidence, now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
+
+
+def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) -> bool:
+    """Whether the live release can't take part in a switch: nobody runs it, or its driver hasn't been heard of."""
+    if context.holder_by(live, beats) is None:
+        return True
+    beat = beats.get(live.name)
+    age_s = (now_ms() - beat.at_ms) / 1000 if beat else context.settings.lease_timeout_s
+    return age_s >= context.settings.lease_timeout_s
+
+
+def _how(
+    standby: Release, allowed: Literal["gap", "duplicates"] | None
+) -> Literal["gap", "duplicates", "either"] | None:
+    """A table's delta corrects whatever lies between."""
+    return allowed or ("either" if standby.spec.table else None)
+
+
+def _without_meeting(
+    context: Reading, live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None
+) -> tuple[str, ...]:
+    last = progress_of(context, live)
+    if last is None:
+        raise Refused(f"{live.name} is dead and has committed nothing", fix="promote another release")
+    end = last.boundary.position
+    history = of_generation(progress_history(context.settings, standby.name), standby.generation)
+    found = choose_start(history, end, _how(standby, allowed)).boundary.position
+    if found.same(end):
+        what = "the standby has a boundary at exactly its end: nothing is missing or double"
+    elif standby.spec.table:
+        what = "the table is exact by the delta; the standby brings it up to date from its own position"
+    elif allowed == "gap":
+        what = f"results of {found.records_since(end):,} input records will be missing"
+    else:
+        what = f"results of {end.records_since(found):,} input records will come twice"
+    return (f"{live.name} is dead or stuck and is fenced: {what}",)

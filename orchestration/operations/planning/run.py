@@ -1,0 +1,147 @@
+"""Starting and stopping a release's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestration.operations.lifecycle import (
+    find_release,
+    live_release,
+    refuse_blocked,
+    starting_state,
+    wanting,
+)
+from orchestration.operations.looking.history import ACCEPT, history_of
+from orchestration.operations.looking.parts import losses, lost_parts, refuse_lost
+from orchestration.operations.looking.progress import cut_off, moved_by_hand, progress_of
+from orchestration.operations.planning.topics import create_result, lost_topics_again
+from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.releases import (
+    AwaitStopped,
+    Launch,
+    Want,
+)
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+from pipelines.model.parts import Loss
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import (
+    Release,
+)
+
+# what a candidate has lost of these it begins anew without
+_BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}
+
+
+def plan_start(
+    context: Reading, name: str, *, force: bool = False, accept_missing: bool = False, reason: str | None = None
+) -> Plan:
+    """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives.
+
+    Raises Refused where retention has deleted what it has not read, as its first batch would fail; of a release that
+    consumers have not followed MissingHistory, by which it begins anew where `accept_missing` is given.
+    """
+    state = context.standing()
+    release = find_release(state, name)
+    if release.state in ("retired", "aborted"):
+        raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+    if wanting(state, release, "running"):
+        # a driver that died during an operation is started again all the same
+        refuse_blocked(state, release.name)
+    stages: tuple[Stage, ...] = (
+        Want(release=release.name, wanted="running"),
+        Launch(release=release.name, force=force),
+    )
+    generation = release.generation
+    candidate = starting_state(state, release) == "hydrating"
+    lost = losses(context, state, release)
+    gone = lost_parts(lost)
+    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
+    if not candidate or no_input or gone - _BEGUN_ANEW:
+        refuse_lost(lost)
+    anew = candidate and (release.state == "failed" or bool(gone))
+    history = history_of(context, state, release, anew=anew)
+    if release.state == "failed":
+        context.say(f"{release.name} failed before: {release.failure}")
+    if candidate and not anew and history.unread and context.holder(release) is None:
+        anew, history = True, history_of(context, state, release, anew=True)
+    # a candidate never goes on from its own bad state, nor where what it stands at or was to read next is gone
+    if anew:
+        generation = max(release.generations) + 1
+        stages = (*_fresh(context, release, generation, lost), *stages)
+    if candidate:
+        history.require(accept=accept_missing)
+        stages = (*history.stages, *stages)
+    if generation == release.generation:
+        _refuse_cut_off(context, release)
+    return Plan(
+        id=new_id("start"),
+        operation=Kind.START,
+        releases=(release.name,),
+        stages=stages,
+        reason=reason,
+        facts={"state": release.state, "generation": str(generation), **(history.facts if candidate else {})},
+        # one that begins anew stands nowhere yet
+        warnings=(
+            *((moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else ()),
+            *(f"{loss.what}; {loss.way}" for loss in lost if loss.part not in gone),
+        ),
+        undo=f"switchyard stop {release.name} --execute",
+    )
+
+
+def _refuse_cut_off(context: Reading, release: Release) -> None:
+    last = progress_of(context, release)
+    stands = last.boundary.position if last is not None else release.start
+    if stands is not None and context.holder(release) is None and (gone := cut_off(context, release, stands)):
+        raise Refused(
+            f"{release.name} can't go on where it stands: gone is {join(gone)}",
+            fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads what there is",
+        )
+
+
+def _fresh(context: Reading, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
+    """The stages by which a release begins anew, from where it began, or the first offsets that its inputs still have."""
+    spec = release.spec
+    first = context.cluster.first_offsets(sorted({i.topic for i in spec.inputs.values()}))
+    # where it was told to begin, as far as that is there still
+    replaced = {loss.name for loss in lost if (loss.part, loss.how) == ("input", "another")}
+    begun_at = {
+        source: offsets
+        for source, offsets in release.generations[release.generation].start.sources.items()
+        if spec.topics.get(source) not in replaced
+    }
+    start = SourcePosition(
+        sources={
+            source: {p: max(o, begun_at.get(source, {}).get(p, o)) for p, o in first[i.topic].items()}
+            for source, i in spec.inputs.items()
+        }
+    )
+    return (
+        create_result(spec, generation),
+        *lost_topics_again(release, lost),
+        BeginGeneration(release=release.name, generation=generation, start=start),
+    )
+
+
+def plan_stop(context: Reading, name: str, *, timeout_s: float = 120.0, reason: str | None = None) -> Plan:
+    """Stops a release's driver at a boundary."""
+    state = context.standing()
+    release = find_release(state, name)
+    refuse_blocked(state, release.name)
+    live = live_release(state, release.spec.app)
+    return Plan(
+        id=new_id("stop"),
+        operation=Kind.STOP,
+        releases=(release.name,),
+        stages=(Want(release=release.name, wanted="stopped"), AwaitStopped(release=release.name, timeout_s=timeout_s)),
+        reason=reason,
+        facts={"state": release.state},
+        warnings=(f"{release.name} is live: {release.spec.app} gets no new results until it is started",)
+        if live is release
+        else (),
+        undo=f"switchyard start {release.name} --execute",
+    )

@@ -1,0 +1,28 @@
+"""The stages that create a release's topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestration.operations.plans.stages.base import Stage
+from orchestration.operations.plans.stages.releases import CreateTopic
+from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE
+from pipelines.model.names import result_topic
+from pipelines.model.parts import Loss
+from pipelines.model.registry import Release, ReleaseSpec
+
+
+def create_result(spec: ReleaseSpec, generation: int) -> CreateTopic:
+    """The stage that creates the topic of a generation's own result."""
+    config = RESULT_TABLE if spec.table else RESULT_STREAM
+    return CreateTopic(name=result_topic(spec.release, generation), partitions=spec.partitions, config=dict(config))
+
+
+def lost_topics_again(release: Release, lost: Sequence[Loss]) -> tuple[Stage, ...]:
+    """The stages that make a release's progress and dead letters again, where they are gone, for a generation to begin in."""
+    configs = {"progress": PROGRESS, "dead letters": RESULT_STREAM}
+    return tuple(
+        CreateTopic(name=loss.name, partitions=1, config=dict(configs[loss.part]))
+        for loss in lost
+        if loss.part in configs and loss.how == "gone"
+    )

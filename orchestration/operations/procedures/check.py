@@ -1,0 +1,141 @@
+"""The quality gate of a release: its suite over a fixed range of its result, the verdict recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from expectations.verdict import VOLUME_TOLERANCE
+from orchestration.operations import journal
+from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import find_release, live_release
+from orchestration.operations.looking.history import history_of
+from orchestration.operations.looking.in_use import refuse_unfinished
+from orchestration.operations.plans.kind import RESETS
+from orchestration.operations.procedures.accept import accept_now
+from pipelines.errors import BadUsage, Refused
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import EvidenceRecorded, RegistryState, Release, VerdictRecorded
+from pipelines.paths import below
+
+if TYPE_CHECKING:
+    from expectations.verdict import Verdict
+
+
+class BeingReset(Refused):
+    """The release is in the middle of a reset: what it has of its result is neither what consumers have, nor whole."""
+
+
+def docs_dir(context: Context) -> Path:
+    """Where the Data Docs are. Raises SwitchyardError where a link leads elsewhere."""
+    return below(context.settings.state_dir, "data-docs")
+
+
+def check(
+    context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLERANCE, accept_missing: bool = False
+) -> Verdict:
+    """Runs a release's suite over its result up to the evidence cut, and records the verdict.
+
+    `volume_tolerance`: the ratio by which its rows may differ from the live release's. Without a live release to compare
+    with: up to the newest committed result. Raises BadUsage if the app has no suite,
+    Refused if there is nothing to check, consumers were left behind by a reset or, with another release live, there is no
+    evidence yet; BeingReset; MissingHistory where it lacks input that the live release has read, unless `accept_missing`.
+    """
+    from expectations.gate import run_gate
+    from expectations.verdict import GateRequest
+
+    state = journal.expire(context.registry)
+    release = find_release(state, name)
+    spec = release.spec
+    if spec.suite is None:
+        raise BadUsage(
+            f"{spec.app} names no suite", fix="give its definition suite=..., and write it in expectations/suites"
+        )
+    _refuse_half(state, release)
+    live = live_release(state, spec.app)
+    if live is not None and live is not release:
+        accept_now(context, history_of(context, state, release, live), accept=accept_missing)
+    evidence = _evidence(context, release, live)
+    progress = context.progress(release.name)
+    if progress is None or progress.generation != release.generation:
+        raise Refused(
+            f"{release.name} has no result yet", fix=f"`switchyard start {release.name} --execute`, then wait"
+        )
+    upto = _upto(release, evidence) or progress.result
+    request = GateRequest(
+        suite=spec.suite,
+        release=release.name,
+        generation=release.generation,
+        topic=release.result_topic,
+        start={},
+        end=upto.of(release.result_topic),
+        key=spec.key,
+        schema_ddl=spec.schema_ddl,
+        table=spec.table,
+        live_rows=_rows_of_the_other(release, evidence),
+        late_dropped=progress.total.late_dropped,
+        volume_tolerance=volume_tolerance,
+        app_settings=spec.settings,
+        docs_dir=docs_dir(context),
+        settings=context.settings,
+    )
+    verdict = run_gate(context.session(upto.records), request)
+    record = _record_of(verdict, release, evidence, upto, volume_tolerance)
+    context.registry.step(lambda _: [record])
+    return verdict
+
+
+def _refuse_half(state: RegistryState, release: Release) -> None:
+    """Raises BeingReset or Refused where a reset is under way, or has left consumers behind."""
+    under = state.blocking(release.name)
+    if under is not None and under.opened.name in RESETS:
+        raise BeingReset(f"{release.name} is in the middle of {under.id}, so its result isn't whole",
+                         fix="check it when that is done: `switchyard log` tells")  # fmt: skip
+    refuse_unfinished(state, release)
+
+
+def _record_of(
+    verdict: Verdict,
+    release: Release,
+    evidence: EvidenceRecorded | None,
+    upto: ResultPosition,
+    volume_tolerance: float,
+) -> VerdictRecorded:
+    return VerdictRecorded(
+        release=release.name,
+        generation=release.generation,
+        evidence=evidence.id if evidence else None,
+        upto=upto,
+        passed=verdict.passed,
+        failed=verdict.failed,
+        errored=verdict.errored,
+        failures=tuple(r.name for r in verdict.results if r.outcome in ("failed", "errored")),
+        docs=str(verdict.docs) if verdict.docs else None,
+        volume_tolerance=volume_tolerance,
+    )
+
+
+def _evidence(context: Context, release: Release, live: Release | None) -> EvidenceRecorded | None:
+    if live is None or live is release or not are_compared(release, live):
+        return None
+    found = evidence_for(context.registry.known, release, live)
+    if found is None:
+        raise Refused(f"{release.name} isn't compared with {live.name} yet, so there is no cut to check at",
+                      fix=f"`switchyard diff {release.name}` first")  # fmt: skip
+    return found
+
+
+def _upto(release: Release, evidence: EvidenceRecorded | None) -> ResultPosition | None:
+    if evidence is None:
+        return None
+    return evidence.new_result if evidence.new == release.name else evidence.live_result
+
+
+def _rows_of_the_other(release: Release, evidence: EvidenceRecorded | None) -> int | None:
+    """Rows of the result that it was compared with, at the same cut."""
+    if evidence is None:
+        return None
+    found = Comparison.of(evidence)
+    one_sided = found.only_live if evidence.new == release.name else found.only_new
+    return found.identical + found.changed + one_sided

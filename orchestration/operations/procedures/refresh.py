@@ -1,0 +1,176 @@
+"""Keeping the last diff of an app's live release and its standby up to date, so that going back takes seconds any day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from orchestration.operations.comparing.changes import Changes
+from orchestration.operations.comparing.evidence import evidence_for
+from orchestration.operations.comparing.upkeep import Upkeep, load, save, too_old
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import before_live, live_release, refuse_blocked
+from orchestration.operations.looking.progress import progress_of
+from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.client import consumer
+from pipelines.kafka.progress import progress_history
+from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import EvidenceRecorded, RegistryState
+from pipelines.model.switch import of_generation
+from pipelines.settings import Settings
+
+# of a partition, half a minute's reading: then what came is kept
+_PORTION = 5_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """What a refresh did. `records`: offsets that it read, of both results. `keys`: how many were touched since the diff."""
+
+    evidence: str
+    releases: tuple[str, str]
+    records: int
+    keys: int
+
+    def __str__(self) -> str:
+        one, other = self.releases
+        return (
+            f"{self.evidence} of {one} and {other} is up to date: {self.records:,} result records read, "
+            f"{self.keys:,} keys touched since the diff"
+        )
+
+
+def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
+    """The evidence by which consumers of `app` would go back. Raises Refused, saying why, where there is none to refresh."""
+    live = live_release(state, app)
+    if live is None:
+        known = ", ".join(sorted(state.chains)) or "nothing"
+        raise BadUsage(f"nothing of {app} is live", fix=f"name an app; live are: {known}")
+    standby = before_live(state, app)
+    if standby is None or standby.state != "standby":
+        raise Refused(f"{live.name} has no standby to go back to", fix="promote another version first")
+    if not live.spec.table:
+        raise Refused(f"the result of {app} is a stream: going back needs no diff", fix="nothing is left to do")
+    for release in (live, standby):
+        refuse_blocked(state, release.name)
+    evidence = evidence_for(state, standby, live, apart=True)
+    if evidence is None:
+        raise Refused(
+            f"{standby.name} and {live.name} were never compared, as they are now", fix=f"`switchyard diff {live.name}`"
+        )
+    return evidence
+
+
+def to_refresh(state: RegistryState) -> list[str]:
+    """The apps whose consumers would go back by a diff that can be refreshed now."""
+    return [app for app in sorted(state.chains) if _is_refreshable(state, app)]
+
+
+def _is_refreshable(state: RegistryState, app: str) -> bool:
+    try:
+        refreshable(state, app)
+    except (Refused, BadUsage):
+        return False
+    return True
+
+
+def refresh(context: Context, app: str) -> Refreshed:
+    """Reads what both results have written since their diff, or since the last refresh, and keeps it beside the diff.
+
+    Neither release has a part in it, and nothing is written to Kafka. Raises Refused while an operation is under way on
+    either, where one isn't running, and where what tells of deletions may be gone.
+    """
+    evidence = refreshable(context.standing(), app)
+    _refuse_dead(context, evidence)
+    records, keys = read_on(
+        context.settings,
+        evidence,
+        _goal(context, app, evidence),
+        before_saving=lambda: _refuse_if_changed(context, app, evidence),
+    )
+    return Refreshed(evidence=evidence.id, releases=(evidence.live, evidence.new), records=records, keys=keys)
+
+
+def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
+    """How far an evidence is to be kept up: to the live one's newest boundary, and the standby's last one that is not
+    behind it, where consumers would go if the live one ended now. What is further on would lie behind their switch.
+    """
+    now, state = now_ms(), context.registry.known
+    ends = {evidence.live: evidence.live_result, evidence.new: evidence.new_result}
+    live, standby = live_release(state, app), before_live(state, app)
+    newest = progress_of(context, live) if live is not None else None
+    if live is not None and standby is not None and newest is not None:
+        ends[live.name] = newest.result
+        history = of_generation(progress_history(context.settings, standby.name), standby.generation)
+        level = [n for n, p in enumerate(history) if newest.boundary.position.dominates(p.boundary.position)]
+        if level:
+            ends[standby.name] = history[level[-1]].result
+        # from when on it is not read
+        now = next((p.at_ms for p in history[level[-1] + 1 if level else 0 :]), now)
+    return Upkeep(live_result=ends[evidence.live], new_result=ends[evidence.new], at_ms=now)
+
+
+def read_on(
+    settings: Settings, evidence: EvidenceRecorded, goal: Upkeep, *, before_saving: Callable[[], None] = lambda: None
+) -> tuple[int, int]:
+    """Reads both results from where an evidence is kept up to `goal`, and keeps what came, now and then: whoever is
+    ended in the middle does not begin again. `before_saving` raises where it must not be kept.
+
+    Returns how many offsets were read, and how many keys were touched since the evidence.
+    """
+    kept, *changes = load(settings, evidence)
+    if (old := too_old(evidence, now_ms(), kept_ms=kept.at_ms)) is not None:
+        raise Refused(old, fix=f"`switchyard diff {evidence.new}`")
+    live, new = (Changes(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
+    begun = live.position, new.position
+    reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
+    try:
+        for portion in _portions(kept, goal):
+            live.read(reader, portion.live_result, settings.request_timeout_s, lambda: None)
+            new.read(reader, portion.new_result, settings.request_timeout_s, lambda: None)
+            before_saving()
+            reached = replace(portion, live_result=live.position, new_result=new.position)
+            save(settings, evidence, reached, live.changes, new.changes)
+    finally:
+        reader.close()
+    records = live.position.records_since(begun[0]) + new.position.records_since(begun[1])
+    return records, len(live.changes.keys() | new.changes.keys())
+
+
+def _portions(kept: Upkeep, goal: Upkeep) -> Iterator[Upkeep]:
+    """The way from `kept` to `goal`, by `_PORTION` offsets of a partition; as old as `kept` until all is read."""
+    at = kept
+    while True:
+        at = replace(
+            at,
+            live_result=_toward(at.live_result, goal.live_result),
+            new_result=_toward(at.new_result, goal.new_result),
+        )
+        if (at.live_result, at.new_result) == (goal.live_result, goal.new_result):
+            yield goal
+            return
+        yield at
+
+
+def _toward(at: ResultPosition, goal: ResultPosition) -> ResultPosition:
+    # where more was read already, as much: nothing is read
+    return ResultPosition(
+        topics={
+            topic: {p: min(end, at.of(topic).get(p, 0) + _PORTION) for p, end in offsets.items()}
+            for topic, offsets in goal.topics.items()
+        }
+    )
+
+
+def _refuse_if_changed(context: Context, app: str, evidence: EvidenceRecorded) -> None:
+    # where a switch has begun meanwhile, its cut may lie before what was read
+    if refreshable(context.standing(), app).id != evidence.id:
+        raise Refused(f"{evidence.id} is no more the diff by which {app} would go back", fix="refresh again")
+
+
+def _refuse_dead(context: Context, evidence: EvidenceRecorded) -> None:
+    state, beats = context.registry.known, context.beats()
+    for name in (evidence.live, evidence.new):
+        if context.holder_by(state.releases[name], beats) is None:
+            raise Refused(f"{name} isn't running", fix=f"`switchyard start {name} --execute`")

@@ -1,0 +1,196 @@
+"""Waits until a release has caught up, and records that it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import (
+    find_release,
+    live_release,
+)
+from orchestration.operations.looking.history import history_of
+from orchestration.operations.procedures.accept import accept_now
+from pipelines.errors import SwitchyardError
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import (
+    Entry,
+    ReadyRecorded,
+    RegistryState,
+    Release,
+    StateSet,
+)
+
+
+def _measured_rate(release: Release) -> float | None:
+    """Records per second that a release reached while it hydrated; None: it was not watched. Now it reads what comes."""
+    return release.ready.rate if release.ready else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hydration:
+    """How far a release is. `eta_s`: seconds to the end of the input as it is now, at the rate so far; None: unknown.
+
+    `error`: what its driver is in trouble with, and tries again.
+    """
+
+    release: str
+    position_records: int
+    total_records: int
+    records_per_s: float
+    behind_records: int | None
+    eta_s: float | None
+    done: bool
+    error: str | None = None
+
+
+class CaughtUp:
+    """Judges from heartbeats whether a release has caught up, and stayed so for `for_s`.
+
+    It has caught up where the newest batch left at most `lag_records` of what was there when it was planned. That is a word
+    of one moment: it has stayed so where a later batch says the same, or no more than that is left to read now.
+    """
+
+    def __init__(self, *, lag_records: int, for_s: float) -> None:
+        self._lag_records = lag_records
+        self._for_s = for_s
+        # when it had caught up, and by which batch
+        self._since: tuple[float, int] | None = None
+
+    def lost(self) -> None:
+        """It isn't heard."""
+        self._since = None
+
+    def by(self, beat: Heartbeat, behind_records: int | None, now_s: float) -> bool:
+        """Whether it is so by this heartbeat, heard at `now_s`."""
+        # while a batch is tried again, the figures are of the last good one
+        tells = beat.state == "running" and beat.error is None and beat.batch_id >= 0 and behind_records is not None
+        if not tells or (behind_records or 0) > self._lag_records:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = (now_s, beat.batch_id)
+        since_s, batch_id = self._since
+        if now_s - since_s < self._for_s:
+            return False
+        nothing_more = beat.lag_records is not None and beat.lag_records <= self._lag_records
+        return nothing_more or self._for_s == 0 or beat.batch_id > batch_id
+
+
+def wait_ready(
+    context: Context,
+    name: str,
+    *,
+    lag_records: int = 0,
+    for_s: float = 10.0,
+    timeout_s: float = 3600.0,
+    accept_missing: bool = False,
+    on_progress: Callable[[Hydration], None] = lambda _: None,
+) -> Hydration:
+    """Waits until a release has caught up and stayed so for `for_s`, then records it as ready.
+
+    Caught up: as `CaughtUp` judges it. Raises SwitchyardError
+    if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; MissingHistory
+    where it lacks input that the live one has read, unless that was accepted, or is now by `accept_missing`.
+    """
+    state = context.standing()
+    release = find_release(state, name)
+    accept_now(context, history_of(context, state, release), accept=accept_missing)
+    found, beat, fastest = _until_caught_up(
+        context, release, CaughtUp(lag_records=lag_records, for_s=for_s), timeout_s=timeout_s, on_progress=on_progress
+    )
+    _late_drops(context, state, release)
+    # retention may have passed meanwhile
+    state = context.registry.state()
+    history_of(context, state, state.releases[release.name]).require(accept=False)
+    facts = {
+        "behind_records": found.behind_records,
+        "late_dropped": beat.total.late_dropped,
+        "rows_in": beat.total.rows_in,
+        "records_per_s": round(fastest),
+    }
+
+    def decide(s: RegistryState) -> list[Entry]:
+        entries: list[Entry] = [ReadyRecorded(release=release.name, generation=release.generation, facts=facts)]
+        if s.releases[release.name].state in ("hydrating", "staged"):
+            entries.append(StateSet(release=release.name, state="ready"))
+        return entries
+
+    context.registry.step(decide)
+    return found
+
+
+def _until_caught_up(
+    context: Context,
+    release: Release,
+    caught_up: CaughtUp,
+    *,
+    timeout_s: float,
+    on_progress: Callable[[Hydration], None],
+) -> tuple[Hydration, Heartbeat, float]:
+    """How far it is then, the heartbeat that says so, and the best rate that it reached, in records per second."""
+    began = context.monotonic()
+    again = release.ready is not None and release.ready.generation == release.generation
+    fastest = (_measured_rate(release) or 0.0) if again else 0.0
+    trouble: str | None = None
+    while True:
+        now = context.monotonic()
+        if now - began > timeout_s:
+            raise SwitchyardError(
+                f"{release.name} has not caught up within {timeout_s:g} s", fix="give --timeout, or see its log"
+            )
+        beats = context.beats(30)
+        beat = beats.get(release.name)
+        current = context.registry.state().releases[release.name]
+        if current.state == "failed":
+            raise SwitchyardError(
+                f"{release.name} failed: {current.failure}", fix="mend the app and stage a new version"
+            )
+        # the beat of a driver that has ended, or was superseded, says nothing of now
+        heard = beat is not None and beat.token == current.token
+        holder = context.holder_by(current, beats) if heard else None
+        trouble = beat.error if beat is not None else trouble
+        if beat is None or holder is None or beat.state in ("failed", "stopped"):
+            caught_up.lost()
+            if now - began > context.settings.boot_timeout_s:
+                raise SwitchyardError(
+                    f"{release.name} isn't running" + (f": {trouble}" if trouble else ""),
+                    fix=f"`switchyard start {release.name} --execute`",
+                )
+        else:
+            found = _hydration(current, beat)
+            fastest = max(fastest, beat.best_records_per_s)
+            on_progress(found)
+            if caught_up.by(beat, found.behind_records, now):
+                return found, beat, fastest
+        context.sleep(0.25)
+
+
+def _hydration(release: Release, beat: Heartbeat) -> Hydration:
+    lag = beat.lag_records or 0
+    done = beat.total.rows_in
+    rate = beat.processed_records_per_s
+    return Hydration(
+        release=release.name,
+        position_records=done,
+        total_records=done + lag,
+        records_per_s=rate,
+        # where the batch doesn't tell, the distance to the end: more than it left behind, never less
+        behind_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
+        eta_s=lag / rate if rate > 0 else None,
+        done=beat.lag_records == 0,
+        error=beat.error,
+    )
+
+
+def _late_drops(context: Context, state: RegistryState, release: Release) -> None:
+    live = live_release(state, release.spec.app)
+    if live is None or live is release:
+        return
+    theirs, ours = context.progress(live.name), context.progress(release.name)
+    if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
+        raise SwitchyardError(
+            f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
+            fix="partitions with different histories: hydrate in larger batches (SWITCHYARD_MAX_RECORDS_PER_BATCH), as within a batch no row is late",
+        )

@@ -1,0 +1,142 @@
+"""What a supervisor decides: which releases to start, which have failed, which drivers hang. Pure: `supervision` acts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from orchestration.operations.looking.unread import unread_count
+from orchestration.operations.supervising.alerts import EntriesUnread
+from orchestration.operations.supervising.overview import ReleaseStatus
+from pipelines.model.registry import RegistryState
+
+# a driver that dies at once must not be started in a loop: 5 s, 10 s, 20 s ... 5 min
+_FIRST_PAUSE_MS = 5_000
+_LONGEST_PAUSE_MS = 300_000
+# releases that have run for so long count as started: their next failure is a first one
+_LASTED_MS = 900_000
+# a supervisor that has just reached Kafka again finds only old heartbeats: a driver that lives has this long to be heard
+_SURE_MS = 5_000
+# longer between two turns, and what was silent before is asked again: the broker may have been away
+_GAP_MS = 30_000
+_OVER = ("failed", "retired", "aborted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Starts of a release in a row that didn't last. `at_ms`: the last one, milliseconds since the epoch."""
+
+    count: int
+    at_ms: int
+
+    def due(self, now: int) -> bool:
+        """Whether the pause after this attempt is over."""
+        pause_ms = min(_FIRST_PAUSE_MS * (1 << min(self.count - 1, 10)), _LONGEST_PAUSE_MS)
+        return now - self.at_ms >= pause_ms
+
+
+class Memory(BaseModel):
+    """What a supervisor keeps from turn to turn. Times in milliseconds since the epoch.
+
+    turned: when the last turn was. attempts: release -> count and time of the starts in a row that didn't last. silent: release -> since when its driver
+    has not been heard, though its process lives. trouble: release -> what its driver said last, or why it could not be
+    started. failed: the releases that are known to have failed; None before the first turn. unread: the offset after the
+    last entry of the registry that can't be read and was alerted.
+    """
+
+    turned: int = 0
+    attempts: dict[str, tuple[int, int]] = {}
+    silent: dict[str, int] = {}
+    trouble: dict[str, str] = {}
+    failed: list[str] | None = None
+    unread: int = 0
+
+    def attempt(self, name: str) -> Attempt | None:
+        """The starts of `name` in a row; None: there was none, or the last one lasted."""
+        found = self.attempts.get(name)
+        return None if found is None else Attempt(count=found[0], at_ms=found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a turn does. start: releases to start. hung: those whose driver is to be fenced and ended, and then replaced.
+    give_up: those that were started too often. failed: those found to have failed since the turn before.
+    """
+
+    start: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()
+    give_up: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+def decide(
+    memory: Memory,
+    found: Sequence[ReleaseStatus],
+    *,
+    living: Collection[str],
+    booting: Collection[str],
+    now: int,
+    limit: int,
+    room: int,
+    held: Collection[str] = (),
+) -> Decision:
+    """What to do about the releases in `found`; `memory` is brought up to date.
+
+    `living`: releases whose lease is held by a process that lives on this host. `booting`: releases that someone is
+    starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once.
+    `held`: releases of which the registry says what must be understood and can't be read here: left to who can read it.
+    """
+    memory.attempts = {name: (c, at) for name, (c, at) in memory.attempts.items() if now - at < _LASTED_MS}
+    _remember_trouble(memory, found)
+    down = [
+        s.release.name
+        for s in found
+        if s.health == "down" and s.release.state not in _OVER and s.release.name not in held
+    ]
+    hung = _hung(memory, [name for name in down if name in living], now)
+    start: list[str] = []
+    give_up: list[str] = []
+    room -= len({s.release.name for s in found if s.health == "starting"} | set(booting))
+    for name in down:
+        attempt = memory.attempt(name)
+        if name in living or name in booting or (attempt is not None and not attempt.due(now)):
+            continue
+        if attempt is not None and attempt.count >= limit:
+            give_up.append(name)
+        elif room > len(start):
+            start.append(name)
+            memory.attempts[name] = (attempt.count + 1 if attempt else 1, now)
+    return Decision(start=tuple(start), hung=tuple(hung), give_up=tuple(give_up), failed=_newly_failed(memory, found))
+
+
+def unreadable(memory: Memory, state: RegistryState) -> EntriesUnread | None:
+    """What is to be alerted of entries that can't be read; None: there are none that were not alerted."""
+    newest = max((each.offset + 1 for each in state.unread), default=0)
+    if newest <= memory.unread:
+        return None
+    memory.unread = newest
+    entries, held = unread_count(state)
+    return EntriesUnread(entries=entries, held=held)
+
+
+def _hung(memory: Memory, silent: Sequence[str], now: int) -> list[str]:
+    known, memory.turned = memory.silent if now - memory.turned <= _GAP_MS else {}, now
+    memory.silent = {name: known.get(name, now) for name in silent}
+    return [name for name, since in memory.silent.items() if now - since >= _SURE_MS]
+
+
+def _remember_trouble(memory: Memory, found: Sequence[ReleaseStatus]) -> None:
+    for status in found:
+        if status.beat is not None and status.beat.error:
+            memory.trouble[status.release.name] = status.beat.error
+        elif status.health == "running":
+            memory.trouble.pop(status.release.name, None)
+
+
+def _newly_failed(memory: Memory, found: Sequence[ReleaseStatus]) -> tuple[str, ...]:
+    now, known = [s.release.name for s in found if s.release.state == "failed"], memory.failed
+    memory.failed = now
+    # a supervisor that begins has not seen them fail
+    return () if known is None else tuple(name for name in now if name not in known)

@@ -1,0 +1,106 @@
+"""What there is: releases with their drivers, operations under way, the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestration.operations import journal
+from orchestration.operations.context import Context
+from orchestration.operations.looking.in_use import notes
+from orchestration.operations.looking.parts import told_losses
+from pipelines.errors import Refused
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import Entry, Opened, Operation, RegistryState, Release
+from pipelines.model.unread import Unread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseStatus:
+    """A release with what is known of its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`."""
+
+    release: Release
+    beat: Heartbeat | None
+    holder: str | None
+    live: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def health(self) -> str:
+        """`running`, `stopped`, `down` (wanted running, nobody does), or the driver's own word."""
+        if self.holder is None:
+            return "down" if self.release.wanted == "running" and self.release.state != "failed" else "stopped"
+        return self.beat.state if self.beat else "starting"
+
+
+def statuses(context: Context, *, parts: bool = True) -> list[ReleaseStatus]:
+    """Every release, by name; operations past their deadline are ended first. `parts`: as for `statuses_of`."""
+    return statuses_of(context, _expired(context), parts=parts)
+
+
+def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[ReleaseStatus]:
+    """Every release of `state`, by name. Writes nothing.
+
+    `parts`: its notes name lost parts, too. That asks Kafka for all topics and groups: not for who looks every few seconds.
+    """
+    beats = context.beats() if state.releases else {}
+    lost = told_losses(context, state) if parts and state.releases else {}
+    out = []
+    for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
+        beat = beats.get(release.name)
+        current = beat if beat and beat.token == release.token else None
+        live = state.live(release.spec.app)
+        out.append(
+            ReleaseStatus(
+                release=release,
+                beat=current,
+                holder=context.holder_by(release, beats),
+                live=live is not None and live.new == release.name,
+                notes=(*notes(state, release), *lost.get(release.name, ())),
+            )
+        )
+    return out
+
+
+def open_operations(context: Context) -> list[Operation]:
+    """Operations under way, oldest first; those past their deadline are ended first."""
+    return [o for o in _expired(context).operations.values() if o.closed is None]
+
+
+def audit(context: Context, name: str | None = None) -> Iterator[Entry | Unread]:
+    """The registry's entries, oldest first; only those of a release, app or operation, if `name` is given.
+
+    Operations past their deadline are ended first, and so are among them.
+    """
+    _expired(context)
+    # what was done by an operation on a release is of that release, whatever it names itself
+    operations: set[str] = set()
+    for entry in context.registry.history():
+        if name is None:
+            yield entry
+            continue
+        mine = name in (entry.about if isinstance(entry, Unread) else _subjects(entry))
+        if mine and isinstance(entry, Opened):
+            operations.add(entry.id)
+        if mine or entry.op in operations:
+            yield entry
+
+
+def _expired(context: Context) -> RegistryState:
+    """The registry after `journal.expire`; for a user who may only read it, as it is."""
+    try:
+        return journal.expire(context.registry)
+    except Refused as error:
+        context.say(f"an operation is past its deadline, and can't be ended from here: {error.what}; {error.fix}")
+        return context.registry.known
+
+
+def _subjects(entry: Entry) -> set[str]:
+    data = entry.model_dump()
+    spec = data.get("spec") or {}
+    switch = data.get("switch") if isinstance(data.get("switch"), dict) else {}
+    found = [data.get(n) for n in ("release", "other", "alias", "id", "op", "live", "new")]
+    found += [spec.get("release"), spec.get("app"), (switch or {}).get("old"), (switch or {}).get("new")]
+    found += list(data.get("releases") or ())
+    subjects = {x for x in found if isinstance(x, str)}
+    return subjects | {x.rsplit(".v", 1)[0] for x in subjects if ".v" in x}

@@ -1,0 +1,297 @@
+"""One turn of a supervisor: what is wanted running runs, what hangs is replaced, what dies too often has failed.
+
+The command `switchyard supervise` and Dagster's sensor are shells around it. Several supervisors do no harm: a release is
+run by whoever gets its lease, and each entry here is checked against the token that it was decided by.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+
+from orchestration.local.presence import say_gone, say_present
+from orchestration.local.process import ProcessRef
+from orchestration.local.running import Running, running_with
+from orchestration.operations.context import Context
+from orchestration.operations.planning.run import plan_start
+from orchestration.operations.reading import Say
+from orchestration.operations.supervising.alerts import DriverHung, GivenUp, ReleaseFailed, Send
+from orchestration.operations.supervising.decide import Memory, decide, unreadable
+from orchestration.operations.supervising.overview import ReleaseStatus, statuses
+from pipelines.engine.lease import is_alive, this_process
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, RegistryState, Release, StateSet
+from pipelines.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+# of a driver's log, in what is said of its failure
+_LOG_LINES = 12
+_LOG_BYTES = 8_192
+_LOG_CHARS = 2_000
+
+
+Start = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a turn found, and the releases that it has started."""
+
+    found: Sequence[ReleaseStatus]
+    state: RegistryState
+    started: tuple[str, ...]
+
+
+def turn(
+    context: Context,
+    memory: Memory,
+    *,
+    alert: Send,
+    start: Start | None = None,
+    elsewhere: Collection[str] = (),
+    now: Callable[[], int] = now_ms,
+) -> Turn:
+    """One turn. Raises Unavailable without a broker; `memory` then counts the silence of drivers anew.
+
+    `start`: starts a release, and may raise SwitchyardError; by default its driver is launched here. `elsewhere`:
+    releases that something else is starting.
+
+    1. operations past their deadline are ended; 2. drivers that hang are fenced and ended; 3. releases that nobody runs
+    are started; 4. those that were started too often are set to failed. Of what the registry has that can't be read here, an
+    alert is sent, once; releases that it holds are left alone.
+    """
+    say_present(context.settings)
+    try:
+        found = statuses(context, parts=False)
+    except SwitchyardError:
+        memory.silent = {}
+        raise
+    state = context.registry.known
+    if (alarm := unreadable(memory, state)) is not None:
+        alert(alarm)
+    processes = _drivers(context) if any(s.health == "down" for s in found) else []
+    decision = decide(
+        memory,
+        found,
+        living=_living(context, found),
+        booting={*elsewhere, *_booting(context, found, processes)},
+        now=now(),
+        limit=context.settings.restart_limit,
+        room=max(2, os.cpu_count() or 1),
+        held={name for name in state.releases if state.not_understood(name) is not None},
+    )
+    for name in decision.hung:
+        _replace(context, name, processes, alert)
+    started = tuple(name for name in decision.start if _start(context, memory, name, start or launcher(context)))
+    for name in decision.give_up:
+        _give_up(context, memory, name, alert)
+    for name in set(decision.failed) - set(decision.give_up):
+        release = context.registry.known.releases[name]
+        alert(ReleaseFailed(release=name, failure=release.failure, log=last_lines(context, name)))
+    return Turn(found=found, state=context.registry.known, started=started)
+
+
+def launcher(context: Context) -> Start:
+    """Starts a release's driver on this host, if its inputs still have what it needs."""
+
+    def start(name: str) -> None:
+        plan_start(context, name)
+        try:
+            where = context.launcher.launch(name)
+        except OSError as error:
+            raise SwitchyardError(
+                f"the driver of {name} can't be started: {error}", fix="see the machine's limits"
+            ) from error
+        context.say(f"driver of {name}: {where}")
+
+    return start
+
+
+def attend(
+    settings: Settings,
+    open_: Callable[[], Context],
+    *,
+    stopped: threading.Event,
+    every_s: float,
+    alert: Send,
+    say: Say,
+) -> None:
+    """Has a turn every `every_s` until `stopped` is set; drivers run on. Without Kafka it waits, and says so once.
+
+    Raises BadUsage for settings that mean nothing.
+    """
+    memory, context, trouble, mistake = Memory(), None, "", ""
+    try:
+        while not stopped.is_set():
+            try:
+                context = context or open_()
+                turn(context, memory, alert=alert)
+                if trouble:
+                    say("Kafka answers again")
+                trouble = mistake = ""
+            except BadUsage:
+                raise
+            except (SwitchyardError, KafkaException) as error:
+                what = error.what if isinstance(error, SwitchyardError) else str(error)
+                if what != trouble:
+                    say(f"no release is looked after until this is over: {what}")
+                trouble, memory.silent = what, {}
+                if context is not None:
+                    context.registry.close()
+                context = None
+            except Exception as error:
+                # a mistake of the program's own, or of this machine: the next turn must not pay for it
+                if str(error) != mistake:
+                    log.exception("a turn failed")
+                mistake = str(error)
+            stopped.wait(every_s)
+    finally:
+        say_gone(settings)
+        if context is not None:
+            context.registry.close()
+
+
+def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[ReleaseStatus]:
+    """Starts every release that is wanted running, as a supervisor does, and waits until each runs.
+
+    Returns all that are wanted running, as they are then: after `timeout_s` some may not run, nor do those that failed.
+    """
+    memory, deadline = Memory(), context.monotonic() + timeout_s
+    try:
+        while True:
+            found = turn(context, memory, alert=alert).found
+            wanted = [
+                s for s in found if s.release.wanted == "running" and s.release.state not in ("retired", "aborted")
+            ]
+            if all(s.health not in ("down", "starting") for s in wanted) or context.monotonic() > deadline:
+                return wanted
+            context.sleep(1.0)
+    finally:
+        say_gone(context.settings)
+
+
+def last_lines(context: Context, name: str) -> str:
+    """The end of the log of a release's driver, as far as it is on this machine; without control characters."""
+    try:
+        path = context.launcher.log_path(name)
+        if path is None or not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+    except (OSError, SwitchyardError) as error:
+        # a link, say, or another user's: what is told of the release goes without it
+        log.warning("the log of %s can't be read: %s", name, error)
+        return ""
+    text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
+    return text[-_LOG_CHARS:]
+
+
+def _start(context: Context, memory: Memory, name: str, start: Start) -> bool:
+    attempt = memory.attempt(name)
+    count = attempt.count if attempt is not None else 1
+    context.say(
+        f"{name} is wanted running and nobody runs it: started, {count} of {context.settings.restart_limit} times in a row"
+    )
+    try:
+        start(name)
+    except SwitchyardError as error:
+        memory.trouble[name] = error.what
+        context.say(f"{name} could not be started: {error}")
+        return False
+    return True
+
+
+def _drivers(context: Context) -> list[Running]:
+    return [each for each in running_with(context.settings.state_dir) if each.release is not None]
+
+
+def _living(context: Context, found: Sequence[ReleaseStatus]) -> set[str]:
+    """Releases whose lease is held by a process of this host that lives."""
+    held = [(s.release.name, s.release.lease) for s in found if s.release.lease and not s.release.lease_ended]
+    return {name for name, lease in held if is_alive(lease.holder, context.settings)}
+
+
+def _booting(context: Context, found: Sequence[ReleaseStatus], processes: Sequence[Running]) -> set[str]:
+    """Releases with a driver process here that is young and has not got the lease yet."""
+    holders = {_process(s.release.lease.holder) for s in found if s.release.lease is not None}
+    longest_s = context.settings.boot_timeout_s
+    return {
+        each.release
+        for each in processes
+        if each.release is not None
+        and each.process not in holders
+        and (each.process.uptime_s() or longest_s) < longest_s
+    }
+
+
+def _process(holder: Holder) -> ProcessRef:
+    return ProcessRef(pid=holder.pid, started=f"{holder.boot_id}:{holder.started}")
+
+
+def _replace(context: Context, name: str, processes: Sequence[Running], alert: Send) -> None:
+    """Fences the driver of `name`, which lives and is not heard, and ends its process: it is started by the next turn."""
+    known = context.registry.known.releases[name]
+    lease = known.lease
+    if lease is None:
+        return
+    mine, fenced = this_process(context.settings), False
+
+    def decide_(state: RegistryState) -> list[Entry]:
+        nonlocal fenced
+        release = state.releases[name]
+        # heard meanwhile, or replaced by another supervisor
+        fenced = release.token == lease.token and not release.lease_ended and _is_silent(context, release)
+        if not fenced:
+            return []
+        token = release.token + 1
+        return [LeaseTaken(release=name, token=token, holder=mine), LeaseEnded(release=name, token=token)]
+
+    why = f"process {lease.holder.pid} lives and has not been heard of for {context.settings.lease_timeout_s:g} s"
+    context.registry.step(decide_, reason=why)
+    if not fenced:
+        return
+    # only a process that is seen to be this release's driver: the registry alone ends nothing
+    for each in processes:
+        if each.release == name and each.process == _process(lease.holder):
+            each.process.kill()
+    alert(DriverHung(release=name, why=why, log=last_lines(context, name)))
+
+
+def _is_silent(context: Context, release: Release) -> bool:
+    return context.holder(release) is None
+
+
+def _give_up(context: Context, memory: Memory, name: str, alert: Send) -> None:
+    """Sets a release that was started too often to failed, with what is known of the reason."""
+    token = context.registry.known.releases[name].token
+    reason = (
+        f"its driver was started {context.settings.restart_limit} times in a row and did not stay: "
+        f"{memory.trouble.get(name, 'it said nothing of why')}"
+    )
+    lines, given_up = last_lines(context, name), False
+
+    def decide_(state: RegistryState) -> list[Entry]:
+        nonlocal given_up
+        release = state.releases[name]
+        given_up = (
+            release.token == token
+            and release.wanted == "running"
+            and release.state not in ("failed", "retired", "aborted")
+            and _is_silent(context, release)
+        )
+        return [StateSet(release=name, state="failed")] if given_up else []
+
+    context.registry.step(decide_, reason=f"{reason}\n{lines}" if lines else reason)
+    memory.attempts.pop(name, None)
+    if given_up:
+        memory.failed = sorted({*(memory.failed or ()), name})
+        alert(GivenUp(release=name, reason=reason, log=lines))
