@@ -25,6 +25,7 @@ from orchestration.operations.supervise import Memory, decide, unreadable
 from pipelines.engine.lease import held_by, is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.registry import now_ms
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, RegistryState, Release, StateSet
 from pipelines.settings import Settings
 
@@ -141,6 +142,9 @@ def attend(
                 if what != trouble:
                     say(f"no release is looked after until this is over: {what}")
                 trouble, memory.silent = what, {}
+                if isinstance(error, AnotherRegistry):
+                    # what is remembered is of the old one
+                    memory = Memory()
                 if context is not None:
                     context.registry.close()
                 context = None

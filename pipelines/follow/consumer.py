@@ -32,6 +32,7 @@ from pipelines.follow.moves import (
     start,
     topic_of,
 )
+from pipelines.follow.same import SameTopics
 from pipelines.kafka.client import admin, require_broker
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
@@ -96,7 +97,8 @@ class LiveConsumer:
 
     Exactly once needs the position stored together with the effect; with `commit` after the effect it is at least once.
     Raises BadUsage for an alias that isn't there, SwitchyardError for one without a live release, Unavailable without a
-    broker; a broker that goes away later is waited for.
+    broker; a broker that goes away later is waited for. `poll` raises AnotherRegistry within 10 s after the registry was
+    deleted and made again.
     """
 
     def __init__(
@@ -119,6 +121,8 @@ class LiveConsumer:
         if partition_count(self._settings, REGISTRY_TOPIC) is None:
             raise _unknown(alias, RegistryState())
         self._admin = admin(self._settings)
+        # before the registry is read
+        self._same = SameTopics(self._settings, self._admin)
         self._control = Control(self._settings, alias)
         self._data = DataReader(self._settings, group)
         # what is read and may be delivered; a mapping is where the offsets are once all before it is delivered
@@ -206,6 +210,7 @@ class LiveConsumer:
 
     def _advance(self, timeout_s: float) -> None:
         """Makes records ready, or moves on, or waits up to `timeout_s` for a reason to."""
+        self._same.look(sure=False)
         self._control.poll(0)
         here = self.position
         if here is None:
@@ -227,6 +232,7 @@ class LiveConsumer:
         )
         match move:
             case Deliver(upto=upto):
+                self._same.look(sure=True)
                 batch = self._data.read(upto, min(timeout_s, _MEMBERS_S))
                 self._ready += batch.messages
                 if batch.reached:
@@ -254,6 +260,7 @@ class LiveConsumer:
             )
         # the position last: without a broker any of these may fail, and is done again
         skip = self._keys_before(position, chain, switch)
+        self._same.begin(position.topic, None)
         self._data.assign(position.topic, position.offsets)
         self._control.watch(switch.new if position.segment is None else None)
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new

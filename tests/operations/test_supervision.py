@@ -11,13 +11,14 @@ import pytest
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running
 from orchestration.operations import journal, overview, supervision
-from orchestration.operations.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, told
+from orchestration.operations.alerts import Alert, DriverHung, EntriesUnread, GivenUp, ReleaseFailed, told
 from orchestration.operations.context import Context
 from orchestration.operations.supervise import Memory
 from orchestration.operations.supervision import attend, bring_up, last_lines, turn
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
     Entry,
@@ -26,10 +27,12 @@ from pipelines.model.registry import (
     LeaseTaken,
     MarkOrdered,
     Opened,
+    RegistryState,
     StateSet,
     SwitchAborted,
     WantedSet,
 )
+from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.operations.builders import POSITION, Log, staged
 
@@ -255,6 +258,39 @@ def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(wor
     said = attended(world, Unavailable("no Kafka broker answers"))
     assert said == ["no release is looked after until this is over: no Kafka broker answers", "Kafka answers again"]
     assert world.launcher.launched == [NAME]
+
+
+def test_of_another_registry_nothing_is_remembered(world: World) -> None:
+    stopped, said, opened, asked = threading.Event(), list[str](), 0, 0
+    world.enter(cast(Entry, Unread(offset=50, reason="odd")))
+    world.log.close = lambda: None  # type: ignore[attr-defined]
+
+    def state() -> RegistryState:
+        nonlocal asked
+        asked += 1
+        if asked > 100:
+            stopped.set()
+        raise AnotherRegistry
+
+    def open_() -> Context:
+        nonlocal opened
+        opened += 1
+        if opened == 2:
+            # shorter than the old one
+            world.log.entries[-1] = cast(Entry, Unread(offset=3, reason="odd"))
+            del world.log.state  # type: ignore[method-assign]
+        return world.context
+
+    def alert(found: Alert) -> None:
+        world.alerts.append(found)
+        if opened == 1:
+            world.log.state = state  # type: ignore[method-assign]
+        else:
+            stopped.set()
+
+    attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
+    assert [type(each) for each in world.alerts] == [EntriesUnread] * 2
+    assert [line for line in said if "is another topic" in line and "looked after" in line]
 
 
 def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
