@@ -37,6 +37,7 @@ from pipelines.kafka.client import admin, require_broker
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
 from pipelines.model.names import REGISTRY_TOPIC, REPLAY, is_group_name
+from pipelines.model.parts import Loss
 from pipelines.model.registry import FollowerRegistered, RegistryState, Switch
 from pipelines.settings import Settings, get_settings
 
@@ -97,8 +98,8 @@ class LiveConsumer:
 
     Exactly once needs the position stored together with the effect; with `commit` after the effect it is at least once.
     Raises BadUsage for an alias that isn't there, SwitchyardError for one without a live release, Unavailable without a
-    broker; a broker that goes away later is waited for. `poll` raises AnotherRegistry within 10 s after the registry was
-    deleted and made again.
+    broker; a broker that goes away later is waited for. Within 10 s after the registry was deleted and made again `poll` raises
+    AnotherRegistry; after the result that it has yet to read was, SwitchyardError.
     """
 
     def __init__(
@@ -233,6 +234,7 @@ class LiveConsumer:
         match move:
             case Deliver(upto=upto):
                 self._same.look(sure=True)
+                self._refuse_another(here)
                 batch = self._data.read(upto, min(timeout_s, _MEMBERS_S))
                 self._ready += batch.messages
                 if batch.reached:
@@ -260,10 +262,17 @@ class LiveConsumer:
             )
         # the position last: without a broker any of these may fail, and is done again
         skip = self._keys_before(position, chain, switch)
-        self._same.begin(position.topic, None)
+        release = self._control.state.releases.get(switch.new)
+        self._same.begin(position.topic, release.own_ids.get(position.topic) if release else None)
         self._data.assign(position.topic, position.offsets)
         self._control.watch(switch.new if position.segment is None else None)
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
+
+    def _refuse_another(self, here: FollowerPosition) -> None:
+        """Raises SwitchyardError where the topic is another one than its offsets are of. Who is at its end needs nothing more of it."""
+        if self._same.is_another:
+            lost = Loss(release=self._release, part="result", name=here.topic, how="another")
+            raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the beginning, into an empty store")
 
     def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
         """Keys of the delta's segments before `position`'s: read again, as a restart has forgotten them."""

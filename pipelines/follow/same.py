@@ -43,13 +43,14 @@ class SameTopics:
         self._ids = ids or (lambda settings, topics: topic_ids(settings, topics, client=client))
         self._clock = clock
         self._registry = self._ids(settings, [REGISTRY_TOPIC]).get(REGISTRY_TOPIC)
-        self._topic, self._id = "", None
+        self._topic = ""
+        self._id: str | None = None
         self._due = self._again = clock() + _EVERY_S
-        self.is_another = False
+        self.is_another = self._told = False
 
     def begin(self, topic: str, known: str | None) -> None:
         """`topic` is what is read from here on. `known`: its id, None: as it is now. Raises as `look` does."""
-        self._topic, self._id, self.is_another = topic, known, False
+        self._topic, self._id, self.is_another, self._told = topic, known, False, False
         self._ask(self._settings)
 
     def look(self, *, sure: bool) -> None:
@@ -70,11 +71,16 @@ class SameTopics:
             _log.info("whether %s is still the same topic isn't known: %s", self._topic, error.what)
 
     def _ask(self, settings: Settings) -> None:
-        now = self._ids(settings, [REGISTRY_TOPIC, self._topic])
+        now = self._ids(settings, [REGISTRY_TOPIC, self._topic] if self._topic else [REGISTRY_TOPIC])
+        registry, found = now.get(REGISTRY_TOPIC), now.get(self._topic)
+        self._registry = self._registry or registry
         # one that is gone is told by whoever reads it
-        if now.get(REGISTRY_TOPIC, self._registry) != self._registry:
+        if registry not in (None, self._registry):
             raise AnotherRegistry
-        found = now.get(self._topic)
         self._id = self._id or found
         self.is_another = found not in (None, self._id)
+        if self.is_another and not self._told:
+            _log.warning("%s is another topic than the one that was read: it was deleted, and made again under the same name; "
+                         "nothing of it is read", self._topic)  # fmt: skip
+        self._told = self.is_another
         self._due = self._again = self._clock() + _EVERY_S

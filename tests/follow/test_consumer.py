@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
-from pipelines.follow import LiveConsumer, LiveRecord, committed_number
+from pipelines.follow import LiveConsumer, LiveRecord, committed_number, same
 from pipelines.follow.control import Control
 from pipelines.follow.moves import Enter, Move, Wait, next_move
-from pipelines.kafka.topics import delete_topics
-from pipelines.model.registry import ReleaseSpec, Staged
+from pipelines.kafka.client import producer
+from pipelines.kafka.inputs import topic_ids
+from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
+from pipelines.model.registry import ReleaseSpec, Staged, TopicsKnown
 from pipelines.settings import Settings
-from tests.follow.cluster import Cluster
+from tests.follow.cluster import Cluster, Release
+from tests.operations.builders import spec as spec_of
 
 pytestmark = pytest.mark.broker
 
@@ -441,6 +444,77 @@ def test_a_result_that_was_deleted_is_said(cluster: Cluster) -> None:
     delete_topics(cluster.settings, [v1.topic])
     with pytest.raises(SwitchyardError, match=r"is gone: its release was retired"):
         follower(cluster, start=stored)
+
+
+def made_again(cluster: Cluster, topic: str, partitions: int, records: int = 0) -> None:
+    """Another topic of the same name, which is as long as `records` for each partition."""
+    delete_topics(cluster.settings, [topic])
+    ensure_topic(cluster.settings, topic, partitions, APPEND_ONLY)
+    writer = producer(cluster.settings)
+    for number in range(records):
+        for partition in range(partitions):
+            writer.produce(topic, f"other-{number}", "k", partition=partition)
+    assert writer.flush(10) == 0
+
+
+def comes_to_raise(consumer: LiveConsumer, match: str, timeout_s: float = 20.0) -> None:
+    """Polls until the consumer raises; it delivers nothing meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    with pytest.raises(SwitchyardError, match=match):
+        while time.monotonic() < deadline:
+            assert consumer.poll(0.2) is None
+
+
+def known(cluster: Cluster, version: int) -> Release:
+    """A release of which the registry has the id of its result."""
+    release = cluster.release(version)
+    spec = spec_of(release.name)
+    own = topic_ids(cluster.settings, [release.topic])
+    cluster.write(Staged(spec=spec), TopicsKnown(release=release.name, generation=1, own=own))
+    return release
+
+
+def test_a_result_that_was_made_again_is_not_read_on(cluster: Cluster) -> None:
+    v1 = known(cluster, 1)
+    cluster.first()
+    v1.batch(rows(1, 0, 1, 2, 3))
+    with follower(cluster) as consumer:
+        stored = take(consumer, 4)[1].position
+    made_again(cluster, v1.topic, 2, records=50)
+    another = rf"result {v1.topic} of {v1.name} is another topic.*made again[^~]*switchyard reset[^~]*follow from the beginning"
+    # nobody runs the release
+    with follower(cluster, "stored", start=stored) as consumer:
+        comes_to_raise(consumer, another)
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+def test_what_a_running_follower_has_yet_to_read_is_not_taken_from_another_topic(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, known_before: bool
+) -> None:
+    monkeypatch.setattr(same, "_EVERY_S", 0.0)
+    v1 = known(cluster, 1) if known_before else cluster.release(1)
+    cluster.first()
+    op = cluster.intend(v1, cluster.release(2), rows(1, 0, 1))
+    v1.batch(rows(1, 2, 3))
+    with follower(cluster) as consumer:
+        assert len(take(consumer, 2)) == 2
+        made_again(cluster, v1.topic, 2, records=50)
+        assert consumer.poll(0.5) is None
+        cluster.abort(op)
+        comes_to_raise(consumer, f"result {v1.topic} of {v1.name} is another topic")
+
+
+def test_who_has_read_all_of_it_is_moved_on_all_the_same(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same, "_EVERY_S", 0.0)
+    v1, v2 = cluster.first(), cluster.release(2)
+    op = cluster.intend(v1, v2, rows(1, 0, 1))
+    with follower(cluster) as consumer:
+        assert len(take(consumer, 2)) == 2
+        made_again(cluster, v1.topic, 2, records=50)
+        assert consumer.poll(0.5) is None
+        cluster.promote(op, v1, v2, v2.result)
+        v2.batch(rows(2, 7))
+        assert texts(take(consumer, 1)) == ["k7=v2"]
 
 
 def test_without_a_broker() -> None:
