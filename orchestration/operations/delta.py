@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import ne
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
@@ -19,11 +19,12 @@ from confluent_kafka.admin import AdminClient
 from orchestration.operations import upkeep
 from orchestration.operations.evidence import Comparison, evidence_path
 from orchestration.operations.reading import read_changes
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, await_connection, consumer, producer
 from pipelines.kafka.offsets import end_of
-from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
+from pipelines.kafka.topics import APPEND_ONLY, ensure_topic, partition_count
 from pipelines.model.names import delta_topic
+from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.model.switch import holds_ahead, touch_ups
@@ -247,11 +248,21 @@ class Delta:
         )
         since = evidence.live_result, evidence.new_result
         self._evidence = tuple(reversed(since)) if self._reverse else since
+        self._refuse_lost(to)
         # an earlier operator's producer of this topic is fenced by the first one that connects
         self._topic = DeltaTopic(settings, base.topic)
         self._closed = threading.Event()
         self._preparing: threading.Thread | None = None
         self._forget()
+
+    def _refuse_lost(self, to: str) -> None:
+        """Raises Refused where consumers would wait in vain for what the evidence's delta had."""
+        there = partition_count(self._settings, self._base.topic, client=self._admin) is not None
+        ends = end_of(self._settings, self._base.topic, 1, committed=False, client=self._admin) if there else {0: 0}
+        if ends[0] < self._base.end:
+            how: Literal["gone", "another"] = "another" if there else "gone"
+            lost = Loss(release=to, part="delta", name=self._base.topic, how=how)
+            raise Refused(lost.what, fix=lost.way)
 
     def _forget(self) -> None:
         self._old, self._new = map(Since, self._evidence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.follow import LiveConsumer, LiveRecord, committed_number, same
 from pipelines.follow.control import Control
+from pipelines.follow.data import DataReader
 from pipelines.follow.moves import Enter, Move, Wait, next_move
 from pipelines.kafka.client import producer
 from pipelines.kafka.inputs import topic_ids
@@ -515,6 +516,48 @@ def test_who_has_read_all_of_it_is_moved_on_all_the_same(cluster: Cluster, monke
         cluster.promote(op, v1, v2, v2.result)
         v2.batch(rows(2, 7))
         assert texts(take(consumer, 1)) == ["k7=v2"]
+
+
+LOST_DELTA = r"delta {}, .*is another topic.*made again[^~]*follow from the beginning, into an empty store"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_delta_that_was_made_again_empty_is_not_waited_for(cluster: Cluster, index: int) -> None:
+    v1, v2 = cluster.first(), cluster.release(2)
+    v1.batch(rows(1, 0, 1))
+    with follower(cluster) as consumer:
+        stored = take(consumer, 2)[-1].position
+    touched, base = cluster.delta([("a", "2")]), cluster.delta([("b", "2"), ("c", "3")])
+    cluster.switch(v1, v2, (touched, base))
+    with follower(cluster, "other", start=stored) as consumer:
+        middle = take(consumer, 3)[1].position
+    assert middle.segment == 1
+    made_again(cluster, (touched, base)[index].topic, 1)
+    lost = LOST_DELTA.format((touched, base)[index].topic)
+    # on its way into the segment, and in the one after it, whose keys it has to leave out
+    for position in (stored, middle):
+        with pytest.raises(SwitchyardError, match=lost), follower(cluster, "again", start=position) as consumer:
+            take(consumer, 3, timeout_s=10)
+            raise AssertionError("it waits for ever")
+
+
+def test_a_delta_that_is_made_again_while_it_is_read_is_not_waited_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(same, "_EVERY_S", 0.0)
+    v1, v2 = cluster.first(), cluster.release(2)
+    base = cluster.delta([(f"k{n}", "2") for n in range(10)])
+    cluster.switch(v1, v2, (base,))
+    assign = DataReader.assign
+
+    def once_it_is_another(reader: DataReader, topic: str, offsets: Mapping[int, int]) -> None:
+        if topic == base.topic:
+            made_again(cluster, topic, 1)
+        assign(reader, topic, offsets)
+
+    monkeypatch.setattr(DataReader, "assign", once_it_is_another)
+    with follower(cluster, earliest=True) as consumer:
+        comes_to_raise(consumer, LOST_DELTA.format(base.topic))
 
 
 def test_without_a_broker() -> None:
