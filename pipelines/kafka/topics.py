@@ -32,7 +32,13 @@ RESULT_TABLE = {
 PROGRESS = {**RESULT_TABLE, "segment.ms": str(DAY_MS)}
 # the newest of each version stays
 SNAPSHOTS = {"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "segment.bytes": str(16 * 1024 * 1024)}
-HEARTBEATS = {"cleanup.policy": "delete", "retention.ms": "3600000", "segment.ms": "600000"}
+# when a driver was heard is for the broker's clock to say: a driver's own may be wrong
+HEARTBEATS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "3600000",
+    "segment.ms": "600000",
+    "message.timestamp.type": "LogAppendTime",
+}
 
 
 def ensure_topic(
