@@ -59,7 +59,6 @@ from orchestration.operations.vigil import Vigil
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail, progress_history
 from pipelines.kafka.registry import Decide, now_ms
@@ -202,7 +201,7 @@ class Applier:
             case DeleteTopic():
                 self._context.cluster.delete_topics([stage.name])
             case DeleteGroup():
-                self._delete_group(stage.group)
+                self._context.cluster.delete_group(stage.group)
             case DeleteFiles():
                 _delete_files(settings, stage)
             case Repair():
@@ -544,17 +543,6 @@ class Applier:
             StateSet(release=stage.new, state="live"),
             *left_by_consumers(state.releases[stage.old]),
         ]
-
-    def _delete_group(self, group: str) -> None:
-        from confluent_kafka import KafkaError, KafkaException
-
-        client = admin(self._context.settings)
-        try:
-            client.delete_consumer_groups([group])[group].result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                raise SwitchyardError(f"group {group} can't be deleted: {error.args[0].str()}",
-                                      fix="stop its members, then try again") from error  # fmt: skip
 
 
 def _delete_files(settings: Settings, stage: DeleteFiles) -> None:
