@@ -7,10 +7,13 @@ command prints. What frozen code gets of the environment is decided here, too.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
 
 MASK = "**********"
 # of Kafka's and Spark's properties and of variables; a certificate is public, the key to it isn't
@@ -33,10 +36,13 @@ SPARK_REDACTION = (
 HOLDERS = ("SWITCHYARD_KAFKA", "SWITCHYARD_DRIVER_KAFKA", "SWITCHYARD_SPARK")
 # what a process that runs frozen code gets of the environment that it is started in; the rest is the operator's
 _PASSED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|PYTHON\w*|JAVA_HOME"
-    r"|JDK_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|SPARK_\w+|PYSPARK_\w+|_PYSPARK_\w+|HADOOP_\w+|YARN_CONF_DIR|KRB5\w+"
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|LOCPATH|TZ|TZDIR|TMPDIR|TMP|TEMP|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"
+    r"|PYTHON\w*|JAVA_HOME|JDK_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|(?i:https?|ftp|all|no)_(proxy|PROXY)|SPARK_\w+|PYSPARK_\w+|_PYSPARK_\w+|HADOOP_\w+|YARN_CONF_DIR|KRB5\w+"
     r"|SSL_CERT_(FILE|DIR)|(OMP|OPENBLAS|MKL|MALLOC|ARROW)_\w+|GX_ANALYTICS_ENABLED|SWITCHYARD_\w+"
 )
+# what makes a value of theirs secret: the password in a URL, as of a proxy, and an option of Java whose name is secret
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:\S*@")
+_JAVA_PROPERTY = re.compile(r"-D([\w.-]+)=")
 
 _known: set[str] = set()
 _pattern: re.Pattern[str] | None = None
@@ -78,13 +84,27 @@ def _shapes(secret: str) -> Iterable[str]:
 
 
 def plain_environment(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """What of an environment is passed to a process that runs frozen code: a list of names, and `also`."""
-    named = set(also)
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in named or (_PASSED.fullmatch(name) is not None and not is_secret(name))
-    }
+    """What of an environment is passed to a process that runs frozen code: a list of names, and `also`.
+
+    One that `also` doesn't name isn't passed if its value holds a secret; that is logged, as the process may miss it.
+    """
+    named, passed = set(also), dict[str, str]()
+    for name, value in environment.items():
+        if name not in named and (_PASSED.fullmatch(name) is None or is_secret(name)):
+            continue
+        if name in named or not _holds_secret(value):
+            passed[name] = value
+        elif name not in HOLDERS:
+            log.warning(
+                "%s isn't passed to drivers and apps, as it holds a password; if they need it, name it in driver_environment",
+                name,
+            )
+    return passed
+
+
+def _holds_secret(value: str) -> bool:
+    properties: list[str] = _JAVA_PROPERTY.findall(value)
+    return _PASSWORD_IN_URL.search(value) is not None or any(map(is_secret, properties))
 
 
 def drop_holders(environment: MutableMapping[str, str]) -> None:

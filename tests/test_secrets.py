@@ -207,6 +207,38 @@ def test_no_secret_is_a_name_that_passes() -> None:
     }
 
 
+PASSED = {
+    # Java, where it writes and which clock it shows
+    "JAVA_TOOL_OPTIONS": "-Djavax.net.ssl.trustStore=/etc/trust.jks", "JDK_JAVA_OPTIONS": "-Xss4m", "_JAVA_OPTIONS": "-Xss4m",
+    "LANG": "de_DE.UTF-8", "LC_NUMERIC": "C", "TZ": "Europe/Berlin", "TZDIR": "/zones", "TMPDIR": "/scratch", "TMP": "/scratch",
+    # the way out
+    "http_proxy": "http://proxy:3128", "HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost,.local", "ALL_PROXY": "socks5://p",
+    # Spark, Hadoop and Kerberos; where a token or a key lies is no secret
+    "SPARK_HOME": "/spark", "SPARK_CONF_DIR": "/conf", "SPARK_SUBMIT_OPTS": "-Dspark.a=b", "HADOOP_CONF_DIR": "/conf",
+    "HADOOP_USER_NAME": "ada", "HADOOP_TOKEN_FILE_LOCATION": "/run/tokens", "YARN_CONF_DIR": "/conf", "KRB5_CONFIG": "/krb5.conf",
+    "KRB5CCNAME": "FILE:/tmp/krb5cc_0", "KRB5_KTNAME": "/etc/keytab", "SPARK_LOCAL_DIRS": "abfss://data@account.net/x",
+}  # fmt: skip
+WITHHELD = {
+    "JAVA_TOOL_OPTIONS": "-Xss4m -Djavax.net.ssl.keyStorePassword=planted", "_JAVA_OPTIONS": "-Dhttp.proxyPassword=planted",
+    "SPARK_SUBMIT_OPTS": "-Dspark.ssl.keyPassword=planted", "http_proxy": "http://ada:planted@proxy:3128",
+    "HTTPS_PROXY": "http://ada:pl/anted@proxy", "HADOOP_CREDSTORE_PASSWORD": "planted", "_SPARK_AUTH_SECRET": "planted",
+    "PYSPARK_GATEWAY_SECRET": "planted", "KRB5_PASSWORD": "planted", "DATABASE_URL": "planted", "XHTTP_PROXY": "planted",
+}  # fmt: skip
+
+
+def test_what_java_spark_and_hadoop_need_passes() -> None:
+    assert plain_environment(PASSED) == PASSED
+
+
+def test_a_password_in_what_else_would_pass_does_not(caplog: pytest.LogCaptureFixture) -> None:
+    assert plain_environment(WITHHELD) == {}
+    told = {record.args[0] for record in caplog.records if isinstance(record.args, tuple)}
+    assert told == {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "http_proxy", "HTTPS_PROXY"}
+    assert "driver_environment" in caplog.text and "planted" not in caplog.text
+    # who names it wants it
+    assert plain_environment(WITHHELD, WITHHELD) == WITHHELD
+
+
 def test_a_jvm_gets_no_secret_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from pipelines.engine import session
 

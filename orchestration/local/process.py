@@ -10,7 +10,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipelines.errors import SwitchyardError
+
 POLL_S = 0.05
+# a JVM of many GiB that is killed gives its memory back first
+_DEATH_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +54,7 @@ class ProcessRef:
 
     def terminate(self, timeout_s: float) -> bool:
         """Ends its process group: SIGTERM, and SIGKILL after `timeout_s`. Whether it ended in time by itself.
-        Does nothing to another process that has its pid by now.
+        Does nothing to another process that has its pid by now. Raises SwitchyardError for one that outlives SIGKILL by seconds.
         """
         if not self.alive():
             return True
@@ -60,11 +64,21 @@ class ProcessRef:
         while self.alive():
             if time.monotonic() >= deadline:
                 self._signal(signal.SIGKILL)
-                while self.alive():
-                    time.sleep(POLL_S)
+                self._await_death()
                 return False
             time.sleep(POLL_S)
         return True
+
+    def _await_death(self) -> None:
+        deadline = time.monotonic() + _DEATH_S
+        while self.alive():
+            if time.monotonic() >= deadline:
+                raise SwitchyardError(
+                    f"process {self.pid} was killed and has not ended within {_DEATH_S:g} s: it waits in the kernel, as for a disk "
+                    "or a network file system that doesn't answer",
+                    fix=f"`ps -o pid,stat,wchan:32,args -p {self.pid}` shows what for; mend that, or reboot this host, then type the same command again",
+                )
+            time.sleep(POLL_S)
 
     def kill(self) -> None:
         """Kills its process group, one that is stopped included. Does nothing to another process that has its pid by now."""

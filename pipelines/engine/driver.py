@@ -286,7 +286,7 @@ class Driver:
 
     def _new_watch(self, release: Release) -> Watch:
         return Watch(
-            self._registry.cluster, release, stands=self._stands_at, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
+            self._registry.cluster, release, stands=self._stands_at, registry_id=self._registry.topic_id, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
         )  # fmt: skip
 
     def _stands_at(self) -> tuple[SourcePosition, bool]:

@@ -45,7 +45,8 @@ def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_
     """Who runs `release`, in words; None if nobody does.
 
     A process proven dead holds nothing. Otherwise a heartbeat younger than `lease_timeout_s` counts, or, before the
-    first one of this token, a lease younger than `boot_timeout_s`: unknown is not dead.
+    first one of this token, a lease younger than `boot_timeout_s`: unknown is not dead. A time that lies as far ahead is of
+    a clock that is wrong, or forged, and counts as little as one that is past: else it would hold the release until then.
     """
     lease = release.lease
     if lease is None or release.lease_ended or is_alive(lease.holder, settings) is False:
@@ -53,9 +54,9 @@ def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_
     who = f"process {lease.holder.pid} on {lease.holder.host} (token {lease.token})"
     if beat is not None and beat.token == lease.token:
         age_s = (at_ms - beat.at_ms) / 1000
-        return f"{who}, heard {age_s:.1f} s ago" if age_s < settings.lease_timeout_s else None
+        return f"{who}, heard {max(0.0, age_s):.1f} s ago" if abs(age_s) < settings.lease_timeout_s else None
     age_s = (at_ms - lease.at_ms) / 1000
-    return f"{who}, starting for {age_s:.0f} s" if age_s < settings.boot_timeout_s else None
+    return f"{who}, starting for {max(0.0, age_s):.0f} s" if abs(age_s) < settings.boot_timeout_s else None
 
 
 def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTaken:

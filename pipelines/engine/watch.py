@@ -42,7 +42,7 @@ class PartLost(SwitchyardError):
 class Watch:
     """Looks every few seconds, on a thread of its own; what it has found stays in `trouble`.
 
-    `stands`: where the release stands, and whether a batch is under way. `alarm` is told of a trouble once, at once. `made`
+    `stands`: where the release stands, and whether a batch is under way. `registry_id`: of the registry as read. `alarm` is told of a trouble once, at once. `made`
     is told of topics that were made again.
     """
 
@@ -52,6 +52,7 @@ class Watch:
         release: Release,
         *,
         stands: Stands,
+        registry_id: str | None = None,
         checkpoint: Callable[[], Path | None] = lambda: None,
         alarm: Callable[[PartLost], None] = lambda _: None,
         made: Callable[[TopicsKnown], None] = lambda _: None,
@@ -59,6 +60,7 @@ class Watch:
         self._cluster = cluster
         self._release = release
         self._stands = stands
+        self._registry_id = registry_id
         self._checkpoint = checkpoint
         self._alarm = alarm
         self._made = made
@@ -105,7 +107,7 @@ class Watch:
 
     def _find(self) -> PartLost | None:
         ids = self._cluster.topic_ids(self._parts)
-        losses = lost_topics(self._release, self._parts, ids)
+        losses = lost_topics(self._release, self._parts, ids, registry_id=self._registry_id)
         path = self._checkpoint()
         if path is not None and not (path / "offsets").is_dir():
             losses.append(Loss(release=self._release.name, part="checkpoint", name=str(path)))

@@ -32,11 +32,14 @@ from pipelines.follow.moves import (
     start,
     topic_of,
 )
+from pipelines.follow.same import SameTopics
 from pipelines.kafka.client import admin, require_broker
+from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
 from pipelines.model.names import REGISTRY_TOPIC, REPLAY, is_group_name
-from pipelines.model.registry import FollowerRegistered, RegistryState, Switch
+from pipelines.model.parts import Loss
+from pipelines.model.registry import DeltaSegment, FollowerRegistered, RegistryState, Switch
 from pipelines.settings import Settings, get_settings
 
 _log = logging.getLogger(__name__)
@@ -96,7 +99,8 @@ class LiveConsumer:
 
     Exactly once needs the position stored together with the effect; with `commit` after the effect it is at least once.
     Raises BadUsage for an alias that isn't there, SwitchyardError for one without a live release, Unavailable without a
-    broker; a broker that goes away later is waited for.
+    broker; a broker that goes away later is waited for. Within 10 s after the registry was deleted and made again `poll` raises
+    AnotherRegistry; after the result or the delta that it has yet to read was, SwitchyardError.
     """
 
     def __init__(
@@ -119,6 +123,8 @@ class LiveConsumer:
         if partition_count(self._settings, REGISTRY_TOPIC) is None:
             raise _unknown(alias, RegistryState())
         self._admin = admin(self._settings)
+        # before the registry is read
+        self._same = SameTopics(self._settings, self._admin)
         self._control = Control(self._settings, alias)
         self._data = DataReader(self._settings, group)
         # what is read and may be delivered; a mapping is where the offsets are once all before it is delivered
@@ -206,6 +212,7 @@ class LiveConsumer:
 
     def _advance(self, timeout_s: float) -> None:
         """Makes records ready, or moves on, or waits up to `timeout_s` for a reason to."""
+        self._same.look(sure=False)
         self._control.poll(0)
         here = self.position
         if here is None:
@@ -227,6 +234,8 @@ class LiveConsumer:
         )
         match move:
             case Deliver(upto=upto):
+                self._same.look(sure=True)
+                self._refuse_another(here)
                 batch = self._data.read(upto, min(timeout_s, _MEMBERS_S))
                 self._ready += batch.messages
                 if batch.reached:
@@ -254,9 +263,21 @@ class LiveConsumer:
             )
         # the position last: without a broker any of these may fail, and is done again
         skip = self._keys_before(position, chain, switch)
+        release = self._control.state.releases.get(switch.new)
+        self._same.begin(position.topic, release.own_ids.get(position.topic) if release else None)
+        if position.segment is not None:
+            self._refuse_short(switch.delta[position.segment])
         self._data.assign(position.topic, position.offsets)
         self._control.watch(switch.new if position.segment is None else None)
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
+
+    def _refuse_another(self, here: FollowerPosition) -> None:
+        """Raises SwitchyardError where the topic is another one than its offsets are of. Who is at its end needs nothing more of it."""
+        if self._same.is_another and here.segment is not None:
+            raise _lost_delta(here.topic)
+        if self._same.is_another:
+            lost = Loss(release=self._release, part="result", name=here.topic, how="another")
+            raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the beginning, into an empty store")
 
     def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
         """Keys of the delta's segments before `position`'s: read again, as a restart has forgotten them."""
@@ -267,9 +288,17 @@ class LiveConsumer:
             reached = segment.start
             while reached < segment.end:
                 batch = self._data.read({0: segment.end}, _LONGEST_WAIT_S)
+                if not batch.messages and not batch.reached:
+                    self._refuse_short(segment)
                 keys.update(m.key() for m in batch.messages)
                 reached = batch.reached.get(0, reached)
         return keys
+
+    def _refuse_short(self, segment: DeltaSegment) -> None:
+        """Raises SwitchyardError where a delta's topic ends before the segment does: then it would be waited for in vain."""
+        end = end_of(self._settings, segment.topic, 1, committed=False, client=self._admin)[0]
+        if end < segment.end:
+            raise _lost_delta(segment.topic)
 
     # -- the beginning
 
@@ -364,6 +393,14 @@ def _stored(given: FollowerPosition | Mapping[str, Any] | str) -> FollowerPositi
         raise BadUsage(
             f"that is no position of a follower: {error}", fix="store `position.model_dump_json()`"
         ) from error
+
+
+def _lost_delta(topic: str) -> SwitchyardError:
+    return SwitchyardError(
+        f"delta {topic}, which takes the follower from one result to the other, is another topic than the one of the switch: "
+        "it was deleted, and made again under the same name",
+        fix="what it said is nowhere else: follow from the beginning, into an empty store",
+    )
 
 
 def _unknown(alias: str, state: RegistryState) -> SwitchyardError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ MAX_RECORD_BYTES = 1_048_588 - 61
 # how long a first request waits before the client's errors are looked at: a refused login is among them, and the client
 # itself would try it again until the time is over
 _LOOK_S = 0.5
+# the least that is waited for an answer, however late it is
+_PAUSE_S = 0.05
 
 
 def _base(settings: Settings) -> dict[str, Any]:
@@ -140,6 +143,17 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
 def own(settings: Settings, client: AdminClient | None) -> AdminClient:
     """`client`, or a new one for None. Not `client or ...`: an idle client counts as false."""
     return admin(settings) if client is None else client
+
+
+def answer_of(future: Future[Any], deadline: float) -> Any:
+    """What an admin client's request is answered by `deadline` (`time.monotonic`). Raises KafkaException, also without an answer.
+
+    The request has a limit of its own; librdkafka keeps it only where its own threads run.
+    """
+    try:
+        return future.result(max(_PAUSE_S, deadline - time.monotonic()))
+    except TimeoutError as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from error
 
 
 def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:

@@ -72,6 +72,10 @@ class Cluster:
         """All consumer groups, those without members too."""
         return offsets.group_names(self.settings)
 
+    def delete_group(self, group: str) -> None:
+        """Deletes a consumer group, if there is one."""
+        offsets.delete_group(self.settings, group)
+
     def group_offsets(self, group: str) -> dict[str, dict[int, tuple[int, str]]]:
         """Topic -> partition -> (next offset, metadata) that a group has committed."""
         return offsets.group_offsets(self.settings, group)

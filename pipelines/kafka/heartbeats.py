@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipelines.kafka.client import drain, failure, once_led, unavailable
 from pipelines.kafka.kept import Kept, reading
@@ -31,23 +31,29 @@ def latest_heartbeats(
 ) -> dict[str, Heartbeat]:
     """Release -> the newest heartbeat, of its newest driver, of the last `window_s` seconds.
 
-    Raises Unavailable without a broker.
+    Its time is the broker's, where that stamps the topic's records; else the driver's own. Raises Unavailable without a broker.
     """
     from_ms = (now_ms or time.time_ns() // 1_000_000) - int(window_s * 1000)
     try:
-        values = reading(settings, kept, lambda client: list(_since(settings, client, from_ms)))
+        messages = reading(settings, kept, lambda client: list(_since(settings, client, from_ms)))
     except KafkaException as error:
         raise failure(settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
     found: dict[str, Heartbeat] = {}
-    for beat in _read(values):
+    for message in messages:
+        beat = _read(message.value() or b"")
+        if beat is None:
+            continue
+        stamp, at_ms = message.timestamp()
+        if stamp == TIMESTAMP_LOG_APPEND_TIME:
+            beat = beat.model_copy(update={"at_ms": at_ms})
         # a driver that was superseded may speak once more when it thaws
         if beat.release not in found or beat.token >= found[beat.release].token:
             found[beat.release] = beat
     return found
 
 
-def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[bytes]:
-    """Values of what was said from `at_ms` on up to now. Raises Unavailable if that doesn't come in time."""
+def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[Message]:
+    """What was said from `at_ms` on up to now. Raises Unavailable if that doesn't come in time."""
     since = TopicPartition(HEARTBEATS_TOPIC, 0, at_ms)
     deadline = time.monotonic() + settings.request_timeout_s
     try:
@@ -65,11 +71,10 @@ def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[bytes]:
     while time.monotonic() < deadline:
         for message in drain(client, 0.2):
             error = message.error()
-            value = message.value()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return
-            if error is None and value is not None:
-                yield value
+            if error is None and message.value() is not None:
+                yield message
     raise unavailable(settings, None)
 
 
@@ -90,17 +95,15 @@ class HeartbeatTail:
 
     def poll(self, timeout_s: float) -> list[Heartbeat]:
         """Waits up to `timeout_s` for the next ones."""
-        return _read(self._reader.poll(timeout_s))
+        return [beat for beat in map(_read, self._reader.poll(timeout_s)) if beat is not None]
 
     def close(self) -> None:
         self._reader.close()
 
 
-def _read(values: Iterable[bytes]) -> list[Heartbeat]:
-    found = []
-    for value in values:
-        try:
-            found.append(read_heartbeat(value))
-        except ValueError as error:
-            log.warning("a record of %s can't be read as a heartbeat: %s", HEARTBEATS_TOPIC, error)
-    return found
+def _read(value: bytes) -> Heartbeat | None:
+    try:
+        return read_heartbeat(value)
+    except ValueError as error:
+        log.warning("a record of %s can't be read as a heartbeat: %s", HEARTBEATS_TOPIC, error)
+        return None

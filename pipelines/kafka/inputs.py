@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from pipelines.kafka.client import failure, forbidden, own
+from pipelines.kafka.client import answer_of, failure, forbidden, own
 from pipelines.kafka.offsets import first_of
 from pipelines.model.missing import InputNow
 from pipelines.settings import Settings
 
 Inputs = Callable[[Settings, Iterable[str]], Mapping[str, InputNow]]
 Ids = Callable[[Settings, Iterable[str]], Mapping[str, str]]
-_PAUSE_S = 0.05
 
 
 def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None) -> dict[str, InputNow]:
@@ -47,7 +45,7 @@ def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -
     asked = client.describe_topics(TopicCollection(names), request_timeout=settings.request_timeout_s)
     for name, future in asked.items():
         try:
-            answer: Any = _within(future, deadline)
+            answer: Any = answer_of(future, deadline)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise failure(settings, error.args[0], topic=name) from error
@@ -66,17 +64,10 @@ def _compacted(settings: Settings, topics: Iterable[str], client: AdminClient) -
     asked = client.describe_configs(resources, request_timeout=settings.request_timeout_s)
     for resource, future in asked.items():
         try:
-            policy = _within(future, deadline)["cleanup.policy"].value
+            policy = answer_of(future, deadline)["cleanup.policy"].value
             found[str(resource.name)] = "compact" in str(policy).split(",")
         except KafkaException as error:
             gone = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             if not gone and not forbidden(error.args[0]):
                 raise failure(settings, error.args[0], topic=resource.name) from error
     return found
-
-
-def _within(future: Future[Any], deadline: float) -> Any:
-    try:
-        return future.result(max(_PAUSE_S, deadline - time.monotonic()))
-    except TimeoutError as error:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from error

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from pipelines.errors import Refused
-from pipelines.kafka.client import failure, own, unavailable
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.client import answer_of, failure, own, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
@@ -145,11 +145,12 @@ def group_offsets(
 ) -> dict[str, dict[int, tuple[int, str]]]:
     """Topic -> partition -> (next offset, metadata) that a consumer group has committed."""
     client = own(settings, client)
+    deadline = time.monotonic() + settings.request_timeout_s
     future = client.list_consumer_group_offsets(
         [ConsumerGroupTopicPartitions(group)], request_timeout=settings.request_timeout_s
     )[group]
     try:
-        committed = future.result().topic_partitions
+        committed = answer_of(future, deadline).topic_partitions
     except KafkaException as error:
         raise failure(settings, error.args[0], group=group) from error
     found: dict[str, dict[int, tuple[int, str]]] = {}
@@ -157,3 +158,19 @@ def group_offsets(
         if partition.offset >= 0:
             found.setdefault(partition.topic, {})[partition.partition] = (partition.offset, partition.metadata or "")
     return found
+
+
+def delete_group(settings: Settings, group: str, *, client: AdminClient | None = None) -> None:
+    """Deletes a consumer group, if there is one. Raises SwitchyardError for one with members, Unavailable without a broker."""
+    client = own(settings, client)
+    deadline = time.monotonic() + settings.request_timeout_s
+    future = client.delete_consumer_groups([group], request_timeout=settings.request_timeout_s)[group]
+    try:
+        answer_of(future, deadline)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.NON_EMPTY_GROUP:
+            raise SwitchyardError(
+                f"group {group} can't be deleted: {error.args[0].str()}", fix="stop its members, then try again"
+            ) from error
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise failure(settings, error.args[0], group=group) from error

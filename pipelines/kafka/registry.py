@@ -15,9 +15,13 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, refuse_without_registry
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
+
+# how often a process that reads on and on asks whether it is still the same topic
+_PROVE_S = 5.0
 
 Decide = Callable[[RegistryState], Sequence[Entry]]
 
@@ -31,18 +35,29 @@ class Registry:
     """The registry of the cluster that the settings name. Reads incrementally; a step is checked and fenced.
 
     A cluster without one has an empty state; the first entry makes it. Raises Unavailable where the broker isn't there,
-    isn't reachable or refuses the login.
+    isn't reachable or refuses the login. Whoever reads on, or takes a step, gets AnotherRegistry once the topic was deleted
+    and made again.
     """
 
-    def __init__(self, settings: Settings | None = None, *, actor: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        actor: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.settings = settings or get_settings()
         self.actor = actor or getpass.getuser()
         # what else whoever has it open asks of the cluster
         self.cluster = Cluster(self.settings, require_broker(self.settings))
         # what is read beside the registry by whoever has it open: progress and heartbeats
         self.kept = Kept(self.settings)
+        self._clock = clock
         self._reader: LogReader | None = None
         self._folding = Folding()
+        # Kafka's id of the topic that is read, and when it was last seen to be that
+        self._id: str | None = None
+        self._proven_at = 0.0
         if self._open() is None:
             refuse_without_registry(self.settings, self.cluster.client)
         self._writer = FencedWriter(self.settings, REGISTRY_TOPIC, REGISTRY_TOPIC)
@@ -64,6 +79,11 @@ class Registry:
     def known(self) -> RegistryState:
         """The state as last read, without asking the broker."""
         return self._folding.state
+
+    @property
+    def topic_id(self) -> str | None:
+        """Kafka's id of the registry that the state is of; None: there is none yet."""
+        return self._id
 
     def history(self) -> Iterator[Entry | Unread]:
         """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
@@ -104,7 +124,7 @@ class Registry:
         """
 
         def values() -> list[bytes]:
-            entries = decide(self._now())
+            entries = decide(self._now(prove=True))
             if entries and self._reader is None:
                 self.ensure()
                 # another one may have made it, and written
@@ -133,6 +153,8 @@ class Registry:
 
     def _begin(self) -> LogReader:
         """A reader from the newest snapshot on, if there is one and its last entry stands in this log."""
+        # first: what is read after it is of this topic, or another id will tell
+        self._id, self._proven_at = self._id_now(), self._clock()
         end = end_of(self.settings, REGISTRY_TOPIC, 1, client=self.cluster.client)[0]
         self._folding = Folding(newest_snapshot(self.settings, end, client=self.cluster.client))
         reader = LogReader(
@@ -149,11 +171,27 @@ class Registry:
             raise
         return reader
 
-    def _now(self) -> RegistryState:
+    def _now(self, *, prove: bool = False) -> RegistryState:
+        """The state as of now. Raises AnotherRegistry; asks for that every few seconds, where the log's end went back, and to `prove` it."""
         reader = self._open()
         if reader is not None:
-            self._read_to(reader, reader.end())
+            end = reader.end()
+            if prove or end < reader.position or self._clock() - self._proven_at > _PROVE_S:
+                self._prove()
+            self._read_to(reader, end)
         return self.known
+
+    def _prove(self) -> None:
+        now = self._id_now()
+        # one that was made just now may not have been known yet
+        self._id = self._id or now
+        # whether it is gone, whoever reads it will say
+        if now not in (self._id, None):
+            raise AnotherRegistry
+        self._proven_at = self._clock()
+
+    def _id_now(self) -> str | None:
+        return self.cluster.topic_ids([REGISTRY_TOPIC]).get(REGISTRY_TOPIC)
 
     def _stamp(self, entry: Entry, op: str | None, reason: str | None) -> Entry:
         return entry.model_copy(

@@ -17,6 +17,7 @@ from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.log import Record, read_tail
 from pipelines.kafka.topics import SNAPSHOTS, ensure_topic, partition_count
 from pipelines.model.names import SNAPSHOTS_TOPIC
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import RegistryState, fold, read
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
 from pipelines.model.unread import unread
@@ -98,9 +99,14 @@ class Folding:
         return self.since > EVERY
 
     def take(self, records: Sequence[Record]) -> bool:
-        """Folds what has come. False: the snapshot is of another log, so that all has to be read, from offset 0."""
+        """Folds what has come. False: the snapshot is of another log, so that all has to be read, from offset 0.
+
+        Raises AnotherRegistry for a record at or before the last one: a log that is only appended to has none.
+        """
         if not records:
             return True
+        if self._last is not None and min(offset for offset, _ in records) <= self._last[0]:
+            raise AnotherRegistry
         if self._unproven is not None:
             (offset, value), *records = records
             if (offset, digest_of(value)) != (self._unproven.offset, self._unproven.digest):

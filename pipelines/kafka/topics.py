@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import failure, own
+from pipelines.kafka.client import answer_of, failure, own
 from pipelines.model.names import PROGRESS_SUFFIX, REGISTRY_TOPIC, split_release
 from pipelines.settings import Settings
 
@@ -32,7 +32,13 @@ RESULT_TABLE = {
 PROGRESS = {**RESULT_TABLE, "segment.ms": str(DAY_MS)}
 # the newest of each version stays
 SNAPSHOTS = {"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "segment.bytes": str(16 * 1024 * 1024)}
-HEARTBEATS = {"cleanup.policy": "delete", "retention.ms": "3600000", "segment.ms": "600000"}
+# when a driver was heard is for the broker's clock to say: a driver's own may be wrong
+HEARTBEATS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "3600000",
+    "segment.ms": "600000",
+    "message.timestamp.type": "LogAppendTime",
+}
 
 
 def ensure_topic(
@@ -49,8 +55,10 @@ def ensure_topic(
     """
     client = own(settings, client)
     topic = NewTopic(name, partitions, settings.replication_factor, config=dict(config))
+    limit_s = settings.request_timeout_s
     try:
-        client.create_topics([topic], operation_timeout=settings.request_timeout_s)[name].result()
+        asked = client.create_topics([topic], operation_timeout=limit_s, request_timeout=limit_s)
+        answer_of(asked[name], time.monotonic() + limit_s)
         return True
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -113,9 +121,11 @@ def delete_topics(settings: Settings, names: Iterable[str], *, client: AdminClie
         return []
     deleted = []
     client = own(settings, client)
-    for name, future in client.delete_topics(wanted, operation_timeout=settings.request_timeout_s).items():
+    limit_s = settings.request_timeout_s
+    deadline = time.monotonic() + limit_s
+    for name, future in client.delete_topics(wanted, operation_timeout=limit_s, request_timeout=limit_s).items():
         try:
-            future.result()
+            answer_of(future, deadline)
             deleted.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pipelines.errors import SwitchyardError
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.registry import Release
 
@@ -19,6 +20,28 @@ Part = Literal[
 ]  # fmt: skip
 # without these no batch may be committed: what it writes would go nowhere, or stand beside what is not there any more
 VITAL: frozenset[Part] = frozenset({"input", "result", "progress", "registry", "checkpoint"})
+
+
+_REGISTRY_WAY = (
+    "restore the old topic, from a backup of the brokers that has its id; or, where the new one is the registry from now on, "
+    "start this process again: it reads that from its beginning"
+)
+
+
+class AnotherRegistry(SwitchyardError):
+    """The registry is another topic than the one that this process has read. What both say must not be mixed.
+
+    Not Refused: whoever goes on where a request is refused must not go on with this.
+    """
+
+    exit_code = 3
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the registry, topic {REGISTRY_TOPIC}, is another topic than the one that this process has read: it was deleted, "
+            "and made again under the same name",
+            fix=_REGISTRY_WAY,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +76,8 @@ class Loss:
                 return f"{anew} makes it anew, from the input"
             case "checkpoint":
                 return f"bring the folder back from a backup; or {anew} reads history again"
+            case "registry" if self.how == "another":
+                return _REGISTRY_WAY
             case "registry":
                 return "restore the topic from a backup of the brokers: without it nothing is known of releases, and a new one would take theirs for nobody's"
             case "frozen code":
@@ -82,9 +107,16 @@ def known_ids(release: Release) -> dict[str, str]:
     return {**own, **inputs}
 
 
-def lost_topics(release: Release, parts: Mapping[str, Part], now: Mapping[str, str]) -> list[Loss]:
-    """Those of `parts` (topic -> part) that are gone, or another topic than is known. `now`: topic -> id, of those there are."""
+def lost_topics(
+    release: Release, parts: Mapping[str, Part], now: Mapping[str, str], *, registry_id: str | None = None
+) -> list[Loss]:
+    """Those of `parts` (topic -> part) that are gone, or another topic than is known. `now`: topic -> id, of those there are.
+
+    `registry_id`: of the registry that says all this, which can't say it itself.
+    """
     known = known_ids(release)
+    if registry_id is not None:
+        known[REGISTRY_TOPIC] = registry_id
     found = []
     for topic, part in parts.items():
         if topic not in now:

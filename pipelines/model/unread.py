@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pipelines.errors import Refused
 from pipelines.model.base import Frozen
 from pipelines.model.names import split_release
+from pipelines.model.text import visible
 
 SCHEMA_VERSION, MUST_UNDERSTAND = "schema_version", "must_understand"
 Record = TypeVar("Record", bound=Frozen)
@@ -173,4 +174,4 @@ def _app(name: str) -> str:
 def _text(value: object) -> str | None:
     if not isinstance(value, str):
         return None
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value[:_CHARACTERS])
+    return visible(value[:_CHARACTERS])[:_CHARACTERS]

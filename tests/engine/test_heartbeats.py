@@ -40,6 +40,18 @@ def test_nothing_is_told_of_a_driver_that_has_been_silent(broker: Settings) -> N
     assert latest_heartbeats(broker, window_s=60, now_ms=now_ms() + 3_600_000) == {}
 
 
+@pytest.mark.parametrize("off_ms", [-3_600_000, 3_600_000, 10**12])
+def test_a_driver_is_heard_by_the_broker_s_clock_whatever_its_own_says(broker: Settings, off_ms: int) -> None:
+    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    name = f"sums-{uuid.uuid4().hex[:8]}.v1"
+    before = now_ms()
+    said = beat(name, 1, "running").model_copy(update={"at_ms": before + off_ms})
+    client = producer(broker, linger_ms=0)
+    client.produce(HEARTBEATS_TOPIC, said.model_dump_json(), name, partition=0, timestamp=before - 7_200_000)
+    assert client.flush(30) == 0
+    assert before <= latest_heartbeats(broker)[name].at_ms <= now_ms()
+
+
 def test_where_someone_has_deleted_the_topic_nobody_is_heard(broker: Settings) -> None:
     ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
     delete_topics(broker, [HEARTBEATS_TOPIC])

@@ -111,6 +111,20 @@ def test_a_boot_has_time_until_its_first_heartbeat(age_s: float, held: bool) -> 
     assert (holder(release(ELSEWHERE, age_s=age_s), None) is not None) is held
 
 
+@pytest.mark.parametrize("ahead_s", [15.0, 500.0, 4e9])
+def test_a_heartbeat_of_a_clock_that_is_ahead_holds_no_longer_than_one_that_is_past(ahead_s: float) -> None:
+    assert holder(release(ELSEWHERE, age_s=1000), beat(-ahead_s)) is None
+    assert "heard 0.0 s ago" in (holder(release(ELSEWHERE, age_s=1000), beat(-14.9)) or "")
+
+
+@pytest.mark.parametrize("ahead_s", [120.0, 500.0, 4e9])
+def test_a_lease_from_the_future_is_not_held_until_then(ahead_s: float) -> None:
+    assert holder(release(ELSEWHERE, age_s=-ahead_s), None) is None
+    assert "starting for 0 s" in (holder(release(ELSEWHERE, age_s=-119.0), None) or "")
+    # its holder is heard all the same
+    assert holder(release(ELSEWHERE, age_s=-ahead_s), beat(1.0)) is not None
+
+
 def test_a_heartbeat_of_an_older_token_says_nothing_of_the_new_holder() -> None:
     assert "starting for 5 s" in (holder(release(ELSEWHERE, age_s=5), beat(0.1, token=2)) or "")
     assert holder(release(ELSEWHERE, age_s=500), beat(0.1, token=2)) is None
@@ -147,6 +161,13 @@ def test_a_lease_of_one_who_is_silent_or_has_ended_is_taken_with_the_next_token(
     assert taken(monkeypatch, heard=None) == 1
     assert taken(monkeypatch, HELD, heard=beat(20.0)) == 4
     assert taken(monkeypatch, HELD, LeaseEnded(release="sums.v1", token=3), heard=beat(1.0)) == 4
+
+
+def test_a_lease_from_the_future_is_taken_with_the_next_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    forged = HELD.model_copy(update={"at_ms": 2**53 - 1})
+    assert taken(monkeypatch, forged, heard=None) == 4
+    with pytest.raises(Refused, match="is run by process 1"):
+        taken(monkeypatch, forged, heard=beat(1.0))
 
 
 @pytest.mark.parametrize("state", ["retired", "aborted"])

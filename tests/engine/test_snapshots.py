@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from orchestration.local.presence import say_gone
+from orchestration.operations.context import open_context
+from orchestration.operations.supervising.alerts import to_nobody
+from orchestration.operations.supervising.decide import Memory
+from orchestration.operations.supervising.turns import turn
 from pipelines.follow.control import Control
 from pipelines.kafka import snapshots
 from pipelines.kafka.log import FencedWriter, read_tail
@@ -145,6 +150,30 @@ def test_readers_and_followers_begin_with_the_newest_snapshot(broker: Settings, 
         state = registry.state()
     with Registry(broker) as registry:
         assert registry._folding.start >= 129 and registry.state() == state == state_of(broker)
+
+
+@pytest.mark.broker
+@pytest.mark.usefixtures("often")
+def test_a_supervisor_begins_by_writing_one_where_none_is_of_its_version(
+    broker: Settings, log: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log(60)
+    with Registry(broker) as registry:
+        registry.state()
+    # an upgrade: what is there is of another version
+    monkeypatch.setattr(model, "fold_version", lambda: "another")
+    context = open_context(broker)
+    assert context.registry._folding.start == 0
+    try:
+        turn(context, Memory(), alert=to_nobody)
+    finally:
+        say_gone(broker)
+        context.registry.close()
+    with Registry(broker) as registry:
+        assert registry._folding.start >= 60 and registry.state() == state_of(broker)
+    control = Control(broker, "a")
+    assert control._folding.start >= 60
+    control.close()
 
 
 @pytest.mark.broker

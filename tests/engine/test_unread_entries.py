@@ -240,3 +240,5 @@ def test_a_repair_is_an_entry_that_is_there_only_where_the_first_version_is_lost
 def test_what_is_shown_of_an_entry_holds_no_control_characters() -> None:
     found = unread(written(kind="x\x1b[2J", actor="a\nb", release="r\x07", must_understand=True))
     assert all(c.isprintable() for c in f"{found}{found.kind}{found.writer}{found.about}")
+    assert (found.kind, found.writer, found.about) == ("x\\x1b[2J", "a\\nb", ("r\\x07",))
+    assert len(unread(written(kind="\x1b" * 1000)).kind or "") == 200

@@ -94,6 +94,13 @@ def test_another_topic_of_the_same_name_is_not_the_same(topic: str, way: str) ->
         assert all(each in found.fix for each in ("from its beginning", "as a new release", "restore the old topic"))
 
 
+def test_another_registry_is_not_the_one_that_was_read() -> None:
+    found = looked(Kafka({**IDS, REGISTRY_TOPIC: "another"}), registry_id=IDS[REGISTRY_TOPIC])
+    assert found is not None and found.registry and f"{REGISTRY_TOPIC} of {NAME} is another topic" in found.what
+    assert "start this process again" in found.fix
+    assert looked(Kafka(), registry_id=IDS[REGISTRY_TOPIC]) is None
+
+
 def test_what_one_broker_does_not_know_yet_is_not_gone() -> None:
     assert looked(Kafka(without(RESULT), IDS)) is None
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
-from pipelines.follow import LiveConsumer, LiveRecord, committed_number
+from pipelines.follow import LiveConsumer, LiveRecord, committed_number, same
 from pipelines.follow.control import Control
+from pipelines.follow.data import DataReader
 from pipelines.follow.moves import Enter, Move, Wait, next_move
-from pipelines.kafka.topics import delete_topics
-from pipelines.model.registry import ReleaseSpec, Staged
+from pipelines.kafka.client import producer
+from pipelines.kafka.inputs import topic_ids
+from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
+from pipelines.model.registry import ReleaseSpec, Staged, TopicsKnown
 from pipelines.settings import Settings
-from tests.follow.cluster import Cluster
+from tests.follow.cluster import Cluster, Release
+from tests.operations.builders import spec as spec_of
 
 pytestmark = pytest.mark.broker
 
@@ -441,6 +445,119 @@ def test_a_result_that_was_deleted_is_said(cluster: Cluster) -> None:
     delete_topics(cluster.settings, [v1.topic])
     with pytest.raises(SwitchyardError, match=r"is gone: its release was retired"):
         follower(cluster, start=stored)
+
+
+def made_again(cluster: Cluster, topic: str, partitions: int, records: int = 0) -> None:
+    """Another topic of the same name, which is as long as `records` for each partition."""
+    delete_topics(cluster.settings, [topic])
+    ensure_topic(cluster.settings, topic, partitions, APPEND_ONLY)
+    writer = producer(cluster.settings)
+    for number in range(records):
+        for partition in range(partitions):
+            writer.produce(topic, f"other-{number}", "k", partition=partition)
+    assert writer.flush(10) == 0
+
+
+def comes_to_raise(consumer: LiveConsumer, match: str, timeout_s: float = 20.0) -> None:
+    """Polls until the consumer raises; it delivers nothing meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    with pytest.raises(SwitchyardError, match=match):
+        while time.monotonic() < deadline:
+            assert consumer.poll(0.2) is None
+
+
+def known(cluster: Cluster, version: int) -> Release:
+    """A release of which the registry has the id of its result."""
+    release = cluster.release(version)
+    spec = spec_of(release.name)
+    own = topic_ids(cluster.settings, [release.topic])
+    cluster.write(Staged(spec=spec), TopicsKnown(release=release.name, generation=1, own=own))
+    return release
+
+
+def test_a_result_that_was_made_again_is_not_read_on(cluster: Cluster) -> None:
+    v1 = known(cluster, 1)
+    cluster.first()
+    v1.batch(rows(1, 0, 1, 2, 3))
+    with follower(cluster) as consumer:
+        stored = take(consumer, 4)[1].position
+    made_again(cluster, v1.topic, 2, records=50)
+    another = rf"result {v1.topic} of {v1.name} is another topic.*made again[^~]*switchyard reset[^~]*follow from the beginning"
+    # nobody runs the release
+    with follower(cluster, "stored", start=stored) as consumer:
+        comes_to_raise(consumer, another)
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+def test_what_a_running_follower_has_yet_to_read_is_not_taken_from_another_topic(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, known_before: bool
+) -> None:
+    monkeypatch.setattr(same, "_EVERY_S", 0.0)
+    v1 = known(cluster, 1) if known_before else cluster.release(1)
+    cluster.first()
+    op = cluster.intend(v1, cluster.release(2), rows(1, 0, 1))
+    v1.batch(rows(1, 2, 3))
+    with follower(cluster) as consumer:
+        assert len(take(consumer, 2)) == 2
+        made_again(cluster, v1.topic, 2, records=50)
+        assert consumer.poll(0.5) is None
+        cluster.abort(op)
+        comes_to_raise(consumer, f"result {v1.topic} of {v1.name} is another topic")
+
+
+def test_who_has_read_all_of_it_is_moved_on_all_the_same(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same, "_EVERY_S", 0.0)
+    v1, v2 = cluster.first(), cluster.release(2)
+    op = cluster.intend(v1, v2, rows(1, 0, 1))
+    with follower(cluster) as consumer:
+        assert len(take(consumer, 2)) == 2
+        made_again(cluster, v1.topic, 2, records=50)
+        assert consumer.poll(0.5) is None
+        cluster.promote(op, v1, v2, v2.result)
+        v2.batch(rows(2, 7))
+        assert texts(take(consumer, 1)) == ["k7=v2"]
+
+
+LOST_DELTA = r"delta {}, .*is another topic.*made again[^~]*follow from the beginning, into an empty store"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_delta_that_was_made_again_empty_is_not_waited_for(cluster: Cluster, index: int) -> None:
+    v1, v2 = cluster.first(), cluster.release(2)
+    v1.batch(rows(1, 0, 1))
+    with follower(cluster) as consumer:
+        stored = take(consumer, 2)[-1].position
+    touched, base = cluster.delta([("a", "2")]), cluster.delta([("b", "2"), ("c", "3")])
+    cluster.switch(v1, v2, (touched, base))
+    with follower(cluster, "other", start=stored) as consumer:
+        middle = take(consumer, 3)[1].position
+    assert middle.segment == 1
+    made_again(cluster, (touched, base)[index].topic, 1)
+    lost = LOST_DELTA.format((touched, base)[index].topic)
+    # on its way into the segment, and in the one after it, whose keys it has to leave out
+    for position in (stored, middle):
+        with pytest.raises(SwitchyardError, match=lost), follower(cluster, "again", start=position) as consumer:
+            take(consumer, 3, timeout_s=10)
+            raise AssertionError("it waits for ever")
+
+
+def test_a_delta_that_is_made_again_while_it_is_read_is_not_waited_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(same, "_EVERY_S", 0.0)
+    v1, v2 = cluster.first(), cluster.release(2)
+    base = cluster.delta([(f"k{n}", "2") for n in range(10)])
+    cluster.switch(v1, v2, (base,))
+    assign = DataReader.assign
+
+    def once_it_is_another(reader: DataReader, topic: str, offsets: Mapping[int, int]) -> None:
+        if topic == base.topic:
+            made_again(cluster, topic, 1)
+        assign(reader, topic, offsets)
+
+    monkeypatch.setattr(DataReader, "assign", once_it_is_another)
+    with follower(cluster, earliest=True) as consumer:
+        comes_to_raise(consumer, LOST_DELTA.format(base.topic))
 
 
 def test_without_a_broker() -> None:

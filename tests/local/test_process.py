@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestration.local import process as module
 from orchestration.local.process import ProcessRef, spawn
+from pipelines.errors import SwitchyardError
 
 SLEEP = [sys.executable, "-S", "-c", "import time; print('ready', flush=True); time.sleep(600)"]
 STUBBORN = [
@@ -52,6 +54,20 @@ def test_a_reused_pid_is_neither_alive_nor_ended(child: subprocess.Popen[bytes])
     assert before.terminate(timeout_s=1.0)
     assert before.resident_bytes() is None
     assert now.alive()
+
+
+def test_one_that_outlives_its_kill_is_not_waited_for_without_end(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = ProcessRef.of(child.pid)
+    assert process is not None
+    sent: list[signal.Signals] = []
+    # as one does that waits in the kernel
+    monkeypatch.setattr(ProcessRef, "_signal", lambda _, number: sent.append(number))
+    monkeypatch.setattr(module, "_DEATH_S", 0.2)
+    with pytest.raises(SwitchyardError, match=f"process {child.pid} was killed and has not ended[^~]*reboot this host"):
+        process.terminate(timeout_s=0.1)
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
 
 
 @pytest.mark.parametrize("content", ["", "123", "{}", '{"pid": "x", "started": "1"}', "not json"])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import socket
+import threading
+import time
 import urllib.request
 from contextlib import nullcontext
 from typing import Any, get_args
@@ -70,3 +74,33 @@ def test_an_alert_is_logged_as_bad_as_it_is_and_sent_in_words(
 
 def test_an_alert_is_of_its_release() -> None:
     assert {each.release for each in ALERTS} == {"a.v1", None}
+
+
+def test_a_webhook_that_answers_byte_by_byte_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(alerts, "_TIMEOUT_S", 0.5)
+    over = threading.Event()
+
+    def answer(server: socket.socket) -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(65_536)
+            for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(ord("x"), 200)):
+                # no step of the client's waits for long
+                if over.wait(0.05):
+                    return
+                client.sendall(bytes([byte]))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=answer, args=(server,))
+        answering.start()
+        begun = time.monotonic()
+        alerts.send(
+            CheckNotRun(release="a.v1", error="no result yet"), f"http://127.0.0.1:{server.getsockname()[1]}/hook"
+        )
+        took_s = time.monotonic() - begun
+        over.set()
+        answering.join(10)
+    assert took_s < 3
+    assert "could not be told: no answer within 0.5 s" in caplog.text

@@ -20,7 +20,7 @@ from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
-from pipelines.kafka.topics import delete_topics
+from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.registry import DeltaSegment, EvidenceRecorded
@@ -122,6 +122,17 @@ def compared(broker: Settings, fresh_topic: Callable[..., str], tmp_path: Path) 
         yield lambda live, new: made.enter_context(
             closing(Results(settings, (fresh_topic(), fresh_topic()), live, new))
         )
+
+
+def test_a_delta_that_is_lost_takes_nobody_anywhere(compared: Make) -> None:
+    results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+    topic = delta_topic("sums", results.evidence.id)
+    delete_topics(results.settings, [topic])
+    with pytest.raises(Refused, match=f"delta {topic} of sums.v2 is gone[^~]*switchyard diff"):
+        results.delta(to="sums.v2")
+    ensure_topic(results.settings, topic, 1, APPEND_ONLY)
+    with pytest.raises(Refused, match=f"delta {topic} of sums.v2 is another topic[^~]*switchyard diff"):
+        results.delta(to="sums.v2")
 
 
 def test_what_was_written_ahead_is_corrected_at_the_cut(compared: Make) -> None:

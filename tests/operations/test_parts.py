@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from pipelines.errors import Refused, Unavailable
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import Holder, LeaseTaken, StateSet, TopicsKnown
+from pipelines.model.registry import DeltaSegment, Holder, LeaseTaken, StateSet, TopicsKnown
 from pipelines.settings import Settings
-from tests.operations.builders import EVERY_GROUP, Kafka, Log, context_of, staged, switched
+from tests.operations.builders import EVERY_GROUP, Kafka, Log, context_of, evidence, staged, switched
 
 NAME = "a.v1"
 IDS = {
@@ -64,6 +65,26 @@ def test_a_topic_that_is_gone_is_told_with_its_way_back(topic: str) -> None:
 def test_so_is_one_that_was_made_again(topic: str) -> None:
     said = told(live(), {**IDS, topic: "another"})
     assert f"{topic} of {NAME} is another topic" in said and "switchyard reset a.v1" in said
+
+
+@pytest.mark.parametrize(
+    ("end", "said"), [(None, "is gone"), (0, "is another topic"), (3, "is another topic"), (4, "")]
+)
+def test_a_delta_that_was_made_again_is_too_short(end: int | None, said: str) -> None:
+    log, delta = live(), "a.delta.diff-1"
+    segments = {
+        "forward": DeltaSegment(topic=delta, start=0, end=2),
+        "backward": DeltaSegment(topic=delta, start=2, end=4),
+    }
+    log.entries += [*staged("a.v2"), evidence(NAME, "a.v2", **segments)]
+
+    def ids(topics: Iterable[str]) -> dict[str, str]:
+        return {t: IDS.get(t, "") for t in topics if t != delta or end is not None}
+
+    kafka = Kafka(ids=ids, end={} if end is None else {delta: {0: end}})
+    found = told_losses(context_of(log, kafka), log.state()).get("a.v2", [])
+    assert len(found) == bool(said)
+    assert all(f"delta {delta} of a.v2 {said}" in each and "`switchyard diff` again" in each for each in found)
 
 
 def test_a_release_that_is_over_has_no_parts() -> None:

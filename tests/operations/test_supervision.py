@@ -14,12 +14,13 @@ from orchestration.operations import journal
 from orchestration.operations.context import Context
 from orchestration.operations.supervising import overview
 from orchestration.operations.supervising import turns as supervision
-from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, told
+from orchestration.operations.supervising.alerts import Alert, DriverHung, EntriesUnread, GivenUp, ReleaseFailed, told
 from orchestration.operations.supervising.decide import Memory
 from orchestration.operations.supervising.turns import attend, bring_up, last_lines, turn
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import (
     Entry,
@@ -28,10 +29,12 @@ from pipelines.model.registry import (
     LeaseTaken,
     MarkOrdered,
     Opened,
+    RegistryState,
     StateSet,
     SwitchAborted,
     WantedSet,
 )
+from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.operations.builders import POSITION, Log, staged
 
@@ -259,6 +262,39 @@ def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(wor
     assert world.launcher.launched == [NAME]
 
 
+def test_of_another_registry_nothing_is_remembered(world: World) -> None:
+    stopped, said, opened, asked = threading.Event(), list[str](), 0, 0
+    world.enter(cast(Entry, Unread(offset=50, reason="odd")))
+    world.log.close = lambda: None  # type: ignore[attr-defined]
+
+    def state() -> RegistryState:
+        nonlocal asked
+        asked += 1
+        if asked > 100:
+            stopped.set()
+        raise AnotherRegistry
+
+    def open_() -> Context:
+        nonlocal opened
+        opened += 1
+        if opened == 2:
+            # shorter than the old one
+            world.log.entries[-1] = cast(Entry, Unread(offset=3, reason="odd"))
+            del world.log.state  # type: ignore[method-assign]
+        return world.context
+
+    def alert(found: Alert) -> None:
+        world.alerts.append(found)
+        if opened == 1:
+            world.log.state = state  # type: ignore[method-assign]
+        else:
+            stopped.set()
+
+    attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
+    assert [type(each) for each in world.alerts] == [EntriesUnread] * 2
+    assert [line for line in said if "is another topic" in line and "looked after" in line]
+
+
 def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -317,4 +353,4 @@ def test_the_end_of_a_log_is_short_and_printable(world: World) -> None:
     assert last_lines(world.context, NAME) == ""
     world.launcher.log.write_bytes(b"\xff" * 20_000 + b"\nlast \x07line\n")
     said = last_lines(world.context, NAME)
-    assert said.endswith("last  line") and len(said) <= 2_000
+    assert said.endswith("last \\x07line") and len(said) <= 2_000

@@ -28,7 +28,7 @@ from pipelines.errors import Refused
 from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
-from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic, topic_names
+from pipelines.kafka.topics import APPEND_ONLY, INPUT, delete_topics, ensure_topic, topic_names
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.registry import WantedSet
 from pipelines.model.reset import Target
@@ -253,6 +253,20 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     named(world, first, "is gone")
     world.run(plan_retire(context, first, after_s=0))
     assert in_status(world, first) == "" and not [t for t in topic_names(world.settings) if t.startswith(first)]
+
+
+def test_a_registry_that_was_made_again_stops_a_driver_of_the_old_one(world: World) -> None:
+    delete_topics(world.settings, [REGISTRY_TOPIC])
+    ensure_topic(world.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+
+    def heard() -> bool:
+        beat = latest_heartbeats(world.settings).get(world.name)
+        said = (beat.error or "") if beat is not None and beat.state == "failed" else ""
+        return "registry switchyard.registry" in said and "is another topic" in said
+
+    world.until("the driver has not said so", heard, timeout_s=NAMED_S)
+    with Registry(world.settings) as new:
+        assert not new.state().releases and not [*new.history()]
 
 
 def test_a_registry_that_is_gone_is_not_made_anew_over_releases(world: World) -> None:

@@ -26,7 +26,6 @@ from orchestration.operations.plans.stages.releases import (
 )
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.client import admin
 from pipelines.model.missing import without
 from pipelines.model.registry import Entry, HistoryAccepted, RegistryState, Repaired, StateSet
 from pipelines.paths import below, remove
@@ -154,15 +153,7 @@ def delete_topic(work: Work, stage: DeleteTopic) -> None:
 
 @applies(DeleteGroup)
 def delete_group(work: Work, stage: DeleteGroup) -> None:
-    from confluent_kafka import KafkaError, KafkaException
-
-    client = admin(work.context.settings)
-    try:
-        client.delete_consumer_groups([stage.group])[stage.group].result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-            raise SwitchyardError(f"group {stage.group} can't be deleted: {error.args[0].str()}",
-                                  fix="stop its members, then try again") from error  # fmt: skip
+    work.context.cluster.delete_group(stage.group)
 
 
 @applies(DeleteFiles)

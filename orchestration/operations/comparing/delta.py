@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 from orchestration.operations.comparing import upkeep
 from orchestration.operations.comparing.changes import Changes
@@ -12,8 +13,11 @@ from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.fold_file import at_cut
 from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from orchestration.operations.comparing.touch_up import TouchUp, since_diff, touch_up
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer
+from pipelines.kafka.offsets import end_of
+from pipelines.kafka.topics import partition_count
+from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.model.switch import holds_ahead
@@ -44,10 +48,20 @@ class Delta:
         )
         since = evidence.live_result, evidence.new_result
         self._evidence = tuple(reversed(since)) if self._reverse else since
+        self._refuse_lost(to)
         # an earlier operator's producer of this topic is fenced by the first one that connects
         self._topic = DeltaTopic(settings, base.topic)
         self._in_advance = InAdvance("delta", "the delta could not be begun in advance")
         self._forget()
+
+    def _refuse_lost(self, to: str) -> None:
+        """Raises Refused where consumers would wait in vain for what the evidence's delta had."""
+        there = partition_count(self._settings, self._base.topic, client=self._admin) is not None
+        ends = end_of(self._settings, self._base.topic, 1, committed=False, client=self._admin) if there else {0: 0}
+        if ends[0] < self._base.end:
+            how: Literal["gone", "another"] = "another" if there else "gone"
+            lost = Loss(release=to, part="delta", name=self._base.topic, how=how)
+            raise Refused(lost.what, fix=lost.way)
 
     def _forget(self) -> None:
         self._old, self._new = map(Changes, self._evidence)

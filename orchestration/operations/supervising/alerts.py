@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ log = logging.getLogger("switchyard.alerts")
 
 
 WEBHOOK = "SWITCHYARD_ALERT_WEBHOOK"
+# in all: whoever tells of something has more to do
 _TIMEOUT_S = 10.0
 
 
@@ -140,16 +142,31 @@ def send(alert: Alert, webhook_url: str | None) -> None:
     log.log(severity(alert), "alert: %s", text)
     if webhook_url is None:
         return
-    body = json.dumps({"text": text}).encode()
-    try:
-        # one that is no URL is refused here, by an error that shows it
-        request = urllib.request.Request(webhook_url, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
-            pass
-    except Exception as error:
+    failed: list[Exception] = []
+
+    def post() -> None:
+        try:
+            _post(webhook_url, json.dumps({"text": text}).encode())
+        except Exception as error:
+            failed.append(error)
+
+    # urllib's limit is for each step: the look-up of the name has none, redirects and a slow answer add up
+    posting = threading.Thread(target=post, name="alert", daemon=True)
+    posting.start()
+    posting.join(_TIMEOUT_S)
+    if posting.is_alive():
+        log.error("the webhook could not be told: no answer within %g s; see whether its server answers", _TIMEOUT_S)
+    for error in failed:
         # what is wrong with the address itself shows it, or a part of it
         why = masked(str(error)) if isinstance(error, OSError) else type(error).__name__
         log.error("the webhook could not be told: %s", why)
+
+
+def _post(url: str, body: bytes) -> None:
+    # one that is no URL is refused here, by an error that shows it
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+        pass
 
 
 def webhook() -> str | None:

@@ -30,6 +30,7 @@ from orchestration.operations.supervising.overview import ReleaseStatus, statuse
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.names import progress_topic
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.progress import Counts, Heartbeat, Progress
 from pipelines.model.registry import RegistryState, ReleaseState
 from pipelines.settings import Settings
@@ -88,8 +89,11 @@ class KafkaReader:
             state = self._context.registry.state(snapshots=False)
             found = [each for each in statuses_of(self._context, state, parts=False) if each.release.state != "retired"]
             totals = self._totals(self._context, found)
-        except Exception:
+        except Exception as error:
             self.close()
+            if isinstance(error, AnotherRegistry):
+                # what is remembered is of the old one
+                self._at_rest, self._heard_ms = {}, {}
             raise
         self._heard_ms.update({each.release.name: each.beat.at_ms for each in found if each.beat is not None})
         wanted = [each.release.name for each in found if each.beat is not None or each.release.wanted == "running"]

@@ -26,7 +26,9 @@ from orchestration.operations.supervising.overview import ReleaseStatus, statuse
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.registry import now_ms
+from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, RegistryState, Release, StateSet
+from pipelines.model.text import visible
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -144,6 +146,9 @@ def attend(
                 if what != trouble:
                     say(f"no release is looked after until this is over: {what}")
                 trouble, memory.silent = what, {}
+                if isinstance(error, AnotherRegistry):
+                    # what is remembered is of the old one
+                    memory = Memory()
                 if context is not None:
                     context.registry.close()
                 context = None
@@ -179,7 +184,7 @@ def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[Release
 
 
 def last_lines(context: Context, name: str) -> str:
-    """The end of the log of a release's driver, as far as it is on this machine; without control characters."""
+    """The end of the log of a release's driver, as far as it is on this machine; its control characters as their numbers."""
     try:
         path = context.launcher.log_path(name)
         if path is None or not path.is_file():
@@ -191,8 +196,7 @@ def last_lines(context: Context, name: str) -> str:
         # a link, say, or another user's: what is told of the release goes without it
         log.warning("the log of %s can't be read: %s", name, error)
         return ""
-    text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
-    return text[-_LOG_CHARS:]
+    return visible("\n".join(lines), lines=True)[-_LOG_CHARS:]
 
 
 def _start(context: Context, memory: Memory, name: str, start: Start) -> bool:

@@ -1,0 +1,142 @@
+"""A registry that was deleted and made again: a process that knows the old one says so, and takes nothing from the new one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.follow import LiveConsumer
+from pipelines.kafka.registry import Registry
+from pipelines.kafka.snapshots import Folding
+from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
+from pipelines.model.names import REGISTRY_TOPIC, SNAPSHOTS_TOPIC
+from pipelines.model.parts import AnotherRegistry
+from pipelines.model.registry import Entry, FollowerRegistered, encode
+from pipelines.settings import Settings
+from tests.follow.cluster import Cluster
+
+ANOTHER = r"is another topic than the one that this process has read[^~]*start this process again"
+
+
+def entry(number: int) -> FollowerRegistered:
+    return FollowerRegistered(alias="a", group=f"g-{number}")
+
+
+def values(*numbers: int) -> list[tuple[int, bytes]]:
+    return [(number, encode(entry(number))) for number in numbers]
+
+
+@pytest.mark.parametrize("records", [values(0), values(5), values(6, 7, 1)])
+def test_a_record_before_the_last_one_is_of_another_log(records: list[tuple[int, bytes]]) -> None:
+    folding = Folding()
+    assert folding.take(values(0, 1, 2, 5))
+    before = folding.state
+    with pytest.raises(AnotherRegistry):
+        folding.take(records)
+    assert folding.state is before
+
+
+# -- on a broker
+
+
+@pytest.fixture
+def registry(broker: Settings, now: list[float]) -> Iterator[Registry]:
+    with Registry(broker, clock=lambda: now[0]) as found:
+        found.step(lambda _: [entry(0)])
+        found.step(lambda _: [entry(1)])
+        yield found
+    delete_topics(broker, [REGISTRY_TOPIC, SNAPSHOTS_TOPIC])
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [0.0]
+
+
+def made_again(settings: Settings, entries: int) -> None:
+    delete_topics(settings, [REGISTRY_TOPIC])
+    ensure_topic(settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+    with Registry(settings) as new:
+        for number in range(entries):
+            new.step(lambda _, number=number: [entry(100 + number)])  # type: ignore[misc]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("entries", [0, 1, 6])
+def test_whoever_reads_on_says_so_and_takes_nothing_of_it(
+    registry: Registry, broker: Settings, now: list[float], entries: int
+) -> None:
+    made_again(broker, entries)
+    now[0] += 5.1
+    before = registry.known
+    for _ in range(2):
+        with pytest.raises(AnotherRegistry, match=ANOTHER):
+            registry.state()
+    assert registry.known is before
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("entries", [0, 1])
+def test_an_end_that_went_back_is_looked_into_at_once(registry: Registry, broker: Settings, entries: int) -> None:
+    made_again(broker, entries)
+    with pytest.raises(AnotherRegistry, match=ANOTHER):
+        registry.state()
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("entries", [0, 6])
+def test_no_step_is_written_into_it(registry: Registry, broker: Settings, entries: int) -> None:
+    made_again(broker, entries)
+    decided: list[object] = []
+
+    def decide(state: object) -> list[Entry]:
+        decided.append(state)
+        return [entry(2)]
+
+    with pytest.raises(AnotherRegistry, match=ANOTHER):
+        registry.step(decide)
+    assert decided == []
+    with Registry(broker) as new:
+        assert new.state().followers.get("a", ()) == tuple(f"g-{100 + n}" for n in range(entries))
+
+
+@pytest.mark.broker
+def test_it_is_asked_for_its_id_now_and_then_only(
+    registry: Registry, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    ask = Registry._id_now
+
+    def counted(registry: Registry) -> str | None:
+        asked.append(registry)
+        return ask(registry)
+
+    monkeypatch.setattr(Registry, "_id_now", counted)
+    for _ in range(20):
+        registry.state()
+        registry.poll(0)
+    assert asked == []
+    now[0] += 5.1
+    for _ in range(20):
+        registry.state()
+    assert len(asked) == 1
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("entries", [0, 40])
+def test_a_follower_says_so_too(broker: Settings, entries: int) -> None:
+    cluster = Cluster(broker)
+    v1 = cluster.first()
+    v1.batch([(0, "k", "1")])
+    with LiveConsumer(cluster.alias, group=f"{cluster.alias}-g", settings=broker) as follower:
+        record = follower.poll(10)
+        assert record is not None and record.value == b"1"
+        made_again(broker, entries)
+        deadline = time.monotonic() + 20
+        with pytest.raises(AnotherRegistry, match=ANOTHER):
+            while time.monotonic() < deadline:
+                assert follower.poll(0.2) is None
+    cluster.close()
+    delete_topics(broker, [REGISTRY_TOPIC, SNAPSHOTS_TOPIC])
