@@ -1,0 +1,1 @@
+"""What operators use: operations, and the terminal and Dagster as shells around them."""

@@ -1,0 +1,1 @@
+"""What a driver and a consumer need."""

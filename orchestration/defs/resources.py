@@ -105,7 +105,7 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
     webhook_url: str | None = Field(default=None, description="Posted to; default: only the log.")
 
     def send(self, alert: alerting.Alert) -> None:
-        """Tells `alert`, as `operations.alerts` does."""
+        """Tells `alert`, as `operations.supervising.alerts` does."""
         alerting.send(alert, self.webhook_url)
 
 

@@ -1,0 +1,1 @@
+"""What runs on this host: the embedded broker, processes, ports, jars."""

@@ -1,0 +1,1 @@
+"""The driver of a release: its query, its sink, its checkpoint, its lease."""

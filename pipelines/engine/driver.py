@@ -32,7 +32,7 @@ from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
 from pipelines.engine.query import Query
 from pipelines.engine.session import begin_jvm, build_session, end_session, jvm_exit_code, send_code
-from pipelines.engine.sink import Target
+from pipelines.engine.sink import Destination
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
@@ -205,7 +205,7 @@ class Driver:
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
         inputs = {name: source.topic for name, source in app.inputs.items()}
-        target = Target(
+        target = Destination(
             release=self._name,
             generation=release.generation,
             token=self._token,

@@ -25,7 +25,7 @@ from pipelines.engine.frames import (
 from pipelines.engine.gate import Gate
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
-from pipelines.engine.sink import Sink, Target
+from pipelines.engine.sink import Destination, Sink
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
@@ -45,7 +45,7 @@ class Query:
     """One release's Spark query on one checkpoint. A pause keeps the session warm."""
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Target,
+        self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Destination,
         checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None], limits: Limits,
         portion: Portion,
     ) -> None:  # fmt: skip

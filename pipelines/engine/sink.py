@@ -34,7 +34,7 @@ class ProgressGap(SwitchyardError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Destination:
     """What the sink writes for: one generation of a release. `inputs`: source name -> topic. `processed`: input whose
     results consumers may have had before this generation: what is written of it is marked as a replay. `seed`: where the
     generation goes on from, if not from nothing: its first progress record.
@@ -62,7 +62,7 @@ class Sink:
 
     def __init__(
         self,
-        target: Target,
+        target: Destination,
         writer: Writer,
         checkpoint: Checkpoint,
         *,

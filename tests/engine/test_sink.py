@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.metrics import BatchMetrics, DeadLetter
-from pipelines.engine.sink import ProgressGap, Sink, StopAtBoundary, Target
+from pipelines.engine.sink import Destination, ProgressGap, Sink, StopAtBoundary
 from pipelines.engine.writer import OutcomeUnknown, Record, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.positions import SourcePosition, Span
@@ -149,7 +149,7 @@ class World:
         self.sink.open()
 
     def make(self, watermarked: bool = True, token: int = 1) -> Sink:
-        target = Target(release=RELEASE, generation=1, token=token, result_topic=RESULT, partitions=1,
+        target = Destination(release=RELEASE, generation=1, token=token, result_topic=RESULT, partitions=1,
                         inputs={"trades": "trades"}, start=START, watermarked=watermarked, processed=self.processed)  # fmt: skip
         return Sink(
             target,

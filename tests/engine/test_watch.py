@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from pipelines.engine import watch as module
-from pipelines.engine.sink import Sink, Target
+from pipelines.engine.sink import Destination, Sink
 from pipelines.engine.watch import PartLost, Stands, Watch, unknown_ids
 from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
@@ -174,7 +174,7 @@ class Forgetful:
 
 def test_nothing_is_committed_once_it_is_known(tmp_path: Path) -> None:
     writer = Forgetful()
-    target = Target(release=NAME, generation=1, token=1, result_topic=RESULT, partitions=1, inputs={"trades": "trades"},
+    target = Destination(release=NAME, generation=1, token=1, result_topic=RESULT, partitions=1, inputs={"trades": "trades"},
                     start=AT, watermarked=False)  # fmt: skip
     sink = Sink(target, cast(Any, writer), cast(Any, None), serialise=cast(Any, None), metrics=cast(Any, None))
     progress = Progress(release=NAME, generation=1, token=1, boundary=Boundary(batch_id=0, position=AT),

@@ -19,7 +19,7 @@ from orchestration.operations.journal import begin
 from orchestration.operations.lifecycle import before_live
 from orchestration.operations.planning.diff import _other
 from orchestration.operations.planning.promote import plan_promote
-from orchestration.operations.planning.readiness import _not_compared
+from orchestration.operations.planning.readiness import not_compared
 from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
@@ -158,12 +158,12 @@ def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callab
     assert error.value.fix == "`switchyard diff a.v2` first"
     # an operator may say that a promotion takes an older diff: not one as old as that, of a table
     new, live, long_s = release("a.v2"), release("a.v1"), COMPACTION_LAG_MS / 500
-    [lacking] = _not_compared(new, live, found, long_s, None)
+    [lacking] = not_compared(new, live, found, long_s, None)
     # an approval makes it anew before anything else
-    assert _not_compared(new, live, found, long_s, None, renewed=True) == []
+    assert not_compared(new, live, found, long_s, None, renewed=True) == []
     assert "7.0 days old" in lacking
-    assert _not_compared(new, live, found, long_s, None, kept_ms=now_ms()) == []
-    assert _not_compared(release("a.v2", table=False), release("a.v1", table=False), found, long_s, None) == []
+    assert not_compared(new, live, found, long_s, None, kept_ms=now_ms()) == []
+    assert not_compared(release("a.v2", table=False), release("a.v1", table=False), found, long_s, None) == []
 
 
 def test_a_dead_release_is_compared_anew_on_the_way_back(

@@ -11,7 +11,7 @@ from orchestration.operations.looking.costs import Cost, Rate, as_size, time_of
 from orchestration.operations.planning.reset.export import by_topic
 from orchestration.operations.planning.reset.positions import scope_of
 from orchestration.operations.planning.reset.request import Request
-from orchestration.operations.planning.reset.show import _cost_facts
+from orchestration.operations.planning.reset.show import cost_facts
 from orchestration.operations.plans.positions import PositionOptions, as_lines, topics_of, until_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
@@ -220,4 +220,4 @@ def test_a_plan_says_whose_rate_it_goes_by() -> None:
 @pytest.mark.parametrize(("output", "state"), [("new", "archived"), ("tombstone", "archived"), ("truncate", "deleted")])
 def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
     choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
-    assert state in _cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["state"]
+    assert state in cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["state"]

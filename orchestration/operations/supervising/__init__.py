@@ -1,0 +1,1 @@
+"""Supervising: what runs all the time and starts drivers again, and what it says: overviews, alerts, metrics."""

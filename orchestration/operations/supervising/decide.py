@@ -1,4 +1,4 @@
-"""What a supervisor decides: which releases to start, which have failed, which drivers hang. Pure: `supervision` acts."""
+"""What a supervisor decides: which releases to start, which have failed, which drivers hang. Pure: `turns` acts."""
 
 from __future__ import annotations
 
