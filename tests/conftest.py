@@ -54,7 +54,7 @@ LONGEST = (
     "e2e/test_reset.py",
     "reset/test_kinds.py",
     "reset/test_jobs.py",
-    "operations/test_delta.py",
+    "operations/comparing/test_delta.py",
     "engine/test_transactions.py",
     "engine/test_history.py",
     "engine/test_meeting.py",

@@ -19,6 +19,8 @@ def applies(kind: type[Kind]) -> Callable[[Callable[[Work, Kind], None]], Callab
     """
 
     def mark(effect: Callable[[Work, Kind], None]) -> Callable[[Work, Kind], None]:
+        if kind in EFFECTS:
+            raise TypeError(f"{kind.__name__} is applied by {EFFECTS[kind].__name__} already")
         EFFECTS[kind] = effect
         return effect
 

@@ -246,7 +246,7 @@ def test_a_plan_without_words_has_no_request(plan: dict[str, Any]) -> None:
 
 
 def test_the_reset_in_the_journal_of_0_1_is_understood() -> None:
-    records = Path(__file__).resolve().parents[1] / "upgrade" / "records-0.1.jsonl"
+    records = Path(__file__).resolve().parents[2] / "upgrade" / "records-0.1.jsonl"
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     entries = [decode(line["value"].encode()) for line in lines if line["topic"] == REGISTRY_TOPIC]
     [reset] = [e for e in entries if isinstance(e, Opened) and e.name == "reset"]

@@ -24,7 +24,7 @@ from pipelines.model.registry import Entry, EvidenceRecorded, Opened, Staged, St
 from pipelines.model.switch import choose_start
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence, staged, switched
-from tests.operations.test_backlog import kinds, results
+from tests.operations.planning.test_backlog import kinds, results
 
 
 def at(side: str, offset: int) -> ResultPosition:
