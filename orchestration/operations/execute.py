@@ -10,16 +10,11 @@ from orchestration.operations.context import Context
 from orchestration.operations.journal import begun
 from orchestration.operations.plans.kind import RESETS, Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.releases import (
-    Want,
-)
+from orchestration.operations.plans.stages.releases import Want
 from pipelines.errors import SwitchyardError
-from pipelines.model.registry import (
-    WantedSet,
-)
+from pipelines.model.registry import WantedSet
 
 log = logging.getLogger(__name__)
-
 
 # journaled: others on these releases wait until they are closed
 _JOURNALED = RESETS | {Kind.DIFF, Kind.PROMOTE, Kind.ROLLBACK, Kind.RETIRE, Kind.CLEAN}

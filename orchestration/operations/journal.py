@@ -7,24 +7,13 @@ from collections.abc import Callable, Sequence
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.generations import (
-    AppendGeneration,
-    BeginGeneration,
-)
+from orchestration.operations.plans.stages.generations import AppendGeneration, BeginGeneration
 from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.plans.stages.switching import AppendSwitch
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.registry import (
-    Carried,
-    Closed,
-    Entry,
-    Holder,
-    Opened,
-    Operation,
-    RegistryState,
-)
+from pipelines.model.registry import Carried, Closed, Entry, Holder, Opened, Operation, RegistryState
 from pipelines.model.switch import abortion, emptying, expired
 from pipelines.model.unread import refuse_unread
 

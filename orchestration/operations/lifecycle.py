@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.names import progress_topic, release_name, split_release
-from pipelines.model.registry import (
-    Entry,
-    RegistryState,
-    Release,
-    ReleaseState,
-    StateSet,
-    Wanted,
-    WantedSet,
-)
+from pipelines.model.registry import Entry, RegistryState, Release, ReleaseState, StateSet, Wanted, WantedSet
 from pipelines.model.unread import refuse_unread
 
 

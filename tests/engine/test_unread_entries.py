@@ -21,17 +21,7 @@ from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model
 from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
-from pipelines.model.registry import (
-    Entry,
-    Opened,
-    RegistryState,
-    Repaired,
-    WantedSet,
-    decode,
-    encode,
-    fold,
-    read,
-)
+from pipelines.model.registry import Entry, Opened, RegistryState, Repaired, WantedSet, decode, encode, fold, read
 from pipelines.model.switch import expired
 from pipelines.model.unread import MAX_NUMBER, Unread, read_record
 from tests.engine.test_registry_entries import ENTRIES, PROGRESS

@@ -27,14 +27,7 @@ from pipelines.kafka.topics import APPEND_ONLY
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Mark, Progress
-from pipelines.model.registry import (
-    DeltaSegment,
-    Entry,
-    EvidenceRecorded,
-    RegistryState,
-    Release,
-    Switch,
-)
+from pipelines.model.registry import DeltaSegment, Entry, EvidenceRecorded, RegistryState, Release, Switch
 from pipelines.model.switch import promotion
 
 

@@ -7,11 +7,7 @@ from dataclasses import replace
 from orchestration.operations.reading import Reading
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
-from pipelines.model.reset import (
-    Partitions,
-    Seen,
-    Target,
-)
+from pipelines.model.reset import Partitions, Seen, Target
 
 
 def look(context: Reading, release: Release, at: SourcePosition) -> Partitions:

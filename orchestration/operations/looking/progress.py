@@ -11,11 +11,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import (
-    RegistryState,
-    Release,
-    ReleaseSpec,
-)
+from pipelines.model.registry import RegistryState, Release, ReleaseSpec
 from pipelines.model.reset import spans_of
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
-from orchestration.operations.plans.stages.switching import (
-    AbortSwitch,
-)
+from orchestration.operations.plans.stages.switching import AbortSwitch
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 

@@ -10,9 +10,7 @@ from orchestration.operations.planning.meeting import meeting_stages, require_ne
 from orchestration.operations.planning.rollback import COMPARE_TIMEOUT_S
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
-from orchestration.operations.plans.stages.switching import (
-    Compare,
-)
+from orchestration.operations.plans.stages.switching import Compare
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.model.registry import RegistryState, Release

@@ -15,11 +15,7 @@ from orchestration.operations.planning.switching import deadline_of, switch_fact
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
-from orchestration.operations.plans.stages.switching import (
-    AppendSwitch,
-    VerifyStream,
-    WriteDelta,
-)
+from orchestration.operations.plans.stages.switching import AppendSwitch, VerifyStream, WriteDelta
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestration.operations.lifecycle import (
-    find_release,
-    owned_topics,
-    refuse_blocked,
-)
+from orchestration.operations.lifecycle import find_release, owned_topics, refuse_blocked
 from orchestration.operations.looking.in_use import refuse_live, refuse_needed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
@@ -24,11 +20,7 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
-from pipelines.model.registry import (
-    EvidenceRecorded,
-    RegistryState,
-    Release,
-)
+from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
 
 
 def plan_retire(

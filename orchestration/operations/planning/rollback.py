@@ -17,13 +17,7 @@ from orchestration.operations.planning.switching import deadline_of, switch_fact
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
-from orchestration.operations.plans.stages.switching import (
-    AppendSwitch,
-    ChooseStart,
-    Compare,
-    Fence,
-    WriteDelta,
-)
+from orchestration.operations.plans.stages.switching import AppendSwitch, ChooseStart, Compare, Fence, WriteDelta
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.progress import progress_history

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestration.operations.lifecycle import (
-    find_release,
-    live_release,
-    refuse_blocked,
-    starting_state,
-    wanting,
-)
+from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, starting_state, wanting
 from orchestration.operations.looking.history import ACCEPT, history_of
 from orchestration.operations.looking.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.looking.progress import cut_off, moved_by_hand, progress_of
@@ -19,18 +13,12 @@ from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
-from orchestration.operations.plans.stages.releases import (
-    AwaitStopped,
-    Launch,
-    Want,
-)
+from orchestration.operations.plans.stages.releases import AwaitStopped, Launch, Want
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import (
-    Release,
-)
+from pipelines.model.registry import Release
 
 # what a candidate has lost of these it begins anew without
 _BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}

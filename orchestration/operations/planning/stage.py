@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from expectations.names import require_suite
-from orchestration.operations.lifecycle import (
-    find_release,
-    live_release,
-)
+from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.progress import processed
@@ -20,11 +17,7 @@ from orchestration.operations.planning.topics import create_result
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
-from orchestration.operations.plans.stages.releases import (
-    CreateTopic,
-    RecordRelease,
-    StoreCode,
-)
+from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode
 from orchestration.operations.reading import Reading
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.errors import BadUsage, Refused

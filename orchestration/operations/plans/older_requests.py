@@ -26,7 +26,6 @@ from pipelines.model.text import visible
 
 log = logging.getLogger(__name__)
 
-
 _RESET = re.compile(
     r"(?P<to>--.+) --state (?P<state>\S+) --output (?P<output>\S+)(?: --input-topics (?P<inputs>\S+))?(?: --until (?P<until>\S+))?"
     r"(?: --max-records-per-batch (?P<limit>[0-9]{1,19}))?(?P<stays> --stay-stopped)?"

@@ -6,21 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestration.operations.context import Context
-from orchestration.operations.lifecycle import (
-    find_release,
-    live_release,
-)
+from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.procedures.accept import accept_now
 from pipelines.errors import SwitchyardError
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import (
-    Entry,
-    ReadyRecorded,
-    RegistryState,
-    Release,
-    StateSet,
-)
+from pipelines.model.registry import Entry, ReadyRecorded, RegistryState, Release, StateSet
 
 
 def _measured_rate(release: Release) -> float | None:

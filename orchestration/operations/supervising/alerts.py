@@ -17,7 +17,6 @@ from pipelines.secrets import masked, remember
 
 log = logging.getLogger("switchyard.alerts")
 
-
 WEBHOOK = "SWITCHYARD_ALERT_WEBHOOK"
 # in all: whoever tells of something has more to do
 _TIMEOUT_S = 10.0

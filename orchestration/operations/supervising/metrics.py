@@ -37,7 +37,6 @@ from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
-
 # Prometheus gives up after 10 s by default: what is said before that says that nothing is known
 TIMEOUT_S = 8.0
 STATES: tuple[str, ...] = get_args(ReleaseState)

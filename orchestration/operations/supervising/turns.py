@@ -33,7 +33,6 @@ from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
-
 # of a driver's log, in what is said of its failure
 _LOG_LINES = 12
 _LOG_BYTES = 8_192

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from orchestration.operations.looking.in_use import (
-    followers_in,
-    left_behind,
-    readers_of,
-)
+from orchestration.operations.looking.in_use import followers_in, left_behind, readers_of
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.model.registry import RegistryState, Release
-from pipelines.model.reset import (
-    Choice,
-)
+from pipelines.model.reset import Choice
 
 
 def is_read(state: RegistryState, release: Release) -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.generations import (
-    BeginGeneration,
-)
+from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.model.positions import SourcePosition

@@ -12,11 +12,7 @@ from pipelines.errors import BadUsage
 from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
-from pipelines.model.reset import (
-    Partitions,
-    around,
-    resolve,
-)
+from pipelines.model.reset import Partitions, around, resolve
 
 
 def where_to(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from orchestration.operations.looking.costs import Cost, as_size, free_bytes
-from orchestration.operations.looking.in_use import (
-    needing_result,
-    readers_of,
-    refuse_unfinished,
-)
+from orchestration.operations.looking.in_use import needing_result, readers_of, refuse_unfinished
 from orchestration.operations.looking.parts import lost_parts, refuse_lost
 from orchestration.operations.planning.reset.consumers import read_by_consumers
 from orchestration.operations.planning.reset.request import Request
@@ -18,10 +14,7 @@ from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss, Part
 from pipelines.model.registry import RegistryState, Release
-from pipelines.model.reset import (
-    Choice,
-    Objection,
-)
+from pipelines.model.reset import Choice, Objection
 
 
 def under_way(state: RegistryState, release: Release, asked: PlanRequest) -> Plan | None:

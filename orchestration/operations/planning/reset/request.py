@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestration.operations.plans.requests import ResetRequest, asked_inputs, asked_position
-from pipelines.model.reset import (
-    Output,
-    State,
-    Target,
-)
+from pipelines.model.reset import Output, State, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,7 @@ from orchestration.operations.reading import Reading
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, Release
-from pipelines.model.reset import (
-    Choice,
-    Partitions,
-    Target,
-    objections,
-)
+from pipelines.model.reset import Choice, Partitions, Target, objections
 
 
 def cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:

@@ -25,9 +25,7 @@ from orchestration.operations.plans.stages.generations import (
 from orchestration.operations.plans.stages.releases import AwaitStopped, DeleteTopic, Launch, Want
 from orchestration.operations.reading import Reading
 from pipelines.model.registry import RegistryState, Release, Wanted
-from pipelines.model.reset import (
-    means_the_same,
-)
+from pipelines.model.reset import means_the_same
 
 # whoever goes on with a reset may come the next morning; until then nobody else may touch the release
 DEADLINE_S = 24 * 3600.0

@@ -31,9 +31,7 @@ from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
-from pipelines.model.reset import (
-    move,
-)
+from pipelines.model.reset import move
 
 
 def plan_undo(
