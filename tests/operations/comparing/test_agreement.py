@@ -154,6 +154,6 @@ def test_what_fails_meanwhile_is_read_at_the_cut(
     with monkeypatch.context() as patch:
         patch.setattr("orchestration.operations.comparing.agreement.identity_of", lambda _: 1 / 0)
         agreement.begin()
-        agreement._preparing.join()  # type: ignore[union-attr]
+        agreement._in_advance.wait()
     assert "could not be read in advance: division by zero" in caplog.text
     assert agreement.read_to(streams.end(0), streams.end(1)) == Disagreement(records=1, differing=1)

@@ -55,6 +55,7 @@ def context(code: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Con
         Context,
         SimpleNamespace(
             registry=SimpleNamespace(state=lambda: state),
+            standing=lambda: state,
             say=said.append,
             progress=lambda _: None,
             cluster=Kafka(),

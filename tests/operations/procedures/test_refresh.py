@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestration.operations import reading
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, backlog_of
 from orchestration.operations.comparing.upkeep import Upkeep, load, path_of, save, too_old, upkeep_of
 from orchestration.operations.context import Context
@@ -207,7 +208,7 @@ def test_of_the_standby_nothing_is_kept_that_lies_behind_the_live_one_s_end(
 
 def test_nothing_is_kept_where_one_of_them_is_dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
-    monkeypatch.setattr(ref, "held_by", lambda release, *_, **__: None if release.name == "a.v2" else "someone")
+    monkeypatch.setattr(reading, "held_by", lambda release, *_, **__: None if release.name == "a.v2" else "someone")
     with pytest.raises(Refused, match=r"a\.v2 isn't running"):
         refresh(context(settings, settled()), "a")
 
@@ -216,7 +217,7 @@ def test_nothing_is_kept_where_a_switch_has_begun_meanwhile(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
-    monkeypatch.setattr(ref, "held_by", lambda *_, **__: "someone")
+    monkeypatch.setattr(reading, "held_by", lambda *_, **__: "someone")
     monkeypatch.setattr(ref, "_goal", lambda *_: None)
     log = settled()
 

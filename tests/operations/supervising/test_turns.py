@@ -10,7 +10,7 @@ import pytest
 
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running
-from orchestration.operations import journal
+from orchestration.operations import journal, reading
 from orchestration.operations.context import Context
 from orchestration.operations.supervising import overview
 from orchestration.operations.supervising import turns as supervision
@@ -69,7 +69,7 @@ class World:
         self.processes: list[Running] = []
         self.now = now_ms()
         monkeypatch.setattr(Context, "beats", lambda _: self.beats)
-        for module in (overview, supervision, journal):
+        for module in (reading, supervision, journal):
             monkeypatch.setattr(module, "now_ms", lambda: self.now)
         monkeypatch.setattr(overview, "notes", lambda *_: ())
         monkeypatch.setattr(supervision, "running_with", lambda _: self.processes)
