@@ -6,8 +6,7 @@ from orchestration.operations.comparing.evidence import are_compared
 from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
-from orchestration.operations.planning.meeting import meeting_stages, require_near, require_running
-from orchestration.operations.planning.rollback import COMPARE_TIMEOUT_S
+from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, require_near, require_running
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.switching import Compare

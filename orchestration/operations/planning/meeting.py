@@ -21,6 +21,8 @@ from pipelines.model.registry import Release
 
 # a driver that pauses finishes its batch first
 PAUSE_TIMEOUT_S = 120.0
+# for comparing results of any size
+COMPARE_TIMEOUT_S = 1800.0
 
 
 def meeting_stages(

@@ -12,7 +12,13 @@ from orchestration.operations.comparing.upkeep import too_old, upkeep_of
 from orchestration.operations.lifecycle import before_live, find_release, refuse_blocked
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.looking.progress import progress_of
-from orchestration.operations.planning.meeting import ahead, meeting_stages, require_near, require_running
+from orchestration.operations.planning.meeting import (
+    COMPARE_TIMEOUT_S,
+    ahead,
+    meeting_stages,
+    require_near,
+    require_running,
+)
 from orchestration.operations.planning.switching import deadline_of, switch_facts
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
@@ -25,9 +31,6 @@ from pipelines.kafka.registry import now_ms
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
 from pipelines.model.switch import choose_start, of_generation
-
-# for comparing results of any size
-COMPARE_TIMEOUT_S = 1800.0
 
 
 def plan_rollback(
