@@ -230,8 +230,12 @@ class Driver:
         path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
         self._path = path
         stands = known.boundary.position if known is not None and begun else start
-        with ThreadPoolExecutor(1, "sizes") as pool:
+        writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
+        query = Query(self._settings, app, spec, target, Checkpoint(path, inputs), writer, self._admit)
+        # while Spark starts, which takes longer than both
+        with ThreadPoolExecutor(2, "boot") as pool:
             sizes = pool.submit(self._sizes, stands.by_topic(inputs))
+            connected = pool.submit(query.sink.connect)
             spark = build_session(self._settings, self._name)
             limits = limits_of(
                 {name: sizes.result().get(topic) for name, topic in inputs.items()},
@@ -240,26 +244,20 @@ class Driver:
                 # a portion of history is bounded as a whole
                 together=app.watermark is not None,
             )
+            # 3. frozen code, in the workers too
+            send_code(spark, code, spec.code_digest, self._name)
+            self._watch_memory(spark)
+            query.prepare(
+                spark,
+                limits,
+                all_at_once
+                if app.watermark is None
+                else by_time(self._settings, inputs, limits.total, self._free_until),
+            )
+            connected.result()
         self._batch_records = limits.total
         if limits.total < throttled:
             log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
-        # 3. frozen code, in the workers too
-        send_code(spark, code, spec.code_digest, self._name)
-        self._watch_memory(spark)
-        writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
-        query = Query(
-            spark,
-            self._settings,
-            app,
-            spec,
-            target,
-            Checkpoint(path, inputs),
-            writer,
-            self._admit,
-            limits,
-            all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, self._free_until),
-        )
-        query.sink.connect()
         self._query = query
         # 4. the group's member
         self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))

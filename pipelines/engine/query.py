@@ -42,22 +42,26 @@ _POLL_S = 0.01
 
 
 class Query:
-    """One release's Spark query on one checkpoint. A pause keeps the session warm."""
+    """One release's Spark query on one checkpoint. A pause keeps the session warm.
+
+    Its sink is there at once, so that it can connect while Spark starts; `prepare` makes what is to be run.
+    """
+
+    _frame: DataFrame
+    _limits: Limits
+    _portion: Portion
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, app: App, spec: ReleaseSpec, target: Destination,
-        checkpoint: Checkpoint, writer: Writer, admit: Callable[[], None], limits: Limits,
-        portion: Portion,
+        self, settings: Settings, app: App, spec: ReleaseSpec, target: Destination, checkpoint: Checkpoint, writer: Writer,
+        admit: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._spark = spark
         self._settings = settings
         self._app = app
+        self._spec = spec
         self._release = spec.release
         self._checkpoint = checkpoint
         self._query: Any = None
         self._gate: Gate | None = None
-        self._limits = limits
-        self._portion = portion
         # the last batch that has an end of ours
         self._bounded = -1
         self._started = threading.Event()
@@ -70,17 +74,22 @@ class Query:
             admit=admit,
             onward=self._after_batch,
         )
+
+    def prepare(self, spark: SparkSession, limits: Limits, portion: Portion) -> None:
+        """Makes the frame that is run. Raises BadUsage where the app's function returns none that can be."""
+        self._limits, self._portion = limits, portion
+        start = self.sink.target.start.sources
         frames = {
             name: observed(
                 parse(
-                    read_stream(spark, settings, source, target.start.sources.get(name, {}), limits.by_source[name]),
+                    read_stream(spark, self._settings, source, start.get(name, {}), limits.by_source[name]),
                     source,
                 ),
                 name,
             )
-            for name, source in app.inputs.items()
+            for name, source in self._app.inputs.items()
         }
-        self._frame = result_of(app, frames, spec.settings)
+        self._frame = result_of(self._app, frames, self._spec.settings)
 
     def start(self, batches: int | None = None) -> None:
         """Starts the query: endless, or for so many new batches. One that rests goes on."""

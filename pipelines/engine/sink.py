@@ -389,6 +389,8 @@ class Sink:
         # 1. execute: the one action of this batch
         table = self._serialise(rows).toArrow()
         metrics = self._metrics()
+        # the broker may have been away while Spark read
+        self._reconnect()
         try:
             # 2. produce, and wait for the acknowledgements: that is the result position
             self._writer.begin()
@@ -487,12 +489,7 @@ class Sink:
 
     def _write(self, progress: Progress, offsets: dict[str, dict[int, int]] | None = None) -> None:
         """Commits a progress record without a batch."""
-        if not self._writer.connected:
-            known = self.last
-            self.connect()
-            if self.last != known:
-                # a commit that was not answered was made: an older boundary must not come after it
-                raise OutcomeUnknown(f"the newest boundary of {self.target.release} was not known")
+        self._reconnect()
         progress = progress.model_copy(
             update={"token": self.target.token, "batch": Counts(), "at_ms": int(self._clock() * 1000)}
         )
@@ -504,6 +501,17 @@ class Sink:
         except KafkaException:
             self._writer.abort()
             raise
+
+    def _reconnect(self) -> None:
+        """Connects anew where the connection is lost. Raises OutcomeUnknown where the release has come further than was known:
+        a commit that was not answered was made, and an older boundary must not come after it.
+        """
+        if self._writer.connected:
+            return
+        known = self.last
+        self.connect()
+        if self.last != known:
+            raise OutcomeUnknown(f"the newest boundary of {self.target.release} was not known")
 
     def _fenced_without_heir(self) -> TransactionEnded:
         """What to raise where the broker takes this producer for fenced. Raises Superseded if another driver has the release."""

@@ -74,6 +74,7 @@ class Writer:
         self._partitions = partitions
         self._admin = admin(settings)
         self._producer: Producer | None = None
+        self._contact = _Contact()
         # only for its group metadata, without a member: the offsets go with the transaction
         self._group: Consumer = consumer(settings, group_id=release)
 
@@ -85,8 +86,10 @@ class Writer:
         """
         timeout_ms = int(self._settings.transaction_timeout_s * 1000)
         self.drop()
+        contact = _Contact()
         live = producer(
             self._settings,
+            on_error=contact,
             transactional_id=self._release,
             transaction_timeout_ms=timeout_ms,
             # the broker's answer decides, not a clock of the client's
@@ -106,7 +109,7 @@ class Writer:
             raise
         last = newest_progress(self._settings, self._release)
         # last: a producer whose progress was not read would write a batch again that is committed
-        self._producer = live
+        self._producer, self._contact = live, contact
         return last
 
     def drop(self) -> None:
@@ -125,6 +128,15 @@ class Writer:
 
     @property
     def connected(self) -> bool:
+        """Whether there is a producer, which has had a broker all the time.
+
+        One that had none for a moment is given up: it may ask for its coordinator in vain until the time-out is over.
+        """
+        if self._producer is not None:
+            # has librdkafka tell what has happened
+            self._producer.poll(0)
+            if self._contact.lost:
+                self.drop()
         return self._producer is not None
 
     def begin(self) -> None:
@@ -305,6 +317,16 @@ class Writer:
             raise Superseded(
                 f"another driver has taken over {self._release}", fix="see `switchyard status` for who runs it"
             ) from error
+
+
+class _Contact:
+    """Remembers that a producer had no broker at all for a moment. librdkafka calls it."""
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    def __call__(self, error: KafkaError) -> None:
+        self.lost = self.lost or error.code() == KafkaError._ALL_BROKERS_DOWN
 
 
 def _timed_out(why: str) -> KafkaException:

@@ -90,9 +90,13 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
     }
 
 
-def producer(settings: Settings, **conf: Any) -> Producer:
-    """A producer; `conf` by librdkafka's names with underscores for dots. Raises BadUsage for settings that it can't take."""
-    return _made(settings, lambda: Producer(producer_config(settings, **conf), logger=_UNHEARD))
+def producer(settings: Settings, *, on_error: Callable[[KafkaError], None] | None = None, **conf: Any) -> Producer:
+    """A producer; `conf` by librdkafka's names with underscores for dots. Raises BadUsage for settings that it can't take.
+
+    `on_error`: told of trouble with connections, when the producer is next polled.
+    """
+    told = {} if on_error is None else {"error_cb": on_error}
+    return _made(settings, lambda: Producer({**producer_config(settings, **conf), **told}, logger=_UNHEARD))
 
 
 def await_connection(client: Producer, topic: str) -> None:

@@ -144,6 +144,8 @@ class World:
         self.newer: SwitchyardError | None = None
         # by the sink's clock, and how long Spark takes for a batch
         self.now_s, self.batch_s = 12.0, 0.0
+        # what happens in the world while it runs a batch
+        self.while_reading: Callable[[], object] = dict
         self.sink = self.make(watermarked)
         self.sink.connect()
         self.sink.open()
@@ -163,6 +165,7 @@ class World:
 
     def _spark(self, rows: Any) -> Any:
         self.now_s += self.batch_s
+        self.while_reading()
         return rows
 
     def _admit(self) -> None:
@@ -256,6 +259,30 @@ def test_a_batch_that_is_committed_is_executed_again_and_written_nowhere(world: 
     world.sink.shut()
     assert world.run(1, ("a", "2")).executed == ["noop"]
     assert world.writer.written == before and len(world.writer.progress) == 2
+
+
+def test_a_connection_that_is_lost_while_spark_reads_is_made_anew_before_the_batch_is_written(world: World) -> None:
+    world.run(0, ("a", "1"))
+    world.while_reading = world.writer.drop
+    assert world.run(1, ("a", "2")).executed == ["arrow"]
+    assert world.writer.connects == 2
+    assert [progress.boundary.batch_id for progress in world.writer.progress] == [0, 1]
+
+
+def test_a_batch_that_another_writer_has_committed_meanwhile_is_not_written_again(world: World) -> None:
+    world.run(0, ("a", "1"))
+
+    def overtaken() -> None:
+        world.writer.drop()
+        last = world.writer.progress[-1]
+        boundary = last.boundary.model_copy(update={"batch_id": 1})
+        world.writer.progress.append(last.model_copy(update={"boundary": boundary}))
+
+    world.while_reading = overtaken
+    before = list(world.writer.written)
+    with pytest.raises(OutcomeUnknown, match="newest boundary"):
+        world.run(1, ("a", "2"))
+    assert world.writer.written == before
 
 
 def test_a_gap_stops_the_driver(world: World) -> None:

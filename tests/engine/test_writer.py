@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from pipelines.engine import writer as engine_writer
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
@@ -68,7 +68,13 @@ class World:
         return writer.acknowledged()
 
     def commit(self, writer: Writer, batch: int) -> None:
+        """Commits, and waits until consumers see it: the broker writes the markers after its answer."""
         writer.commit(self.progress(batch), {self.input: {0: batch + 1}})
+        topics = [self.result, dead_letter_topic(self.release)]
+        deadline = time.monotonic() + 10
+        while end_offsets(self.settings, topics) != end_offsets(self.settings, topics, committed=False):
+            assert time.monotonic() < deadline, "a transaction is still open"
+            time.sleep(0.01)
 
     def read(self, topic: str | None = None) -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
         """All committed records: key, value, headers."""
@@ -290,6 +296,31 @@ def test_a_writer_without_a_begun_transaction_does_not_write(world: World) -> No
     writer.connect()
     with pytest.raises(KafkaException):
         world.commit(writer, 0)
+
+
+def test_a_producer_that_had_no_broker_for_a_moment_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Callable[[KafkaError], None]] = []
+    real = engine_writer.producer
+
+    def made(settings: Settings, *, on_error: Callable[[KafkaError], None], **conf: Any) -> Producer:
+        told.append(on_error)
+        return real(settings, on_error=on_error, **conf)
+
+    monkeypatch.setattr(engine_writer, "producer", made)
+    writer = world.writer()
+    writer.connect()
+    # one of several connections: librdkafka makes it again
+    told[0](KafkaError(KafkaError._TRANSPORT))
+    assert writer.connected
+    told[0](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert not writer.connected
+    writer.connect()
+    # what the one before is told of is not its own
+    told[0](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert writer.connected
+    world.write(writer, 0, "1")
+    world.commit(writer, 0)
+    assert len(world.read()) == 1
 
 
 # -- offsets
