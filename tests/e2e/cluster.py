@@ -23,6 +23,7 @@ from orchestration.operations import release as rel
 from orchestration.operations import switch as sw
 from orchestration.operations.check import check
 from orchestration.operations.context import Context, live_release
+from orchestration.operations.evidence import Comparison
 from orchestration.operations.plan import Plan
 from orchestration.sources import Faults, Options, produce, source_for
 from pipelines.errors import Unavailable
@@ -54,7 +55,7 @@ class Cluster:
     `spark`: the session of drivers, comparisons and trials; None: nothing but questions, plans and refusals.
     """
 
-    def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None) -> None:
+    def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None, **changes: Any) -> None:
         self.settings = broker.model_copy(
             update={**BRISK, "driver_heap_mb": 512, "boot_timeout_s": 300, "spark": SHORT_LIVED}
         )
@@ -369,6 +370,15 @@ def folded(settings: Settings, topic: str, until: Mapping[int, int]) -> dict[str
         assert record.key is not None
         fold[record.key.decode()] = None if record.value is None else json.loads(record.value)
     return {key: value for key, value in fold.items() if value is not None}
+
+
+def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
+    """Asserts that two results are equal, in `at_least` keys or records."""
+    assert (found.only_live, found.only_new, found.changed) == (0, 0, 0), found
+    assert found.identical >= at_least
+    assert not found.columns and not found.samples and found.ratio == 0
+    assert found.live_late_dropped == found.new_late_dropped == 0
+    assert found.live_watermark_ms == found.new_watermark_ms
 
 
 def _options(per_second: int) -> Options:
