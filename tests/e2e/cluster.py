@@ -53,11 +53,12 @@ class Cluster:
     """Releases, followers and commands on the session's broker, all in this process. Everything that it starts ends with it.
 
     `spark`: the session of drivers, comparisons and trials; None: nothing but questions, plans and refusals.
+    `changes`: of the settings.
     """
 
     def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None, **changes: Any) -> None:
         self.settings = broker.model_copy(
-            update={**BRISK, "driver_heap_mb": 512, "boot_timeout_s": 300, "spark": SHORT_LIVED}
+            update={**BRISK, "driver_heap_mb": 512, "boot_timeout_s": 300, "spark": SHORT_LIVED, **changes}
         )
         self.folder = folder
         self.spark = spark
