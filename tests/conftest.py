@@ -21,7 +21,6 @@ import pytest
 from confluent_kafka import KafkaException
 from hypothesis import settings as hypothesis_settings
 
-from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
 from pipelines import secrets
 from pipelines.settings import Settings, get_settings
@@ -134,10 +133,12 @@ def _settings_of_this_test() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The settings of a broker that runs for the whole session."""
+    from tests.shared.login import BrokerWithLogin
+
     settings = Settings(
         state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
     )
-    embedded = EmbeddedBroker(settings)
+    embedded = BrokerWithLogin(settings)
     # as long as the other processes of a run on the same cores may make it take
     embedded.start(180)
     yield settings

@@ -12,7 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from orchestration.sources.base import Record, Source
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import admin, failure, producer, require_broker
+from pipelines.kafka.client import admin, await_connection, failure, producer, require_broker
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
 
@@ -131,6 +131,7 @@ class _Sender:
         self._report = report
         # only failures are called back: a callback per record would take longer than the record
         self._producer: Producer = producer(settings, delivery_report_only_error=True, linger_ms=10)
+        await_connection(self._producer, topic)
         self._lost: KafkaError | None = None
         self._count = 0
         self._first_ms: int | None = None

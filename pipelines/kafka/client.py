@@ -100,13 +100,17 @@ def producer(settings: Settings, *, on_error: Callable[[KafkaError], None] | Non
 
 
 def await_connection(client: Producer, topic: str) -> None:
-    """Waits until a new transactional producer has a connection, for a second at most.
+    """Waits until a new idempotent or transactional producer has a connection, for a second at most.
 
-    librdkafka looks for the coordinator of its transactions at once, and without a connection again after 500 ms only.
-    What is wrong with the connection, the next call says.
+    librdkafka asks for its id, or for the coordinator of its transactions, at once, and without a connection again after
+    500 ms only.
+    It asks twice: the first answer may come by the connection to the address of the settings, which librdkafka closes once
+    that broker has told its id. What is wrong with the connection, the next call says.
     """
+    deadline = time.monotonic() + 1.0
     with suppress(KafkaException):
-        client.list_topics(topic, timeout=1.0)
+        for _ in range(2):
+            client.list_topics(topic, timeout=max(0.0, deadline - time.monotonic()))
 
 
 def consumer(settings: Settings, **conf: Any) -> Consumer:

@@ -19,6 +19,7 @@ from orchestration.commands.follow import as_object
 from orchestration.launchers.local import Launcher, LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.process import ProcessRef
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.lifecycle import live_release
@@ -56,11 +57,12 @@ class Cluster:
     """Releases, followers and commands on the session's broker, all in this process. Everything that it starts ends with it.
 
     `spark`: the session of drivers, comparisons and trials; None: nothing but questions, plans and refusals.
+    `changes`: of the settings.
     """
 
-    def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None) -> None:
+    def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None, **changes: Any) -> None:
         self.settings = broker.model_copy(
-            update={**BRISK, "driver_heap_mb": 512, "boot_timeout_s": 300, "spark": SHORT_LIVED}
+            update={**BRISK, "driver_heap_mb": 512, "boot_timeout_s": 300, "spark": SHORT_LIVED, **changes}
         )
         self.folder = folder
         self.spark = spark
@@ -189,7 +191,8 @@ class Cluster:
 
     def world(self) -> tuple[frozenset[str], int]:
         """What a dry run must not change: the topics, and how long the registry is."""
-        topics = frozenset(topic_names(self.settings))
+        # Kafka makes its own when they are first needed
+        topics = frozenset(name for name in topic_names(self.settings) if not name.startswith("__"))
         # the first entry makes it
         there = REGISTRY_TOPIC in topics
         return topics, end_offsets(self.settings, [REGISTRY_TOPIC])[REGISTRY_TOPIC][0] if there else 0
@@ -372,6 +375,15 @@ def folded(settings: Settings, topic: str, until: Mapping[int, int]) -> dict[str
         assert record.key is not None
         fold[record.key.decode()] = None if record.value is None else json.loads(record.value)
     return {key: value for key, value in fold.items() if value is not None}
+
+
+def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
+    """Asserts that two results are equal, in `at_least` keys or records."""
+    assert (found.only_live, found.only_new, found.changed) == (0, 0, 0), found
+    assert found.identical >= at_least
+    assert not found.columns and not found.samples and found.ratio == 0
+    assert found.live_late_dropped == found.new_late_dropped == 0
+    assert found.live_watermark_ms == found.new_watermark_ms
 
 
 def _options(per_second: int) -> Options:

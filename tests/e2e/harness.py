@@ -1,6 +1,6 @@
-"""A broker, drivers and followers as processes of their own, for tests that kill them.
+"""Drivers and followers as processes of their own, for tests that kill them.
 
-The registry is one topic of a cluster, so each module that uses this has a broker to itself, on its own port.
+The registry is one topic of a cluster: a module has the session's broker to itself, or one of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 import pipelines.apps
@@ -30,8 +30,8 @@ from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.engine.checkpoint import Checkpoint, release_folder
-from pipelines.kafka.client import admin
-from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.client import admin, consumer
+from pipelines.kafka.offsets import end_of, end_offsets
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.model.names import progress_topic
@@ -54,25 +54,23 @@ def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float =
     return found
 
 
+# drivers as small and as quick to start as can be
+SMALL: dict[str, Any] = {
+    "driver_heap_mb": 512,
+    "driver_cores": 2,
+    "trigger_s": 0.25,
+    "heartbeat_s": 0.5,
+    "boot_timeout_s": BOOT_TIMEOUT_S,
+    # a driver here lives for seconds: what the second compiler saves later, it never earns back
+    "spark": {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"},
+}
+
+
 @contextmanager
 def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
-    """The settings of a broker of this module's own, with drivers as small and as quick to start as can be."""
+    """The settings of a broker of this module's own, with small drivers."""
     settings = Settings(
-        **{
-            "state_dir": folder,
-            "broker_port": port_of("driver"),
-            "broker_heap_mb": 512,
-            "driver_heap_mb": 512,
-            "driver_cores": 2,
-            "trigger_s": 0.25,
-            "heartbeat_s": 0.5,
-            "boot_timeout_s": BOOT_TIMEOUT_S,
-            # a driver here lives for seconds: what the second compiler saves later, it never earns back
-            "spark": {
-                "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"
-            },
-            **changes,
-        }
+        **{"state_dir": folder, "broker_port": port_of("driver"), "broker_heap_mb": 512, **SMALL, **changes}
     )
     broker = EmbeddedBroker(settings)
     broker.start(180)
@@ -160,6 +158,14 @@ def open_transactions(settings: Settings, topics: Mapping[str, int], client: Any
         for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
     )  # fmt: skip
     return sorted({topic for (topic, p), offset in high.items() if offset > stable[topic, p]})
+
+
+def uncommitted(settings: Settings, topics: Mapping[str, int]) -> Consumer:
+    """A consumer of what comes from now on, of open transactions too."""
+    client = consumer(settings, isolation_level="read_uncommitted", fetch_wait_max_ms=500)
+    ends = {topic: end_of(settings, topic, count, committed=False) for topic, count in topics.items()}
+    client.assign([TopicPartition(topic, p, offset) for topic, end in ends.items() for p, offset in end.items()])
+    return client
 
 
 def topics_of(context: Context, release: str) -> dict[str, int]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestration.local import server_config
-from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, ensure_topic
-from pipelines.settings import Settings
 from tests.e2e.cluster import Cluster
 from tests.ports import port_of
+from tests.shared.login import with_login
 from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads
 
@@ -31,7 +27,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 # where nobody answers
-IMPATIENT = {"SWITCHYARD_REQUEST_TIMEOUT_S": "1"}
+IMPATIENT = {"SWITCHYARD_REQUEST_TIMEOUT_S": "0.3"}
+# where an answer is tried for, and none comes
+ONCE = {"SWITCHYARD_REQUEST_TIMEOUT_S": "1.5"}
 
 
 @pytest.fixture
@@ -163,92 +161,25 @@ def test_a_cluster_that_is_not_reachable_is_named_with_the_setting(cluster: Clus
     refused(said, 1, f"no Kafka broker answers at {where}", "SWITCHYARD_BOOTSTRAP_SERVERS")
 
 
-class BrokerWithLogin(EmbeddedBroker):
-    """The embedded broker, with users and passwords, behind TLS with a certificate of its own."""
-
-    def _write_configuration(self) -> None:
-        super()._write_configuration()
-        path = server_config.properties_file(self._home)
-        text = path.read_text()
-        assert "PLAINTEXT:PLAINTEXT" in text
-        text = text.replace("map=PLAINTEXT:PLAINTEXT", "map=SASL_SSL:SASL_SSL").replace(
-            "listeners=PLAINTEXT://", "listeners=SASL_SSL://"
-        )
-        users = 'username="broker" password="b" user_broker="b" user_ada="right"'
-        path.write_text(
-            f"{text}inter.broker.listener.name=SASL_SSL\nsasl.enabled.mechanisms=PLAIN\n"
-            f"ssl.keystore.type=PKCS12\nssl.keystore.location={_keys(self._home)}\nssl.keystore.password=unguarded\n"
-            f"ssl.truststore.type=PEM\nssl.truststore.location={self._home / 'ca.pem'}\n"
-            "sasl.mechanism.inter.broker.protocol=PLAIN\nlistener.name.sasl_ssl.plain.sasl.jaas.config="
-            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};\n"
-        )
-
-
-def _keytool(*options: str) -> str:
-    java = shutil.which("java")
-    assert java is not None
-    command = [str(Path(java).resolve().with_name("keytool")), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def _keys(home: Path) -> Path:
-    """The broker's key and certificate; beside it, for clients, the certificate alone."""
-    keys = home / "keys.p12"
-    if keys.exists():
-        return keys
-    store = ("-alias", "broker", "-keystore", str(keys), "-storetype", "PKCS12", "-storepass", "unguarded")
-    _keytool(
-        "-genkeypair", *store, "-keyalg", "RSA", "-dname", "CN=localhost", "-ext", "san=dns:localhost,ip:127.0.0.1"
-    )
-    (home / "ca.pem").write_text(_keytool("-exportcert", "-rfc", *store))
-    return keys
-
-
-def login(password: str, state_dir: Path) -> dict[str, str]:
-    return {
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": str(state_dir / "broker" / "ca.pem"),
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "ada",
-        "sasl.password": password,
-    }
-
-
-@pytest.fixture(scope="module")
-def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """The settings, with the right login, of a broker that asks for one."""
-    folder = tmp_path_factory.mktemp("guarded")
-    settings = cluster.settings.model_copy(
-        update={"state_dir": folder, "broker_port": port_of("login"), "kafka": login("right", folder)}
-    )
-    broker = BrokerWithLogin(settings)
-    broker.start(180)
-    yield settings
-    broker.stop()
-
-
 @pytest.mark.timeout(120)  # an hour where it waits for an answer as long as it may
-def test_a_wrong_login_is_said_soon_and_names_the_settings(cluster: Cluster, guarded: Settings) -> None:
+def test_a_wrong_login_is_said_soon_and_names_the_settings(cluster: Cluster) -> None:
+    given = {**with_login(cluster.settings, "wrong").environment(), "SWITCHYARD_REQUEST_TIMEOUT_S": "3600"}
     for command in ("log", "stage large-orders"):
-        given: dict[str, Any] = {
-            **guarded.environment(),
-            "SWITCHYARD_KAFKA": json.dumps(login("wrong", guarded.state_dir)),
-            "SWITCHYARD_REQUEST_TIMEOUT_S": "3600",
-        }
         said = cluster.cli(*command.split(), **given)
         refused(said, 1, f"{port_of('login')} refuses the login", "sasl.password")
         assert "wrong" not in said.text.replace("is wrong", ""), "a password is for nobody's eyes"
 
 
-def test_no_login_where_one_is_asked_for_is_no_traceback(cluster: Cluster, guarded: Settings) -> None:
-    given: dict[str, Any] = {**guarded.environment(), "SWITCHYARD_KAFKA": "{}"}
+def test_no_login_where_one_is_asked_for_is_no_traceback(cluster: Cluster) -> None:
+    given = {**with_login(cluster.settings, "right").environment(), "SWITCHYARD_KAFKA": "{}", **ONCE}
     said = cluster.cli("log", **given)
     refused(said, 1, f"{port_of('login')} takes connections and drops them", "security.protocol")
 
 
 def test_the_right_login_serves_the_terminal_and_the_driver(
-    guarded: Settings, spark: SparkSession, tmp_path: Path
+    cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
+    guarded = with_login(cluster.settings, "right")
     produce(guarded, source_for("large-orders", Options(seed=1)), history=500)
     drivers = Threads(guarded)
     terminal = Terminal(guarded, tmp_path, drivers, lambda: spark)
@@ -343,20 +274,22 @@ def test_a_function_that_can_not_run_is_found_at_staging_on_empty_frames(
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "words"),
+    ("settings", "kind", "words"),
     [
-        ("1 / 0\n    return trades", BadUsage, "ZeroDivisionError"),
-        ('return trades.select("ticker", F.rand().alias("r"))', Refused, "is not deterministic"),
+        # found before a session is needed
+        ({"under": "5"}, BadUsage, "has no setting under"),
+        ({}, Refused, "is not deterministic"),
     ],
-    ids=["raises", "random"],
+    ids=["setting", "random"],
 )
 @pytest.mark.usefixtures("odd_input")
 def test_what_a_trial_in_its_own_process_finds_is_raised_here(
-    cluster: Cluster, tmp_path: Path, body: str, kind: type[SwitchyardError], words: str
+    cluster: Cluster, tmp_path: Path, settings: dict[str, Any], kind: type[SwitchyardError], words: str
 ) -> None:
     """As a user has it: an app is tried in an interpreter of its own, which starts a JVM of its own."""
+    code = write_app(tmp_path / "code", 'return trades.select("ticker", F.rand().alias("r"))')
     with pytest.raises(kind, match=words):
-        plan_stage(cluster.context(), "odd", code_dir=write_app(tmp_path / "code", body))
+        plan_stage(cluster.context(), "odd", code_dir=code, settings=settings)
 
 
 @pytest.mark.parametrize(

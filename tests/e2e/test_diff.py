@@ -1,4 +1,4 @@
-"""The diff under load: unchanged code differs in nothing, a planted change is found to the key."""
+"""The diff of streams under load: unchanged code differs in nothing. Tables are compared in the story of the switches."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from pathlib import Path
 import pytest
 
 from demo.ledger.check import check_log
-from orchestration.operations.comparing.evidence import Comparison
-from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
 from pipelines.engine.lease import is_alive
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import progress_history
-from pipelines.model.names import result_topic
-from pipelines.model.registry import EvidenceRecorded
-from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, folded
-from tests.e2e.harness import committed
+from tests.e2e.cluster import LARGE, SMALL, Cluster, Follower, assert_nothing_differs
+from tests.e2e.harness import code_without_suite, committed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
@@ -55,15 +51,6 @@ def trades(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.fixture(scope="module")
-def stock(trades: Cluster) -> Cluster:
-    """stock-stats.v1 live with small batches, its unchanged code as v2 with large ones."""
-    trades.hydrate("stock-stats", 1, batch=SMALL)
-    trades.make_live("stock-stats", 1)
-    trades.hydrate("stock-stats", 2, batch=LARGE, correction="the same again, in large batches")
-    return trades
-
-
 @pytest.fixture
 def finals(trades: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     """An append-mode app: v1 live with small batches, v2 the same with large ones."""
@@ -76,81 +63,15 @@ def finals(trades: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def orders(cluster: Cluster) -> Iterator[Cluster]:
-    """A stream without state, its records known by where they came from."""
+def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A stream without state, its records known by where they came from, and no suite."""
+    code = code_without_suite(tmp_path_factory.mktemp("code") / "v1", "large_orders")
     cluster.load("large-orders", 8_000, per_second=200)
-    cluster.hydrate("large-orders", 1, batch=SMALL)
+    cluster.hydrate("large-orders", 1, batch=SMALL, code_dir=code)
     cluster.make_live("large-orders", 1)
-    cluster.hydrate("large-orders", 2, batch=LARGE, correction="the same again")
+    cluster.hydrate("large-orders", 2, batch=LARGE, code_dir=code, correction="the same again")
     yield cluster
     cluster.stop("large-orders.v1", "large-orders.v2")
-
-
-def evidence(cluster: Cluster) -> EvidenceRecorded:
-    return cluster.state.evidence[-1]
-
-
-def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
-    assert (found.only_live, found.only_new, found.changed) == (0, 0, 0), found
-    assert found.identical >= at_least
-    assert not found.columns and not found.samples and found.ratio == 0
-    assert found.live_late_dropped == found.new_late_dropped == 0
-    assert found.live_watermark_ms == found.new_watermark_ms
-
-
-def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(stock: Cluster) -> None:
-    both = ("stock-stats.v1", "stock-stats.v2")
-    for name in both:
-        # what the plan of the next version says of its time
-        ready = stock.state.releases[name].ready
-        assert ready is not None and ready.facts["records_per_s"] > 0
-    before = stock.position("stock-stats.v1")["trades"]
-    with stock.producing("stock-stats", 400, per_second=200):
-        stock.until("v1 has read nothing new", lambda: stock.position("stock-stats.v1")["trades"] != before)
-        found = diff(stock.context(), "stock-stats.v2")
-        assert_nothing_differs(found, at_least=500)
-        cut = evidence(stock).cut.sources["trades"]
-        assert sum(cut.values()) > sum(before.values())
-        # both go on from there
-        for name in both:
-            stock.until(
-                f"{name} has stood still since",
-                lambda name=name: sum(stock.position(name)["trades"].values()) > sum(cut.values()) + 400,
-            )
-    largest = {name: max(p.batch.rows_in for p in progress_history(stock.settings, name)) for name in both}
-    assert largest["stock-stats.v1"] <= SMALL < largest["stock-stats.v2"]
-
-
-def test_an_idle_input_is_compared_too(stock: Cluster) -> None:
-    for name in ("stock-stats.v1", "stock-stats.v2"):
-        stock.settle(name, "trades")
-    end = stock.position("stock-stats.v1")["trades"]
-    assert_nothing_differs(diff(stock.context(), "stock-stats.v2"), at_least=500)
-    assert evidence(stock).cut.sources["trades"] == end
-
-
-def test_a_planted_change_is_found_to_the_key(stock: Cluster) -> None:
-    stock.stop("stock-stats.v2")
-    stock.hydrate("stock-stats", 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
-    with stock.producing("stock-stats", 400, per_second=200):
-        found = diff(stock.context(), "stock-stats.v3", samples=5)
-    cut = evidence(stock)
-    live = folded(stock.settings, (topic := result_topic("stock-stats.v1", 1)), cut.live_result.of(topic))
-    new = folded(stock.settings, (topic := result_topic("stock-stats.v3", 1)), cut.new_result.of(topic))
-    both = live.keys() & new.keys()
-    changed = {key for key in both if live[key] != new[key]}
-    assert changed
-    assert found.only_live == len(live.keys() - new.keys())
-    assert found.only_new == len(new.keys() - live.keys())
-    assert found.changed == len(changed)
-    assert found.identical == len(both) - len(changed)
-    columns = {c: sum(live[k][c] != new[k][c] for k in both) for c in ("lowest_ask", "trades", "average_ask")}
-    assert found.columns == {name: count for name, count in columns.items() if count}
-    assert len(found.samples) == 5
-    for sample in found.samples:
-        assert sample["live"] != sample["new"]
-    # both sides read the same input, so that only the bids are between them
-    assert sum(v["trades"] for v in new.values()) > sum(v["trades"] for v in live.values())
 
 
 @pytest.mark.long
@@ -181,7 +102,6 @@ def test_an_unchanged_stream_differs_in_nothing_while_input_comes(orders: Cluste
 def test_what_streams_got_since_is_compared_again_when_consumers_change_over(orders: Cluster) -> None:
     one, other = "large-orders.v1", "large-orders.v2"
     diff(orders.context(), other)
-    check(orders.context(), other)
     planned = orders.cli("promote", other, "--max-changed", 0)
     assert "compare what both streams got since evidence" in planned.out, planned.text
     at = sum(orders.position(one)["orders"].values())

@@ -5,14 +5,16 @@ The tests of `words` share one release, word-count.v1: each takes it as the one 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +23,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from demo.ledger import Ledger, check_result
-from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
 from orchestration.operations.context import Context
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.lease import held_by
-from pipelines.kafka.client import consumer, producer
+from pipelines.kafka.client import await_connection, consumer, producer
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets, group_offsets
 from pipelines.kafka.progress import newest_progress
@@ -36,10 +37,9 @@ from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.names import dead_letter_topic, result_topic
 from pipelines.settings import Settings
 from tests.e2e.harness import (
+    SMALL,
     Drivers,
     at_rest,
-    cluster,
-    code_without_suite,
     committed,
     open_transactions,
     operator,
@@ -47,9 +47,10 @@ from tests.e2e.harness import (
     stage,
     start,
     topics_of,
+    uncommitted,
     until,
 )
-from tests.ports import port_of
+from tests.shared.login import BrokerWithLogin
 from tests.shared.threads import Threads, trials_in
 
 if TYPE_CHECKING:
@@ -57,20 +58,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
-WORDS, LINES = "word-count.v1", "lines"
+WORDS, LINES = "words.v1", "lines"
 # a batch on two busy cores; alone it takes a second
 BATCH_TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    with cluster(
-        tmp_path_factory.mktemp("driver"),
-        max_records_per_batch=20_000,
-        lease_timeout_s=5.0,
-        broker_port=port_of("lease"),
-    ) as found:
-        yield found
+def settings(broker: Settings) -> Settings:
+    return broker.model_copy(update={**SMALL, "max_records_per_batch": 20_000, "lease_timeout_s": 5.0})
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +83,8 @@ def context(settings: Settings, drivers: Drivers) -> Iterator[Context]:
 
 def send(settings: Settings, topic: str, *values: str | bytes | None, partition: int = 0) -> None:
     client = producer(settings, linger_ms=0)
+    # else it waits half a second for its first record
+    await_connection(client, topic)
     for value in values:
         client.produce(topic, value, None, partition=partition)
     assert client.flush(30) == 0
@@ -97,9 +94,12 @@ def records(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | 
     """All committed records of a topic: key, value, headers."""
     client: Consumer = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
     left = set(end_offsets(settings, [topic])[topic])
-    client.assign([TopicPartition(topic, p, 0) for p in left])
     found = []
     try:
+        for p in left:
+            # connects it to the leader at once: an assignment alone may wait for librdkafka's next round, a second
+            client.get_watermark_offsets(TopicPartition(topic, p), timeout=30)
+        client.assign([TopicPartition(topic, p, 0) for p in left])
         while left:
             message = client.poll(30)
             assert message is not None
@@ -125,6 +125,8 @@ class Words:
     settings: Settings
     context: Context
     drivers: Drivers
+    # what it was staged from
+    tree: Path
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -145,6 +147,10 @@ class Words:
         assert open_transactions(self.settings, topics_of(self.context, WORDS)) == []
         return check_result("word-count", self.settings.bootstrap, result_topic(WORDS, 1))
 
+    def spelled(self) -> set[str]:
+        """The words of the result."""
+        return {json.loads(key or b"")["word"] for key, _, _ in records(self.settings, result_topic(WORDS, 1))}
+
     @property
     def token(self) -> int:
         return self.context.registry.state().releases[WORDS].token
@@ -160,35 +166,68 @@ def _trials(spark: SparkSession) -> Iterator[None]:
         yield
 
 
+# word-count, whose words go through a function of a module beside it, in Spark's Python workers
+COUNTED = """
+from pyspark.sql import functions as F
+
+from pipelines.model import Stream, Table, Text, app
+from .spelling import PREFIX, spelled
+
+
+@app(name="words", inputs={{"lines": Stream(topic="lines", value=Text("line"))}}, result=Table(key=("word",), partitions=4))
+def words(lines, settings):
+    found = lines.select(F.explode(F.split(F.lower("line"), r"\\W+")).alias("word")).where("word not in ('', 'the')")
+    return found.select(F.concat(F.lit(PREFIX + "{prefix}"), F.udf(spelled, "string")("word")).alias("word")).groupBy("word").count()
+"""
+SPELLING = """
+PREFIX = "{prefix}"
+
+
+def spelled(word):
+    return PREFIX + word
+"""
+
+
+def code(folder: Path, **modules: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def words(settings: Settings, context: Context, drivers: Drivers, tmp_path_factory: pytest.TempPathFactory) -> Words:
     ensure_topic(settings, LINES, 4, INPUT)
     for partition in range(4):
         send(settings, LINES, "the first line of all", "a second line", partition=partition)
-    stage(context, "word-count", 1, code_without_suite(tmp_path_factory.mktemp("code") / "v1", "word_count"))
-    return Words(settings, context, drivers)
+    tree = tmp_path_factory.mktemp("code")
+    stage(context, "words", 1, code(tree, words=COUNTED.format(prefix=""), spelling=SPELLING.format(prefix="")))
+    return Words(settings, context, drivers, tree)
 
 
-def kafka_groups(settings: Settings, *options: str) -> str:
-    """What Kafka's own kafka-consumer-groups.sh prints."""
-    command = [find_java().path, "-Xmx128m", "-cp", ":".join(map(str, broker_jars()))]
-    command += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", settings.bootstrap]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
-    return done.stdout + done.stderr
+def kafka_groups(settings: Settings, *commands: tuple[str, ...]) -> list[str]:
+    """What Kafka's own kafka-consumer-groups.sh prints, asked for each of `commands` at once."""
+    tool = [find_java().path, "-Xmx128m", "-cp", ":".join(map(str, broker_jars()))]
+    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", settings.bootstrap]
+
+    def ask(options: tuple[str, ...]) -> str:
+        done = subprocess.run([*tool, *options], capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout + done.stderr
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(ask, commands))
 
 
 def test_kafkas_own_tool_sees_member_and_lag_and_refuses_to_reset(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
-    shown = kafka_groups(settings, "--describe", "--group", WORDS)
+    reset = ("--reset-offsets", "--to-earliest", "--topic", LINES, "--group", WORDS, "--execute")
+    shown, refused = kafka_groups(settings, ("--describe", "--group", WORDS), reset)
     rows = [line.split() for line in shown.splitlines() if line.startswith(WORDS)]
     # group, topic, partition, current, end, lag, consumer id ...
     assert {(row[1], row[2]) for row in rows} == {(LINES, str(p)) for p in range(4)}, shown
     assert [row[3:6] for row in rows] == [["2", "2", "0"]] * 4
     assert all(row[6].startswith(f"{WORDS}-driver") for row in rows)
-    refused = kafka_groups(
-        settings, "--reset-offsets", "--to-earliest", "--topic", LINES, "--group", WORDS, "--execute"
-    )
     assert "Assignments can only be reset if the group" in refused and "inactive" in refused
     stands = group_offsets(settings, WORDS)[LINES]
     assert {partition: offset for partition, (offset, _) in stands.items()} == dict.fromkeys(range(4), 2)
@@ -211,6 +250,17 @@ def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings
     send(settings, LINES, "still counted")
     assert words.ledger().clean
     assert committed(settings, WORDS).token == token
+
+
+def test_a_release_runs_the_code_it_was_staged_with_in_its_workers_too(settings: Settings, words: Words) -> None:
+    words.run()
+    words.await_rest()
+    # another version of both modules, and one that can't even be imported beside them
+    code(words.tree, words=COUNTED.format(prefix="new-"), spelling=SPELLING.format(prefix="new-"), broken="1 / 0")
+    send(settings, LINES, "unheard of so far")
+    assert words.ledger().clean
+    assert {"unheard", "second"} <= words.spelled()
+    # nor does the driver that comes next take what lies there now: it is started below
 
 
 def test_what_can_not_be_parsed_is_set_apart_and_the_stream_goes_on(settings: Settings, words: Words) -> None:
@@ -238,7 +288,7 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
     process, token, batch = words.process, words.token, committed(settings, WORDS).boundary.batch_id
     with producing(settings, "word-count", 200) as end_input:
         until("no batch runs", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
-        broker = EmbeddedBroker(settings)
+        broker = BrokerWithLogin(settings)
         broker.stop()
         away_until = time.monotonic() + 4.0
         # it must not end meanwhile
@@ -252,26 +302,48 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
     assert words.token == token
 
 
+def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping[str, int]) -> None:
+    """Stops a driver, which gets input, in the middle of a transaction."""
+
+    def frozen() -> bool:
+        if coming.poll(0.1) is None:
+            return False
+        os.killpg(process.pid, signal.SIGSTOP)
+        if open_transactions(settings, topics):
+            return True
+        # it had committed by then
+        os.killpg(process.pid, signal.SIGCONT)
+        return False
+
+    with closing(uncommitted(settings, topics)) as coming:
+        until("no transaction is open", frozen, BATCH_TIMEOUT_S, poll_s=0)
+
+
 def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings: Settings, words: Words) -> None:
     words.run()
     zombie, token = words.process, words.token
     topics = topics_of(words.context, WORDS)
-    with producing(settings, "word-count", 200) as end_input:
-        until("no transaction is open", lambda: open_transactions(settings, topics), BATCH_TIMEOUT_S, poll_s=0.001)
-        os.killpg(zombie.pid, signal.SIGSTOP)
-        start(words.context, WORDS, force=True)
+    # not to be killed, nor frozen: the new one needs no process
+    threads = Threads(settings)
+    with ExitStack() as stack:
+        stack.callback(threads.end)
+        context = stack.enter_context(operator(settings, threads))
+        end_input = stack.enter_context(producing(settings, "word-count", 200))
+        freeze(settings, zombie, topics)
+        start(context, WORDS, force=True)
         until("the new driver does not commit", lambda: committed(settings, WORDS).token == token + 1, BATCH_TIMEOUT_S)
         batch = committed(settings, WORDS).boundary.batch_id
         os.killpg(zombie.pid, signal.SIGCONT)
         assert zombie.wait(60) == 3
         until("it does not go on", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
         end_input()
-    assert words.ledger().clean
-    assert committed(settings, WORDS).token == words.token == token + 1
-    # whatever the zombie's Spark wrote, it wrote beside the checkpoint that counts
-    folder = release_folder(settings, WORDS) / f"g1.t{token + 1}"
-    assert max(int(p.name) for p in (folder / "commits").iterdir() if p.name.isdigit()) >= batch
-    assert words.process.poll() is None
+        assert words.ledger().clean
+        assert not [word for word in words.spelled() if word.startswith("new-")], "code that it was not staged with"
+        assert committed(settings, WORDS).token == words.token == token + 1
+        # whatever the zombie's Spark wrote, it wrote beside the checkpoint that counts
+        folder = release_folder(settings, WORDS) / f"g1.t{token + 1}"
+        assert max(int(p.name) for p in (folder / "commits").iterdir() if p.name.isdigit()) >= batch
+        assert threads.alive(WORDS)
 
 
 @pytest.mark.long
@@ -293,8 +365,9 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
     words.run()
     topics = topics_of(words.context, WORDS)
     with producing(settings, "word-count", 200) as end_input:
-        until("no transaction is open", lambda: open_transactions(settings, topics), BATCH_TIMEOUT_S, poll_s=0.001)
+        freeze(settings, words.process, topics)
         words.process.send_signal(signal.SIGTERM)
+        os.killpg(words.process.pid, signal.SIGCONT)
         assert words.process.wait(90) == 0, words.drivers.log(WORDS)[-3000:]
         end_input()
     # the batch under way was finished, in Kafka and in Spark's log
@@ -336,66 +409,7 @@ def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: S
     assert words.process.wait(90) == 0
 
 
-# -- code
-
-HELPER = """
-PREFIX = "{prefix}"
-
-
-def shout(word):
-    return PREFIX + word.upper()
-"""
-SHOUT = """
-from pyspark.sql import functions as F
-
-from pipelines.model import AppendStream, Stream, Text, app
-from .helper import PREFIX, shout
-
-
-@app(name="shout", inputs={{"words": Stream(topic="words", value=Text("word"))}}, result=AppendStream(key=("word",)))
-def shout_words(words, settings):
-    said = F.udf(shout, "string")("word")
-    return words.select("word", said.alias("said"), F.lit(PREFIX + "{text}").alias("text"), "topic", "partition", "offset")
-"""
-
-
-def code(folder: Path, **modules: str) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, text in modules.items():
-        (folder / f"{name}.py").write_text(text)
-    return folder
-
-
-def said(settings: Settings, release: str) -> dict[str, str]:
-    """word -> value, of a result without doubles."""
-    found = records(settings, result_topic(release, 1))
-    assert len({key for key, _, _ in found}) == len(found)
-    return {(key or b"").decode(): (value or b"").decode() for key, value, _ in found}
-
-
-def test_a_release_runs_the_code_it_was_staged_with_in_its_workers_too(
-    settings: Settings, context: Context, drivers: Drivers, tmp_path: Path
-) -> None:
-    ensure_topic(settings, "words", 1, INPUT)
-    tree = code(tmp_path / "tree", shout=SHOUT.format(text="old"), helper=HELPER.format(prefix="old-"))
-    name = stage(context, "shout", 1, tree)
-    start(context, name)
-    send(settings, "words", "one")
-    until("no result", lambda: len(said(settings, name)) == 1, BATCH_TIMEOUT_S)
-    # another version of both modules, and one that can't even be imported beside them
-    code(tree, shout=SHOUT.format(text="new"), helper=HELPER.format(prefix="new-"), broken="1 / 0")
-    send(settings, "words", "two")
-    until("no result", lambda: len(said(settings, name)) == 2, BATCH_TIMEOUT_S)
-    os.killpg(drivers.of(name).pid, signal.SIGKILL)
-    drivers.of(name).wait(20)
-    start(context, name)
-    send(settings, "words", "three")
-    until("no result", lambda: len(said(settings, name)) == 3, BATCH_TIMEOUT_S)
-    assert said(settings, name) == {
-        f'{{"word":"{word}"}}': f'{{"said":"old-{word.upper()}","text":"old-old"}}' for word in ("one", "two", "three")
-    }
-    drivers.of(name).send_signal(signal.SIGTERM)
-    assert drivers.of(name).wait(90) == 0
+# -- an app's function
 
 
 POISON = """

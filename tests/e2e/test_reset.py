@@ -10,19 +10,31 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from demo.ledger.reader import read
 from pipelines.kafka.offsets import end_offsets
 from pipelines.model.registry import GenerationStarted
+from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower, folded
 from tests.shared.operators import SEED, Death
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 APP, NAME = "word-count", "word-count.v1"
+
+
+@pytest.fixture(scope="module")
+def cluster(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One release has the cores to itself: its batches follow at once."""
+    cluster = Cluster(broker, tmp_path_factory.mktemp("cluster"), lambda: spark, trigger_s=0.1, heartbeat_s=0.15)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Switches of an alias with consumers on it: at the tail, behind, away for several; with operators who collide and die.
+"""What is compared before a switch, and switches of an alias with consumers on it: at the tail, behind, away for several;
+with operators who collide and die.
 
-The tests are one story on one pair of releases, told in order: v1 is right, v3 takes bids for asks, v30 is worse.
+The tests are one story on one topic, told in order: v1 is right, v2 is the same again, v3 takes bids for asks, v30 is worse.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from confluent_kafka import ConsumerGroupState
 
 from demo.ledger.check import check_log
 from orchestration.operations import journal
-from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.comparing.evidence import Comparison, evidence_path
 from orchestration.operations.lifecycle import live_release
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.rollback import plan_rollback
@@ -32,14 +33,16 @@ from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
+from pipelines.model.names import result_topic
 from pipelines.model.registry import MarkOrdered, Operation, SwitchAborted
-from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower
+from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, assert_nothing_differs, folded
 from tests.shared.operators import Death
 from tests.shared.terminal import Said
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
-APP, GOOD, OTHER, BAD = "stock-stats", "stock-stats.v1", "stock-stats.v3", "stock-stats.v30"
+APP, GOOD, SAME, OTHER, BAD = "stock-stats", "stock-stats.v1", "stock-stats.v2", "stock-stats.v3", "stock-stats.v30"
+HISTORY = 6_000
 # the story may take longer than evidence is good for by default
 PROMOTE = ("promote", OTHER, "--max-evidence-age", "2h")
 
@@ -54,6 +57,7 @@ class Story:
     away: Follower
     input: ExitStack
     first_plan: Plan | None = None
+    compared: Comparison | None = None
 
     @property
     def live(self) -> str:
@@ -114,17 +118,62 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(cluster: Cluster) -> Iterator[Story]:
-    if "trades" not in topic_names(cluster.settings):
-        cluster.load(APP, 12_000, per_second=200)
+def good(cluster: Cluster) -> Cluster:
+    """The cluster with a minute of trades, and v1 live with small batches."""
+    cluster.load(APP, HISTORY, per_second=100)
     cluster.hydrate(APP, 1, batch=SMALL)
     cluster.make_live(APP, 1)
-    tail, behind, away = (Follower(cluster, APP, group) for group in ("tail", "behind", "away"))
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def same(good: Cluster) -> Cluster:
+    """The unchanged code of v1 as v2, with large batches."""
+    good.hydrate(APP, 2, batch=LARGE, correction="the same again, in large batches")
+    return good
+
+
+@pytest.fixture(scope="module")
+def story(good: Cluster) -> Iterator[Story]:
+    if SAME in good.state.releases:
+        good.stop(SAME)
+    tail, behind, away = (Follower(good, APP, group) for group in ("tail", "behind", "away"))
     with ExitStack() as ends, ExitStack() as live_input:
-        live_input.enter_context(cluster.producing(APP, 100, per_second=100))
+        live_input.enter_context(good.producing(APP, 100, per_second=100))
         for follower in (tail, behind, away):
             ends.enter_context(follower)
-        yield Story(cluster, tail, behind, away, live_input)
+        yield Story(good, tail, behind, away, live_input)
+
+
+def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(same: Cluster) -> None:
+    both = (GOOD, SAME)
+    for name in both:
+        # what the plan of the next version says of its time
+        ready = same.state.releases[name].ready
+        assert ready is not None and ready.facts["records_per_s"] > 0
+    before = same.position(GOOD)["trades"]
+    with same.producing(APP, 400, per_second=100):
+        same.until("v1 has read nothing new", lambda: same.position(GOOD)["trades"] != before)
+        found = diff(same.context(), SAME)
+        assert_nothing_differs(found, at_least=500)
+        cut = same.state.evidence[-1].cut.sources["trades"]
+        assert sum(cut.values()) > sum(before.values())
+        # both go on from there
+        for name in both:
+            same.until(
+                f"{name} has stood still since",
+                lambda name=name: sum(same.position(name)["trades"].values()) > sum(cut.values()) + 400,
+            )
+    largest = {name: max(p.batch.rows_in for p in progress_history(same.settings, name)) for name in both}
+    assert largest[GOOD] <= SMALL < largest[SAME]
+
+
+def test_an_idle_input_is_compared_too(same: Cluster) -> None:
+    for name in (GOOD, SAME):
+        same.settle(name, "trades")
+    end = same.position(GOOD)["trades"]
+    assert_nothing_differs(diff(same.context(), SAME), at_least=500)
+    assert same.state.evidence[-1].cut.sources["trades"] == end
 
 
 def test_the_gate_refuses_a_bad_version(story: Story) -> None:
@@ -155,7 +204,7 @@ def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(s
         with pytest.raises(Refused, match=r"hasn't caught up.*isn't running.*isn't checked.*isn't compared"):
             plan_promote(cluster.context(), OTHER)
     cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
-    found = diff(cluster.context(), OTHER)
+    story.compared = found = diff(cluster.context(), OTHER, samples=5)
     assert found.changed > 0
     with pytest.raises(Refused, match="isn't checked"):
         plan_promote(cluster.context(), OTHER)
@@ -170,6 +219,30 @@ def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(s
     assert "nothing is changed; add --execute" in said.out and "switchyard rollback stock-stats" in said.out
     assert cluster.world() == before
     story.first_plan = plan_promote(cluster.context(), OTHER)
+
+
+def test_a_planted_change_is_found_to_the_key(story: Story) -> None:
+    cluster = story.cluster
+    if story.compared is None:
+        cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
+        story.compared = diff(cluster.context(), OTHER, samples=5)
+    found, cut = story.compared, cluster.state.evidence[-1]
+    live = folded(cluster.settings, (topic := result_topic(GOOD, 1)), cut.live_result.of(topic))
+    new = folded(cluster.settings, (topic := result_topic(OTHER, 1)), cut.new_result.of(topic))
+    both = live.keys() & new.keys()
+    changed = {key for key in both if live[key] != new[key]}
+    assert changed
+    assert found.only_live == len(live.keys() - new.keys())
+    assert found.only_new == len(new.keys() - live.keys())
+    assert found.changed == len(changed)
+    assert found.identical == len(both) - len(changed)
+    columns = {c: sum(live[k][c] != new[k][c] for k in both) for c in ("lowest_ask", "trades", "average_ask")}
+    assert found.columns == {name: count for name, count in columns.items() if count}
+    assert len(found.samples) == 5
+    for sample in found.samples:
+        assert sample["live"] != sample["new"]
+    # both sides read the same input, so that only the bids are between them
+    assert sum(v["trades"] for v in new.values()) > sum(v["trades"] for v in live.values())
 
 
 def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story: Story) -> None:
@@ -262,7 +335,7 @@ def test_consumers_go_on_when_a_switch_is_aborted(story: Story) -> None:
 
 def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story) -> None:
     number = story.switches
-    operation = story.killed_at_the_mark(*PROMOTE, SWITCHYARD_SWITCH_TIMEOUT_S="5")
+    operation = story.killed_at_the_mark(*PROMOTE, SWITCHYARD_SWITCH_TIMEOUT_S="3")
     barrier = story.flagged(operation)
     # any command, or the supervisor, writes what the clock says
     story.cluster.until(
@@ -379,7 +452,7 @@ def test_every_follower_got_every_result_once(story: Story, _: str) -> None:
         follower.stop()
         ledger = check_log(APP, story.cluster.settings.bootstrap, follower.log)
         assert ledger.clean, f"{follower.group}: {ledger.as_json()}"
-        assert ledger.input_records > 12_000
+        assert ledger.input_records > HISTORY
         numbers = {line["switch"] for line in follower.lines()}
         assert {1, story.switches} <= numbers
     assert set(range(1, story.switches + 1)) == {line["switch"] for line in story.tail.lines()}

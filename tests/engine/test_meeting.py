@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,9 +33,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 TRIES = 20
 
 
-@pytest.fixture
-def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    with live_world(broker, spark, "windowed", tmp_path) as made:
+@pytest.fixture(scope="module")
+def world(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A live release, and a second version of the same beside it: each test leaves both running."""
+    with live_world(broker, spark, "windowed", tmp_path_factory.mktemp("meeting")) as made:
+        name = candidate(made)
+        made.run(plan_stage(made.context, made.app, version=2, same_as=made.name, correction="the same again"))
+        made.run(plan_start(made.context, name))
         yield made
 
 
@@ -57,12 +60,8 @@ def input_comes(world: World) -> Iterator[None]:
         thread.join(30)
 
 
-def staged_beside(world: World) -> str:
-    """A second version of the same, running."""
-    name = f"{world.app}.v2"
-    world.run(plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
-    world.run(plan_start(world.context, name))
-    return name
+def candidate(world: World) -> str:
+    return f"{world.app}.v2"
 
 
 def goes_on(world: World, name: str) -> None:
@@ -86,15 +85,15 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
         close(gate, end)
 
     monkeypatch.setattr(Gate, "close", closed)
-    candidate = staged_beside(world)
+    name = candidate(world)
     with input_comes(world):
-        wait_ready(context, candidate, lag_records=100, for_s=0.1, timeout_s=120)
+        wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
         # one that wasn't in a batch when it was asked is stopped for it
         for _ in range(TRIES):
-            found = diff(context, candidate)
+            found = diff(context, name)
             assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0
             assert found.live_watermark_ms == found.new_watermark_ms
-            goes_on(world, candidate)
+            goes_on(world, name)
             if ends:
                 break
         assert ends, "Spark was never led"
@@ -120,7 +119,7 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
         rest(query)
 
     monkeypatch.setattr(Query, "rest", rested)
-    name = staged_beside(world)
+    name = candidate(world)
     with input_comes(world):
         wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
         operation = ""

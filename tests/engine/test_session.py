@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,19 +75,39 @@ class Started:
     jvm: Process
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["its own session", "another's session"])
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Started:
-    settings = Settings(
-        state_dir=tmp_path_factory.mktemp("session"), driver_nice=NICE, spark_ui_port=port_of("spark-ui")
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=request.param, cwd=ROOT,
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+IDS = {True: "its own session", False: "another's session"}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Started]:
+    """A process that leads a session, and one in ours, side by side: each starts a JVM."""
+    with ExitStack() as stack:
+        running = {}
+        for leads, name in IDS.items():
+            settings = Settings(
+                state_dir=tmp_path_factory.mktemp("session"), driver_nice=NICE, spark_ui_port=port_of(f"UI of {name}")
+            )
+            running[leads] = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=leads, cwd=ROOT,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+            )  # fmt: skip
+            stack.callback(running[leads].kill)
+        return {leads: _started(leads, process) for leads, process in running.items()}
+
+
+def _started(leads: bool, process: subprocess.Popen[str]) -> Started:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    told = json.loads(out.splitlines()[-1])
     own, jvm = (Process(**dict(zip(Process.__slots__, told[who], strict=True))) for who in ("own", "jvm"))
-    return Started(leads=request.param, count=told["count"], same=told["same"], said=done.stderr, own=own, jvm=jvm)
+    return Started(leads=leads, count=told["count"], same=told["same"], said=err, own=own, jvm=jvm)
+
+
+@pytest.fixture(params=list(IDS), ids=list(IDS.values()))
+def started(both: dict[bool, Started], request: pytest.FixtureRequest) -> Started:
+    return both[request.param]
 
 
 def test_a_session_is_built_once_and_nothing_is_said_of_it(started: Started) -> None:
@@ -109,7 +130,7 @@ def test_spark_yields_the_cores_and_the_session_of_others_does_not(started: Star
 
 def test_spark_and_its_ui_listen_here_alone(started: Started) -> None:
     ports = {port for _, port in started.jvm.listening}
-    assert port_of("spark-ui") in ports and len(ports) > 1
+    assert port_of(f"UI of {IDS[started.leads]}") in ports and len(ports) > 1
     for address, port in [*started.jvm.listening, *started.own.listening]:
         assert is_local(address), (address, port)
 

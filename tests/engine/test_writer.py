@@ -81,9 +81,12 @@ class World:
         topic = topic or self.result
         client: Consumer = consumer(self.settings, auto_offset_reset="earliest", enable_partition_eof=True)
         ends = end_offsets(self.settings, [topic])[topic]
-        client.assign([TopicPartition(topic, p, 0) for p in ends])
         found, done = [], 0
         try:
+            for p in ends:
+                # connects it to the leader at once: an assignment alone may wait for librdkafka's next round, a second
+                client.get_watermark_offsets(TopicPartition(topic, p), timeout=10)
+            client.assign([TopicPartition(topic, p, 0) for p in ends])
             while done < len(ends):
                 message = client.poll(10)
                 assert message is not None

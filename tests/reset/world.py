@@ -28,7 +28,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
-from pipelines.kafka.client import producer
+from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import INPUT, ensure_topic
@@ -166,8 +166,9 @@ class World:
             self.upstream.settle()
             return
         if self._producer is None:
-            # a new one waits half a second for its first record
             self._producer = producer(self.settings, linger_ms=0)
+            # else it waits half a second for its first record
+            await_connection(self._producer, self.topic)
         client = self._producer
         for _ in range(count):
             number = len(self.sent)
