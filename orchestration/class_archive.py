@@ -1,10 +1,12 @@
-"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them: `python -m orchestration.class_archive`.
+"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them: `python -m
+orchestration.class_archive`.
 
-Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes it loaded. Made by a real driver on a
-broker of its own, so that what is in it is what drivers need. A driver without it works as well, and starts slower.
+Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes that it loaded. A real driver on a
+broker of its own makes the archive, so it holds what drivers need. A driver also works without the archive, but starts
+more slowly.
 
-All of that happens in the folder `class-archive` beside the archive. A failed attempt leaves its logs there, until the
-next attempt.
+All files are in the folder `class-archive` beside the archive. A failed attempt leaves its logs there until the next
+attempt.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
 APP, RELEASE, RECORDS = "stock-stats", "stock-stats.v1", 2_000
-# what is kept of a failed attempt: what broker and driver said, how the broker was configured, and where the driver's JVM
-# would leave its dying words
+# kept after a failed attempt: the broker's folder (log and configuration), the logs, and where the JVM writes crash
+# reports
 _KEPT = ("broker", "logs", "run")
 _BOOT_TIMEOUT_S = 180.0
 _DUMP_TIMEOUT_S = 120.0
-# each class is loaded once: what the optimising compiler makes of it is not in the archive
+# each class is loaded once; the archive holds nothing that the optimizing compiler produces
 _QUICK = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 class _Dumping(LocalLauncher):
-    """Starts the driver whose JVM writes the archive at its end, and keeps hold of both."""
+    """Starts the driver whose JVM writes the archive when it ends, and keeps a handle on both processes."""
 
     def __init__(self, settings: Settings, dumped: Path) -> None:
         conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
@@ -60,7 +62,7 @@ class _Dumping(LocalLauncher):
         return self._process
 
     def await_end(self) -> None:
-        """Waits until the JVM has ended, too, which outlives the driver while it writes."""
+        """Waits until the JVM has ended too. It outlives the driver while it writes the archive."""
         deadline = time.monotonic() + _DUMP_TIMEOUT_S
         while self._runs():
             if time.monotonic() > deadline:
@@ -68,7 +70,7 @@ class _Dumping(LocalLauncher):
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """Ends what still runs: a driver would wait for its broker for ever."""
+        """Ends what still runs. Otherwise a driver would wait for its broker forever."""
         if self._process is not None and self._runs():
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(10)
@@ -76,7 +78,7 @@ class _Dumping(LocalLauncher):
     def _runs(self) -> bool:
         if self._process is None:
             return False
-        # the group's leader is a child of this process: not taken leave of, it would stay in the group
+        # the group's leader is a child of this process; until it is reaped, it stays in the group
         self._process.poll()
         try:
             os.killpg(self._process.pid, 0)
@@ -86,21 +88,23 @@ class _Dumping(LocalLauncher):
 
 
 def work_folder(path: Path) -> Path:
-    """Where the archive that goes to `path` is made, and what a failed attempt leaves."""
+    """The folder where the archive for `path` is made, and where a failed attempt leaves its logs."""
     return path.parent / "class-archive"
 
 
 def build(path: Path) -> None:
-    """Writes the archive to `path`, whole or not at all. Raises SwitchyardError where it could not be made, and whatever
-    else fails; the logs of that stay in `work_folder(path)`.
+    """Writes the archive to `path`, whole or not at all.
+
+    Raises SwitchyardError if Java could not write it, and whatever else fails on the way. The logs of a failed attempt
+    stay in `work_folder(path)`.
     """
     work = work_folder(path)
-    # kept while the broker lives: another set-up on this machine takes other ports
+    # claimed while the broker runs, so that another set-up on this machine takes other ports
     with claim() as own:
         settings = Settings(
             bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
             state_dir=work, broker_port=own.port, broker_heap_mb=512, driver_heap_mb=512,
-            # the JVM writes the archive at its end
+            # the JVM writes the archive when it ends
             jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip
         broker = EmbeddedBroker(settings)
@@ -115,7 +119,7 @@ def build(path: Path) -> None:
 
 
 def _clear(broker: EmbeddedBroker, work: Path) -> None:
-    """Makes the folder anew. What a set-up that was killed has left running there ends first."""
+    """Empties the folder. First ends what a killed set-up left running there."""
     end_all([work])
     broker.stop()
     shutil.rmtree(work, ignore_errors=True)
@@ -123,7 +127,7 @@ def _clear(broker: EmbeddedBroker, work: Path) -> None:
 
 
 def _keep_logs(work: Path) -> None:
-    """Leaves what the attempt said, and where it failed. What can't be written or deleted hides no error."""
+    """Keeps the logs and the traceback of the attempt. A file that can't be written or deleted must not hide the error."""
     with suppress(OSError):
         (work / "logs" / "set-up.log").write_text(traceback.format_exc())
     with suppress(OSError):
@@ -136,7 +140,7 @@ def _keep_logs(work: Path) -> None:
 
 def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
     launcher = _Dumping(settings, dumped)
-    # the last first; a driver that can't be ended keeps nobody from stopping the broker
+    # in reverse order; the broker is stopped even if the driver can't be ended
     with ExitStack() as ends:
         ends.callback(broker.stop)
         ends.callback(launcher.kill)
@@ -148,7 +152,7 @@ def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
 
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:
-    """Has a driver read some records and stop."""
+    """Lets a driver read some records, then stops it."""
     produce(settings, source_for(APP, Options(per_second=200)), history=RECORDS)
     with Registry(settings, actor="set-up") as registry:
         context = Context(settings=settings, registry=registry, launcher=launcher)
@@ -163,7 +167,7 @@ def _work(settings: Settings, launcher: LocalLauncher) -> None:
 
 
 def main() -> None:
-    """Makes the archive unless it is there, of these jars. Exit code 1, with the reason, where it could not be made."""
+    """Makes the archive, unless one for these jars exists. Exits with code 1 and the reason if that fails."""
     path = class_archive()
     try:
         with one_at_a_time(jars_dir()):
@@ -172,15 +176,15 @@ def main() -> None:
                 path.unlink(missing_ok=True)
                 build(path)
         size_mib = path.stat().st_size >> 20
-    # whatever it was: all that is lost is time at each start of a driver
+    # any error is acceptable: without the archive, drivers only start more slowly
     except Exception as error:
         reason = str(error) if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
         told = reason.replace("\n", "\n  ")
-        print(f"no class archive, drivers will start slower: {told}", file=sys.stderr)
+        print(f"no class archive, so drivers will start more slowly: {told}", file=sys.stderr)
         logs = work_folder(path) / "logs"
         if logs.is_dir():
             print(f"  its logs: {logs}", file=sys.stderr)
-        print("  the next `make setup` tries again; with ARCHIVE=0 it goes on without", file=sys.stderr)
+        print("  the next `make setup` tries again; `make setup ARCHIVE=0` does without it", file=sys.stderr)
         sys.exit(1)
     print(f"class archive {'already written' if there else 'written'}, {size_mib} MiB: {path}")
 

@@ -1,4 +1,4 @@
-"""The terminal of an on-call person: `switchyard`. Exit 0: done; 3: refused; 2: bad usage; 1: failed."""
+"""The command `switchyard`, for a person on call. Exit codes: 0 done, 1 failed, 2 bad usage, 3 refused."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def build() -> typer.Typer:
     """The app with every command."""
     app = typer.Typer(
         name="switchyard",
-        help="Long-lived PySpark streams on Kafka: reprocess, compare, switch, and go back, without a loss.",
+        help="Run long-lived PySpark streams on Kafka: reprocess, compare, switch and roll back without losing a record.",
         no_args_is_help=True,
         add_completion=False,
-        # a plain traceback for what nobody foresaw; the rest is said in two lines by `main`
+        # an unexpected error gets a plain traceback; `main` prints all others in two lines
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -40,19 +40,19 @@ def build() -> typer.Typer:
 def main() -> None:
     """The console script."""
     keep_private()
-    # whoever is ended in the middle of an operation closes it, as at Ctrl-C
+    # SIGTERM works like Ctrl-C, so that an interrupted operation is closed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = run(sys.argv[1:])
     except Exception:
-        # here, as typer puts its own hook for what nobody foresaw in the place of any other
+        # caught here, because typer replaces any other exception hook with its own
         err(masked(traceback.format_exc().rstrip("\n")))
         code = 1
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command in this process. Returns its exit code; errors are told on standard error."""
+    """Runs one command in this process. Returns its exit code; prints errors on standard error."""
     try:
         build()(list(arguments), prog_name="switchyard")
     except SystemExit as end:
@@ -61,18 +61,18 @@ def run(arguments: Sequence[str]) -> int:
         failed(error)
         return error.exit_code
     except Exception as error:
-        # by name: the terminal's help doesn't load a Kafka client
+        # compared by name, so that `--help` does not load the Kafka client
         if type(error).__name__ == "KafkaException":
             said = error.args[0].str() if error.args else error
             failed(
                 SwitchyardError(
-                    f"Kafka fails: {said}", "see `switchyard status`; the same command, later, does what is left"
+                    f"Kafka failed: {said}", "see `switchyard status`; run the same command again later to do the rest"
                 )
             )
             return 1
         if (form := log_format()) != "json":
             raise
-        # it may have failed before the settings were read
+        # the command may have failed before it read the settings
         configure_command(form)
         logging.getLogger("switchyard").critical("%s: %s", type(error).__name__, error, exc_info=error)
         return 1
@@ -88,9 +88,11 @@ def _version(asked: bool) -> None:
 
 
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    # the options of `switchyard` itself; the help text is that of the app
+    # the options of `switchyard` itself; its help text is the app's
     pass
 
 

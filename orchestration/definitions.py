@@ -1,4 +1,4 @@
-"""What Dagster loads: all definitions, listed. Reads the modules of the apps; asks neither Kafka nor Spark."""
+"""What Dagster loads: a list of all definitions. Imports the apps' modules; contacts neither Kafka nor Spark."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ defs = Definitions(
         failure_alert,
     ],
     resources={"platform": Platform(), "pyspark": SparkResource(), "alerts": alerts()},
-    # steps are few and long, and checks in one Spark session must not run at once
+    # steps are few and long, and checks that share a Spark session must not run at the same time
     executor=in_process_executor,
 )

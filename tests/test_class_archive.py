@@ -108,7 +108,7 @@ def test_whatever_fails_is_said_and_leaves_its_logs(
     fail()
     said = capsys.readouterr().err
     logs = archive.parent / "class-archive" / "logs"
-    assert "no class archive, drivers will start slower: " in said
+    assert "no class archive, so drivers will start more slowly: " in said
     assert str(failure.args[0]) in said or type(failure).__name__ in said
     assert f"its logs: {logs}\n" in said
     assert (logs / "broker.log").read_text() == "said by the broker"

@@ -179,7 +179,7 @@ def test_without_a_broker_the_releases_are_unknown_not_none(
     assert run(["status"], monkeypatch) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "state down: `switchyard up`" in said
-    assert "releases unknown, the broker does not answer" in said
+    assert "releases unknown, because the broker does not answer" in said
     assert "no release is staged" not in said
 
     assert run(["status", "--json"], monkeypatch) == 1

@@ -133,7 +133,7 @@ def test_a_library_that_drops_what_it_says_is_not_heard_in_a_command(capsys: pyt
 def test_the_trail_is_shown_whole_whatever_an_entry_holds() -> None:
     odd = EvidenceRecorded(**{**evidence("a.v1", "a.v2").model_dump(), "summary": {}, "at_ms": 2**53 - 1})
     at, _, what, _ = overview._row(odd)
-    assert at == f"{2**53 - 1} ms" and "can't be shown" in what
+    assert at == f"{2**53 - 1} ms" and "can only be shown with --json" in what
 
 
 def test_wrong_settings_are_told_in_the_format_that_is_asked_for(

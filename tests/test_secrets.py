@@ -152,7 +152,7 @@ def test_a_webhook_that_is_no_url_is_not_shown(
     alerts.to_environment(alerts.ReleaseFailed(release="a.v1", failure="no heap", log=""))
     assert (
         "a.v1 has failed: no heap" in caplog.text
-        and "could not be told" in caplog.text
+        and "did not reach the webhook" in caplog.text
         and "planted-word" not in caplog.text
     )
 

@@ -1,6 +1,6 @@
-"""The commands of the terminal: a module per group, each with `register(app)`.
+"""The commands: one module per group, each with `register(app)`.
 
-A module here imports Spark, Dagster, Kafka and operations inside its functions only, so that `--help` is instant.
+A module here imports Spark, Dagster, Kafka and operations only inside its functions, so that `--help` is instant.
 """
 
 from __future__ import annotations

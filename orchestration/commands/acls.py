@@ -1,4 +1,4 @@
-"""`switchyard acls`: what each role may ask of a Kafka cluster, as commands of Kafka's own tool."""
+"""`switchyard acls`: the rights that each role needs on a Kafka cluster, as commands of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ def register(app: typer.Typer) -> None:
 
 
 def acls(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="driver, operator or follower.")],
-    app: Annotated[str, typer.Argument(metavar="APP", help="As in stock-stats.")],
-    principal: Annotated[str, typer.Option(help="Who is to have them, as in User:stock-stats-driver.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="One of: driver, operator, follower.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="Name of the app, for example stock-stats.")],
+    principal: Annotated[str, typer.Option(help="Who gets the rights, for example User:stock-stats-driver.")],
     input_: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", metavar="TOPIC", help="A topic that the app reads; repeatable. For a driver, an operator."
+            "--input", metavar="TOPIC", help="A topic that the app reads; repeatable. For drivers and operators."
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="GROUP", help="A group of a follower; repeatable. For an operator: default any."),
+        typer.Option(
+            metavar="GROUP", help="A follower's consumer group; repeatable. For an operator the default is any."
+        ),
     ] = None,
     tombstones: Annotated[
-        bool, typer.Option("--tombstones", help="An operator may also write into results: `reset --output tombstone`.")
+        bool, typer.Option("--tombstones", help="Let an operator write to results too, for `reset --output tombstone`.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the ACLs that a role needs for an app, the least there are. Nothing is changed, and no broker is asked."""
+    """Print the minimal ACLs that a role needs for an app. Changes nothing and contacts no broker."""
     from pipelines.kafka.acls import ROLES, as_commands, rights
 
     chosen = next((each for each in ROLES if each == role), None)
     if chosen is None:
-        raise BadUsage(f"there is no role {role}", fix=f"there are: {', '.join(ROLES)}")
+        raise BadUsage(f"there is no role {role}", fix=f"the roles are: {', '.join(ROLES)}")
     found = rights(chosen, app, inputs=input_ or (), groups=group or (), tombstones=tombstones)
     lines = as_commands(found, principal, load_settings().bootstrap)
     if as_json:

@@ -1,4 +1,4 @@
-"""`switchyard up | down | status`: the embedded broker, or the existing cluster that the settings name."""
+"""`switchyard up | down | status`: the embedded broker, or the cluster that the settings name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipelines.model.registry import RegistryState
     from pipelines.settings import Settings
 
-Json = Annotated[bool, typer.Option("--json", help="As JSON, for scripts.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,16 +27,17 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it answers.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the broker answers.")] = 60.0,
     all_: Annotated[
-        bool, typer.Option("--all", help="Then start every release that is wanted running, and wait until each runs.")
+        bool, typer.Option("--all", help="Then start every release that is wanted running, and wait until all run.")
     ] = False,
     start_timeout: Annotated[float, typer.Option(min=1, help="With --all: seconds to wait for the releases.")] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Start the embedded broker, and wait until it answers. Running already: nothing happens.
+    """Start the embedded broker and wait until it answers. Does nothing if it already runs.
 
-    With --all, as after a reboot, also the releases that were running. Exit code 1 if one of them doesn't run.
+    With --all, also start the releases that are wanted running, for example after a reboot. Exit code 1 if one of them
+    does not run.
     """
     settings = load_settings()
     value, text = _broker_up(settings, timeout)
@@ -76,16 +77,19 @@ def _broker_up(settings: Settings, timeout_s: float) -> tuple[dict[str, Any], st
 
 
 def down(
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait before it is ended by force.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait before killing the broker.")] = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Stop the embedded broker. Its data stays. Down already: nothing happens. Drivers run on, and are named."""
+    """Stop the embedded broker and keep its data. Does nothing if it is already down.
+
+    Drivers keep running; the command lists them.
+    """
     settings = load_settings()
     if not settings.embedded:
         _say(
             as_json,
             {"stopped": False, "drivers": []},
-            f"nothing to stop: the cluster at {settings.bootstrap} is not ours",
+            f"nothing to stop: Switchyard did not start the cluster at {settings.bootstrap}",
         )
         return
     from orchestration.local.broker import EmbeddedBroker
@@ -93,20 +97,25 @@ def down(
 
     stopped = EmbeddedBroker(settings).stop(timeout)
     drivers = drivers_of_embedded(settings.state_dir)
-    said = "broker stopped, its data kept" if stopped else "the broker was not running"
+    said = "the broker is stopped; its data is kept" if stopped else "the broker was not running"
     if drivers:
         said += (
-            f"\nleft running, without a broker: {', '.join(drivers)}"
-            "\n  they wait for `switchyard up`; after it, `switchyard stop RELEASE --execute` ends one"
+            f"\nthese drivers still run, without a broker: {', '.join(drivers)}"
+            "\n  they wait for `switchyard up`; after that, `switchyard stop RELEASE --execute` stops one"
         )
     _say(as_json, {"stopped": stopped, "drivers": drivers}, said)
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(help="A release or an app; default: all, and the broker.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A release or an app; default: the broker and all releases.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the broker and the releases with their drivers: state, lag, rates, memory. Exit code 1 without a broker."""
+    """Show the broker, and the releases with their drivers: state, lag, rates, memory.
+
+    Exit code 1 if the broker does not answer.
+    """
     settings = load_settings()
     cluster, facts = _cluster_status(settings, as_json)
     if not cluster["answering"]:
@@ -133,11 +142,13 @@ def status(
 def _unknown(
     settings: Settings, name: str | None, cluster: dict[str, Any], facts: dict[str, str | None], as_json: bool
 ) -> NoReturn:
-    """Says that nothing is known of the releases, which is not that there are none. Raises Unavailable for a name."""
+    """Says that the releases are unknown, which does not mean that there are none. Raises Unavailable if a name is
+    given.
+    """
     if as_json:
         print_json({**cluster, "releases": None})
     elif name is None:
-        print_facts({**facts, "releases": "unknown, the broker does not answer"})
+        print_facts({**facts, "releases": "unknown, because the broker does not answer"})
     if name is None:
         raise typer.Exit(1)
     from pipelines.kafka.client import unavailable
@@ -176,7 +187,9 @@ def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus]
     named = [s for s in found if name in (s.release.name, s.release.spec.app)]
     if not named:
         known = sorted({s.release.name for s in found})
-        raise BadUsage(f"there is no release or app {name}", f"there are: {', '.join(known) or 'none; stage one'}")
+        raise BadUsage(
+            f"there is no release or app {name}", f"the releases are: {', '.join(known) or 'none; stage one'}"
+        )
     return named, context.registry.known
 
 
@@ -225,13 +238,13 @@ def _as_json(each: ReleaseStatus) -> dict[str, Any]:
 
 
 def _facts(found: BrokerStatus) -> dict[str, str | None]:
-    state = "up" if found.answering else "running, and does not answer" if found.running else "down: `switchyard up`"
+    state = "up" if found.answering else "running, but does not answer" if found.running else "down: `switchyard up`"
     resident = "" if found.resident_bytes is None else f", resident {_mebibytes(found.resident_bytes)}"
     return {
         "broker": found.bootstrap,
         "state": state,
         "process": None if found.pid is None else f"{found.pid}, for {_duration(found.uptime_s)}",
-        "memory": f"heap at most {found.heap_mb} MiB{resident}",
+        "memory": f"heap up to {found.heap_mb} MiB{resident}",
         "data": f"{_mebibytes(found.data_bytes)} in {found.data}",
         "log": str(found.log),
     }

@@ -1,4 +1,4 @@
-"""What every command needs: the settings, read with errors that name the setting."""
+"""What every command needs: the settings. An error in them names the setting."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def load_settings() -> Settings:
-    """The settings of this process, by which its log is set up; BadUsage naming each that is wrong."""
+    """The settings of this process. Sets up its log by them. Raises BadUsage that names each wrong setting."""
     settings = _settings()
     configure_command(settings.log_format)
     return settings
 
 
 def log_format() -> LogFormat:
-    """The format of this process's log; while its settings are wrong, what the environment alone says."""
+    """The format of this process's log. If the settings are wrong, only the environment counts."""
     try:
         return _settings().log_format
     except BadUsage:
@@ -44,13 +44,14 @@ def _settings() -> Settings:
         ]
         raise BadUsage(
             "wrong settings: " + "; ".join(found),
-            "each is SWITCHYARD_<NAME> in the environment, or a line of switchyard.toml",
+            "set each as SWITCHYARD_<NAME> in the environment, or in switchyard.toml",
         ) from error
     except SettingsError as error:
-        # of an environment variable that should be JSON; the reason is in its cause
+        # an environment variable should be JSON; the exception's cause says what is wrong
         reason = str(error).replace("EnvSettingsSource", "the environment").replace('"', "")
         raise BadUsage(
-            f"wrong settings: {reason}: {error.__cause__}", """as in SWITCHYARD_KAFKA='{"security.protocol": "SSL"}'"""
+            f"wrong settings: {reason}: {error.__cause__}",
+            """write JSON, for example SWITCHYARD_KAFKA='{"security.protocol": "SSL"}'""",
         ) from error
     except tomllib.TOMLDecodeError as error:
-        raise BadUsage(f"switchyard.toml can't be read: {error}", "correct that line") from error
+        raise BadUsage(f"switchyard.toml can't be read: {error}", "correct that line of the file") from error

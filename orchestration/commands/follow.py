@@ -1,4 +1,4 @@
-"""`switchyard follow`: prints an alias's results as they come, from release to release."""
+"""`switchyard follow`: prints the results of an alias as they arrive, from release to release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.model.text import visible
 if TYPE_CHECKING:
     from pipelines.follow import LiveRecord
 
-# how often the group's offsets are committed while records come
+# how often the group's offsets are committed while records arrive
 _COMMIT_S = 1.0
 
 
@@ -24,24 +24,25 @@ def register(app: typer.Typer) -> None:
 
 
 def follow(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The app whose live results to print.")],
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The app whose live result to print.")],
     group: Annotated[
-        str | None, typer.Option(help="Consumer group: goes on where it was. Default: none, nothing is kept.")
+        str | None,
+        typer.Option(help="Consumer group, to continue where it stopped. Default: none; the position is not kept."),
     ] = None,
     from_beginning: Annotated[
         bool,
         typer.Option(
             "--from-beginning",
-            help="A new group begins at the oldest release that is still there, and takes every switch.",
+            help="Start a new group at the oldest result that is still kept, and cross every switch from there.",
         ),
     ] = False,
-    max_records: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many records.")] = None,
+    max_records: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many records.")] = None,
     idle_exit_s: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop when nothing has come for so long.")
+        float | None, typer.Option(min=0, metavar="S", help="Stop when no record has arrived for this many seconds.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the live release's results, and follow the alias at each switch. Ctrl-C stops."""
+    """Print the result of the live release, and follow the alias across each switch. Ctrl-C stops."""
     import os
     import time
 
@@ -52,7 +53,7 @@ def follow(
     with LiveConsumer(
         alias, group=name, settings=load_settings(), earliest=from_beginning, register=group is not None
     ) as consumer:
-        # behind what is printed: the record in hand is not part of it
+        # only printed records count: the position of a record in hand is not committed
         done = consumer.position
         try:
             while max_records is None or printed < max_records:
@@ -87,14 +88,14 @@ def _text(data: bytes | None) -> str | None:
 def _line(record: LiveRecord) -> str:
     value = _text(record.value)
     mark = "~" if record.phase == "delta" else " "
-    replay = "  (a replay)" if record.replay else ""
-    # its own line feeds and tabs are no end of the line, and none of the key
+    replay = "  (replay)" if record.replay else ""
+    # `visible` escapes line feeds and tabs, so that they can't end the line or the key
     key, shown = visible(str(_text(record.key))), "(gone)" if value is None else visible(value)
     return f"{record.number}{mark} {key}\t{shown}{replay}"
 
 
 def as_object(record: LiveRecord) -> dict[str, Any]:
-    """A record as `follow --json` prints it: where it comes from, key, value, headers, when it was delivered."""
+    """A record as `follow --json` prints it: origin, key, value, headers, and delivery time in ms since the epoch."""
     import time
 
     return {

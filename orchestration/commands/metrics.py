@@ -1,4 +1,4 @@
-"""`switchyard metrics`: what `status` shows, for Prometheus."""
+"""`switchyard metrics`: serves what `status` shows, for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def register(app: typer.Typer) -> None:
 
 
 def metrics(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0: a free one.")] = 9788,
-    # it has no login: what is to be read from elsewhere goes through a proxy that has
-    host: Annotated[str, typer.Option(help="Address to serve on; the default is reached from this machine only.")] = (
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0 picks a free one.")] = 9788,
+    # it has no login: to expose it to other machines, put it behind a proxy that has one
+    host: Annotated[str, typer.Option(help="Address to serve on; only this machine can reach the default.")] = (
         "127.0.0.1"
     ),
 ) -> None:
-    """Serve metrics of the releases over HTTP, in the OpenMetrics format, until told to end."""
+    """Serve metrics of the releases over HTTP in the OpenMetrics format, until Ctrl-C."""
     import threading
 
     from prometheus_client import CollectorRegistry, start_http_server
@@ -32,7 +32,7 @@ def metrics(
     from pipelines.errors import SwitchyardError
 
     settings = load_settings()
-    # else its releases would be taken for those of this state directory
+    # otherwise another state folder's releases would be taken for this one's
     refuse_another_s(settings)
     collector = ReleaseCollector(KafkaReader(settings))
     registry = CollectorRegistry()
@@ -41,10 +41,10 @@ def metrics(
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise SwitchyardError(
-            f"nothing can be served on {host} port {port}: {error.strerror or error}",
-            "choose another: --port, --host",
+            f"can't serve metrics on {host} port {port}: {error.strerror or error}",
+            "choose another with --port or --host",
         ) from error
-    say(f"metrics are served on http://{host}:{server.server_port}/metrics")
+    say(f"serving metrics on http://{host}:{server.server_port}/metrics")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

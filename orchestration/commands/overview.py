@@ -1,4 +1,6 @@
-"""`switchyard log | operations | resume | abandon | register-follower | forget-follower`: what happened, what is under way."""
+"""`switchyard log | operations | resume | abandon | register-follower | forget-follower`: what happened, and what is
+under way.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,12 @@ def register(app: typer.Typer) -> None:
 
 def log(
     name: Annotated[str | None, typer.Argument(help="A release, an app or an operation; default: all.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Newest entries to show.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the newest entries to show.")] = 50,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON lines, one entry each, for a log collector.")
+        bool, typer.Option("--json", help="Print JSON lines, one per entry, for a log collector.")
     ] = False,
 ) -> None:
-    """Show who did what, when and why; of an operation also its plan."""
+    """Show who did what, when and why. For an operation, show its plan too."""
     from pydantic import ValidationError
 
     from orchestration.operations.context import open_context
@@ -48,14 +50,15 @@ def log(
 
     entries: deque[Entry | Unread] = deque(maxlen=limit)
     planned: Opened | Proposed | None = None
-    # one by one: the whole log may not fit into memory
+    # one by one, because the whole log may not fit into memory
     for entry in audit(open_context(load_settings(), say=say), name):
         entries.append(entry)
         if isinstance(entry, Opened | Proposed) and entry.id == name:
             planned = entry
     if name is not None and not entries:
         raise BadUsage(
-            f"nothing is known of {name}", fix="name a release, an app or an operation as `switchyard log` shows it"
+            f"the registry has no entry about {name}",
+            fix="name a release, app or operation as `switchyard log` shows it",
         )
     if as_json:
         for entry in entries:
@@ -68,8 +71,8 @@ def log(
         try:
             show_plan(Plan.from_journal(planned))
         except (SwitchyardError, ValidationError):
-            # the trail outlives the version that wrote it
-            out(f"{name} was planned by another version of switchyard: its steps can't be shown (--json has them)")
+            # the audit trail outlives the version that wrote it
+            out(f"another version of Switchyard made the plan of {name}; its steps can only be shown with --json")
     print_table(("at (UTC)", "who", "what", "why"), map(_row, entries))
 
 
@@ -81,8 +84,8 @@ def _row(entry: Entry | Unread) -> tuple[str, str, str, str]:
     try:
         what = _what(entry)
     except Exception:
-        # the trail is shown whole, whatever an entry holds
-        what = f"{type(entry).model_fields['kind'].default}, which can't be shown (--json has it)"
+        # one bad entry must not hide the others
+        what = f"{type(entry).model_fields['kind'].default}; can only be shown with --json"
     return utc(entry.at_ms), entry.actor, what, entry.reason or ""
 
 
@@ -101,9 +104,9 @@ def _what(entry: Any) -> str:
             asked = data.get("plan", {}).get("facts", {}).get("asked")
             return f"opened {data['id']}" + (f": {asked}" if asked else "")
         case "carried":
-            return f"{data['id']} is carried out by process {data['holder']['pid']} on {data['holder']['host']}"
+            return f"process {data['holder']['pid']} on {data['holder']['host']} carries out {data['id']}"
         case "proposed":
-            return f"proposed {data['id']}: it waits for approval"
+            return f"proposed {data['id']}, which waits for approval"
         case "evidence":
             found = data["summary"]
             return f"compared {data['new']} with {data['live']}: {found['changed']} changed, {found['identical']} identical"
@@ -113,7 +116,7 @@ def _what(entry: Any) -> str:
 
 
 def operations(as_json: Json = False) -> None:
-    """List operations under way."""
+    """List the operations under way."""
     from orchestration.operations.context import open_context
     from orchestration.operations.supervising.overview import open_operations
     from pipelines.engine.lease import is_alive
@@ -131,17 +134,17 @@ def operations(as_json: Json = False) -> None:
             f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {utc(operation.opened.deadline_ms)} UTC"
         )
         at_it = operation.carrier
-        # of another host's process nothing is known from here
+        # a process on another host can't be seen from here
         if at_it is not None and is_alive(at_it, settings) is not False:
-            out(f"  process {at_it.pid} on {at_it.host} is at it")
+            out(f"  process {at_it.pid} on {at_it.host} carries it out")
         else:
-            out(f"  nobody is at it: `switchyard resume {operation.id}`, or `switchyard abandon {operation.id}`")
+            out(f"  nobody carries it out: `switchyard resume {operation.id}` or `switchyard abandon {operation.id}`")
 
 
 def resume(
     operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")], as_json: Json = False
 ) -> None:
-    """Go on with an operation whose operator is gone: does only what is left."""
+    """Resume an operation that its operator left unfinished. Does only what is left."""
     from orchestration.operations import journal
     from orchestration.operations.context import open_context
     from orchestration.operations.plans.kind import Kind
@@ -161,7 +164,7 @@ def abandon(
     reason: Reason = None,
     as_json: Json = False,
 ) -> None:
-    """End an operation whose operator is gone: consumers stay where they are."""
+    """Abandon an operation that its operator left unfinished. Consumers stay where they are."""
     from orchestration.operations.context import open_context
     from orchestration.operations.execute import abandon as end
     from orchestration.operations.supervising.overview import statuses
@@ -182,7 +185,10 @@ def register_follower(
     alias: Annotated[str, typer.Argument(help="The app that it follows.")],
     group: Annotated[str, typer.Argument(help="Its consumer group.")],
 ) -> None:
-    """Register a follower that may not write the registry itself, so that what it needs is kept when releases are retired."""
+    """Register a follower that may not write to the registry itself.
+
+    A release that a registered follower still needs can't be retired.
+    """
     from orchestration.operations.context import open_context
     from pipelines.errors import BadUsage
     from pipelines.model.names import is_group_name
@@ -194,7 +200,7 @@ def register_follower(
     def decide(state: RegistryState) -> list[Entry]:
         if not state.of_app(alias):
             known = sorted({release.spec.app for release in state.releases.values()})
-            raise BadUsage(f"there is no app {alias}", fix=f"there are: {', '.join(known) or 'none; stage one'}")
+            raise BadUsage(f"there is no app {alias}", fix=f"the apps are: {', '.join(known) or 'none; stage one'}")
         return [] if group in state.followers.get(alias, ()) else [FollowerRegistered(alias=alias, group=group)]
 
     open_context(load_settings(), say=say).registry.step(decide)
@@ -213,6 +219,6 @@ def forget_follower(
     context = open_context(load_settings(), say=say)
     known = context.registry.state().followers.get(alias, ())
     if group not in known:
-        raise BadUsage(f"no follower {group} of {alias}", fix=f"there are: {', '.join(known) or 'none'}")
+        raise BadUsage(f"{alias} has no follower {group}", fix=f"its followers are: {', '.join(known) or 'none'}")
     context.registry.step(lambda _: [FollowerRemoved(alias=alias, group=group)])
-    out(f"{group} is forgotten")
+    out(f"{group} is no longer a follower of {alias}")

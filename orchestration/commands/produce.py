@@ -1,4 +1,4 @@
-"""`switchyard produce`: input for an app, at a chosen rate."""
+"""`switchyard produce`: writes input for an app, at a chosen rate."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 
 
 def produce(
-    app: Annotated[str, typer.Argument(metavar="APP", help="The app: stock-stats, word-count or large-orders.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="One of: stock-stats, word-count, large-orders.")],
     rate: Annotated[float | None, typer.Option(min=0.001, help="Live records per second.")] = None,
-    history: Annotated[int, typer.Option(min=0, help="Records to load at full speed first.")] = 0,
-    records: Annotated[int | None, typer.Option(min=1, help="End after so many live records.")] = None,
-    duration: Annotated[float | None, typer.Option(min=0, help="End after so many seconds of live records.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same records.")] = 1,
-    topic: Annotated[str | None, typer.Option(help="Another topic than the app's.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="Records to write first, at full speed.")] = 0,
+    records: Annotated[int | None, typer.Option(min=1, help="Stop after this many live records.")] = None,
+    duration: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds of live records.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same records.")] = 1,
+    topic: Annotated[str | None, typer.Option(help="Topic to write to; default: the app's input.")] = None,
     density: Annotated[
-        str, typer.Option(help="stock-stats: dense (every second is full) or sparse (a few trades a day, 2000-2013).")
+        str, typer.Option(help="stock-stats: dense (trades in every second) or sparse (a few trades a day, 2000-2013).")
     ] = "dense",
-    per_second: Annotated[int | None, typer.Option(help="Records in each second of event time.")] = None,
-    per_day: Annotated[int, typer.Option(help="Sparse: trades per ticker and day.")] = 8,
-    tickers: Annotated[str, typer.Option(help="stock-stats: some of the tickers, with commas.")] = "",
-    out_of_order: Annotated[float, typer.Option(help="Share that is up to 3 s behind.")] = 0.02,
-    late: Annotated[float, typer.Option(help="Share that is 4 to 7 s behind, still in time for stock-stats.")] = 0.001,
-    too_late: Annotated[float, typer.Option(help="Share that is 1 to 2 minutes behind.")] = 0.0,
-    duplicate: Annotated[float, typer.Option(help="Share that is sent twice.")] = 0.0005,
-    malformed: Annotated[float, typer.Option(help="Share whose value can't be parsed.")] = 0.0001,
-    tombstone: Annotated[float, typer.Option(help="Share without a value.")] = 0.00005,
-    clean: Annotated[bool, typer.Option("--clean", help="None of these faults, whatever the shares say.")] = False,
+    per_second: Annotated[int | None, typer.Option(help="Records per second of event time.")] = None,
+    per_day: Annotated[int, typer.Option(help="With --density sparse: trades per ticker and day.")] = 8,
+    tickers: Annotated[str, typer.Option(help="stock-stats: only these tickers, separated by commas.")] = "",
+    out_of_order: Annotated[float, typer.Option(help="Share of records up to 3 s late.")] = 0.02,
+    late: Annotated[float, typer.Option(help="Share of records 4 to 7 s late, still in time for stock-stats.")] = 0.001,
+    too_late: Annotated[float, typer.Option(help="Share of records 1 to 2 minutes late.")] = 0.0,
+    duplicate: Annotated[float, typer.Option(help="Share of records sent twice.")] = 0.0005,
+    malformed: Annotated[float, typer.Option(help="Share of records whose value can't be parsed.")] = 0.0001,
+    tombstone: Annotated[float, typer.Option(help="Share of records without a value.")] = 0.00005,
+    clean: Annotated[bool, typer.Option("--clean", help="Make none of these faults.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Produce input for an app: its history at full speed, then live records at a rate, until told to end.
+    """Produce input for an app: history at full speed, then live records at a rate until Ctrl-C.
 
-    Event time goes on from the last record of the topic.
+    Event time continues from the last record of the topic.
     """
     from orchestration.sources import Faults, Options, app_names, produce, source_for
     from pipelines.errors import BadUsage
 
     if app not in app_names():
-        # says for which there is one
+        # raises an error that names the apps with a source
         source_for(app, Options())
     if rate is None and not history:
-        raise BadUsage("nothing to produce", fix="say --rate (records per second), --history (records), or both")
+        raise BadUsage("nothing to produce", fix="give --rate (records per second), --history (records), or both")
     if rate is None and (records is not None or duration is not None):
-        raise BadUsage("--records and --duration end live records, which need a rate", fix="add --rate")
+        raise BadUsage("--records and --duration limit live records, which need a rate", fix="add --rate")
     if density not in ("dense", "sparse"):
         raise BadUsage(f"unknown density {density!r}", fix="use dense or sparse")
     faults = Faults(
@@ -110,5 +110,5 @@ def _iso(time_ms: int) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds `produce` to the terminal's commands."""
+    """Adds the command of this module."""
     app.command()(produce)

@@ -1,4 +1,4 @@
-"""`switchyard registry check | repair`: entries of the registry that this version can't read."""
+"""`switchyard registry check | repair`: registry entries that this version can't read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from orchestration.commands.terminal import out, print_json, print_table, say
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
-    registry = typer.Typer(no_args_is_help=True, help="Look for registry entries that can't be read, and repair them.")
+    registry = typer.Typer(
+        no_args_is_help=True, help="Find registry entries that can't be read, and repair the registry."
+    )
     registry.command()(check)
     registry.command()(repair)
     app.add_typer(registry, name="registry")
 
 
 def check(as_json: Json = False) -> None:
-    """Show the entries of the registry that this version can't read. Exit code 1 if there are any."""
+    """Show the registry entries that this version can't read. Exit code 1 if there are any."""
     from orchestration.operations.context import open_context
     from orchestration.operations.looking.unread import in_short, table_of
 
@@ -35,18 +37,18 @@ def check(as_json: Json = False) -> None:
     else:
         found = table_of(state.unread)
         print_table(found.columns, found.rows)
-        out(f"{in_short(state)}; upgrade Switchyard here, or `switchyard registry repair`")
+        out(f"{in_short(state)}; upgrade Switchyard on this machine, or run `switchyard registry repair`")
     if state.unread:
         raise typer.Exit(1)
 
 
 def repair(
-    offset: Annotated[list[int] | None, typer.Option(help="Only the entry at this offset; repeatable.")] = None,
+    offset: Annotated[list[int] | None, typer.Option(help="Repair only the entry at this offset; repeatable.")] = None,
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Have entries that this version can't read not count any more: whoever is held by them goes on."""
+    """Ignore registry entries that this version can't read, so that the releases they hold can continue."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.repair import plan_repair
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from orchestration.operations.procedures.wait import Hydration
 
 Lag = Annotated[
-    int, typer.Option("--lag", min=0, help="Records that a batch may leave behind and still count as caught up.")
+    int, typer.Option("--lag", min=0, help="Records that a batch may leave unread and still count as caught up.")
 ]
-For = Annotated[str, typer.Option("--for", metavar="DURATION", help="How long it must stay caught up.")]
-Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Longest to wait.")]
+For = Annotated[str, typer.Option("--for", metavar="DURATION", help="How long the release must stay caught up.")]
+Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Longest time to wait.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ def stage(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Freeze an app's code as a new release, tried on empty frames first."""
+    """Freeze an app's code as a new release, after trying it on empty frames."""
     from orchestration.operations.planning.stage import plan_stage
 
     context = _context()
@@ -80,13 +80,13 @@ def stage(
 
 def start(
     name: Name,
-    force: Annotated[bool, typer.Option(help="Take over from a driver that still lives.")] = False,
+    force: Annotated[bool, typer.Option(help="Take over from a driver that still runs.")] = False,
     missing_history: MissingHistory = "refuse",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Start a release's driver, or adopt the one that runs."""
+    """Start the driver of a release. If one already runs, keep it."""
     from orchestration.operations.planning.run import plan_start
 
     context = _context()
@@ -97,7 +97,7 @@ def start(
 def stop(
     name: Name, timeout: Timeout = "120s", reason: Reason = None, execute: Execute = False, as_json: Json = False
 ) -> None:
-    """Stop a release's driver at a boundary."""
+    """Stop the driver of a release at a boundary."""
     from orchestration.operations.planning.run import plan_stop
 
     context = _context()
@@ -113,7 +113,7 @@ def wait(
     missing_history: MissingHistory = "refuse",
     as_json: Json = False,
 ) -> None:
-    """Wait until a release has caught up and stayed so; then it is ready."""
+    """Wait until a release has caught up and stays caught up, then set it to ready."""
     from orchestration.operations.procedures.wait import wait_ready
 
     context = _context()
@@ -131,12 +131,12 @@ def wait(
 
 def retire(
     name: Name,
-    after: Annotated[str, typer.Option(metavar="DURATION", help="Only if it has been out of use for so long.")] = "24h",
+    after: Annotated[str, typer.Option(metavar="DURATION", help="Refuse if it has been out of use for less.")] = "24h",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Delete topics, group, checkpoints and code of a release that nobody needs any more."""
+    """Delete the topics, group, checkpoints and code of a release that nobody needs any more."""
     from orchestration.operations.planning.retire import plan_retire
 
     context = _context()
@@ -154,15 +154,15 @@ def reprocess(
     for_: For = "10s",
     timeout: Timeout = "1h",
     max_changed: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of keys differs.")
+        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of the keys differs.")
     ] = None,
     volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE,
-    auto_promote: Annotated[bool, typer.Option(help="Do not stop for approval before consumers move.")] = False,
+    auto_promote: Annotated[bool, typer.Option(help="Promote without waiting for approval.")] = False,
     missing_history: MissingHistory = "refuse",
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Stage, start, wait, diff and check a new release in a row; then promote it, once approved."""
+    """Stage, start, wait, diff and check a new release in one go, then promote it once it is approved."""
     from orchestration.operations.plans.kind import Kind
     from orchestration.operations.procedures.reprocess import first_step
     from orchestration.operations.procedures.reprocess import reprocess as run
@@ -193,11 +193,11 @@ def reprocess(
         return
     show_found(found.comparison, found.verdict)
     show_plan(found.plan)
-    out("promoted" if found.promoted else f"it waits for approval: switchyard approve {found.plan.id} --execute")
+    out("promoted" if found.promoted else f"to approve it: switchyard approve {found.plan.id} --execute")
 
 
 class _bar:
-    """A progress bar on a terminal, a line now and then elsewhere, nothing for JSON."""
+    """A progress bar on a terminal, a line every few seconds elsewhere, nothing with --json."""
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json
@@ -214,7 +214,7 @@ class _bar:
             self._progress.stop()
 
     def update(self, found: Hydration) -> None:
-        """Shows where the release is."""
+        """Shows how far the release is."""
         import sys
         import time
 

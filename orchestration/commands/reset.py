@@ -1,4 +1,4 @@
-"""`switchyard reset | undo | bisect | clean`: a release reads again from elsewhere, and goes back to how it was."""
+"""`switchyard reset | undo | bisect | clean`: have a release read again from another position, and take that back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from orchestration.commands.show import run_plan
 from orchestration.commands.terminal import ask, out, print_facts, print_json, say
 from pipelines.errors import Refused
 
-Stop = Annotated[bool, typer.Option("--stop", help="Stop the release first, if it runs.")]
+Stop = Annotated[bool, typer.Option("--stop", help="Stop the release first if it runs.")]
 Timeout = Annotated[
-    str, typer.Option(metavar="DURATION", help="Longest to wait for the replay, or for followers to pass.")
+    str,
+    typer.Option(metavar="DURATION", help="Longest time to wait for the replay, or for followers to pass the switch."),
 ]
 
 
@@ -28,54 +29,58 @@ def register(app: typer.Typer) -> None:
 
 def reset(
     name: Name,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first offsets.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first offsets that are kept.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the input.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To what the consumer group holds: moved by Kafka's own tool.")
+        bool,
+        typer.Option("--to-current", help="To the offsets of the consumer group, after Kafka's own tool has moved it."),
     ] = False,
     to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first records at or after it, with its zone: ...Z.")
+        str | None,
+        typer.Option(metavar="TIME", help="To the first records at or after this time, given with its zone: ...Z."),
     ] = None,
-    by_duration: Annotated[str | None, typer.Option(metavar="PT6H", help="So long before now.")] = None,
-    shift_by: Annotated[int | None, typer.Option(help="By so many records, back if negative.")] = None,
+    by_duration: Annotated[str | None, typer.Option(metavar="PT6H", help="To this long before now.")] = None,
+    shift_by: Annotated[int | None, typer.Option(help="By this many records; backward if negative.")] = None,
     to_offset: Annotated[int | None, typer.Option(help="To this offset on every partition.")] = None,
-    from_file: Annotated[Path | None, typer.Option(metavar="CSV", help="Lines of topic,partition,offset.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="To the positions in this file: lines of topic,partition,offset.")
+    ] = None,
     skip: Annotated[
-        str | None, typer.Option(metavar="T:P:OFFSET", help="Leave out exactly this record, under the state.")
+        str | None, typer.Option(metavar="T:P:OFFSET", help="Skip exactly this record and keep the state.")
     ] = None,
     input_topics: Annotated[
-        str | None, typer.Option(metavar="T[:0,1],U", help="Only these inputs or partitions; the others stay.")
+        str | None, typer.Option(metavar="T[:0,1],U", help="Move only these inputs or partitions.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="POSITION", help="Stop there: current, latest, an offset or a time.")
+        str | None,
+        typer.Option(metavar="POSITION", help="Stop at this position: current, latest, an offset or a time."),
     ] = None,
     state: Annotated[
         Literal["clear", "keep"] | None,
-        typer.Option(help="Begin with an empty state, or move under it; default: clear, with --skip: keep."),
+        typer.Option(help="Start with an empty state, or keep it; default: clear (with --skip: keep)."),
     ] = None,
     output: Annotated[
         Literal["new", "truncate", "tombstone", "keep"] | None,
-        typer.Option(help="What becomes of the result; default: new, with --state keep: keep."),
+        typer.Option(help="What happens to the result; default: new (with --state keep: keep)."),
     ] = None,
     stop: Stop = False,
-    stay_stopped: Annotated[bool, typer.Option("--stay-stopped", help="Do not start it afterwards.")] = False,
+    stay_stopped: Annotated[bool, typer.Option("--stay-stopped", help="Do not start the release afterwards.")] = False,
     export: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Write the new positions there, as --from-file reads them.")
+        Path | None, typer.Option(metavar="CSV", help="Write the new positions to this file, for --from-file.")
     ] = None,
     max_records_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Throttle the replay, till the driver next starts after it.")
+        int | None,
+        typer.Option(min=1, help="Throttle the replay; lasts until the driver next starts after the replay."),
     ] = None,
     timeout: Timeout = "1h",
-    force: Annotated[bool, typer.Option("--force", help="Go over the objections that can be gone over.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for the release's name before a result is deleted.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Override the objections that can be overridden.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before deleting a result.")] = False,
     missing_history: MissingHistory = "refuse",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Have a release read again from elsewhere: position, state and result."""
+    """Have a release read again from another position: choose its position, state and result."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.reset.export import new_positions
     from orchestration.operations.planning.reset.plan import plan_reset
@@ -104,12 +109,14 @@ def reset(
 
 
 def _ask(release: str, *, shown: bool) -> None:
-    """`shown`: whether whoever is asked has seen the plan."""
+    """`shown`: whether the plan was printed before the question."""
     if not (shown and sys.stdin.isatty()):
-        raise Refused(f"the result of {release} would be deleted, and nobody can be asked", fix="add --yes")
-    answer = ask(f"its result is deleted, and can't be brought back; type {release} to go on")
+        raise Refused(
+            f"the result of {release} would be deleted, and this is not a terminal to confirm that on", fix="add --yes"
+        )
+    answer = ask(f"this deletes the result of {release} for good; type {release} to continue")
     if answer.strip() != release:
-        raise Refused(f"{answer.strip()!r} is not {release}: nothing is changed")
+        raise Refused(f"{answer.strip()!r} is not {release}; nothing was changed")
 
 
 def undo(
@@ -120,7 +127,7 @@ def undo(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Take a reset back: position, state and result as they were."""
+    """Take a reset back: restore the position, state and result from before it."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.reset.undo import plan_undo
 
@@ -130,7 +137,10 @@ def undo(
 
 
 def bisect(name: Name, as_json: Json = False) -> None:
-    """Find the record that kills the next batch of a release, on a copy of its state. Exit code 1 if there is one."""
+    """Find the record that makes the next batch of a release fail. Tries on a copy of its state.
+
+    Exit code 1 if there is such a record.
+    """
     from dataclasses import asdict
 
     from orchestration.operations.context import open_context
@@ -140,7 +150,7 @@ def bisect(name: Name, as_json: Json = False) -> None:
     if as_json:
         print_json({"killer": {**asdict(found), "way_out": found.way_out} if found else None})
     elif found is None:
-        out("no record kills it: the next batch runs")
+        out("no record makes the next batch fail: it runs")
     else:
         print_facts(found.facts)
     if found is not None:
@@ -150,13 +160,14 @@ def bisect(name: Name, as_json: Json = False) -> None:
 def clean(
     name: Name,
     after: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Only what ended so long ago; default: the setting.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Only archives at least this old; default: the setting archive_keep_s."),
     ] = None,
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Delete what resets of a release have archived, and nobody needs any more."""
+    """Delete the archives of a release's resets that nobody needs any more."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.clean import plan_clean
 

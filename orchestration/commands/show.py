@@ -18,7 +18,7 @@ _OUTCOMES = {"passed": "green", "failed": "red", "errored": "red", "skipped": "y
 
 
 def show_plan(plan: Plan) -> None:
-    """A plan as text."""
+    """Prints a plan."""
     out(f"{plan.operation} {', '.join(plan.releases)} {plan.id}", style="bold")
     print_facts(plan.facts)
     for table in plan.tables:
@@ -28,15 +28,15 @@ def show_plan(plan: Plan) -> None:
     for warning in plan.warnings:
         out(f"  note: {warning}", style="yellow")
     if plan.undo:
-        out(f"  to go back: {plan.undo}")
+        out(f"  to undo: {plan.undo}")
 
 
 def run_plan(
     plan: Plan, context: Any, *, apply: bool, as_json: bool, before: Callable[[], None] = lambda: None
 ) -> None:
-    """Shows the plan and, with `apply`, carries it out; without, says that nothing was changed.
+    """Shows the plan and, with `apply`, carries it out. Without `apply`, says that nothing was changed.
 
-    `before`: what is done once the plan is shown, and may refuse.
+    `before`: runs after the plan is shown and before it is carried out; may refuse.
     """
     if not as_json:
         show_plan(plan)
@@ -58,7 +58,7 @@ def run_plan(
 
 @contextmanager
 def what_failed_shown(as_json: bool) -> Iterator[None]:
-    """Shows the diff and the checks of a release that failed them, before its error."""
+    """If a release fails its checks, shows its diff and its checks before the error."""
     from orchestration.operations.procedures.examine import ChecksFailed
 
     try:
@@ -70,7 +70,7 @@ def what_failed_shown(as_json: bool) -> Iterator[None]:
 
 
 def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
-    """A diff and a verdict, as far as there are."""
+    """Prints a diff and a verdict, each unless it is None."""
     if comparison is not None:
         show_comparison(comparison)
     if verdict is not None:
@@ -78,7 +78,7 @@ def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
 
 
 def show_comparison(found: Comparison) -> None:
-    """A diff: counts, columns, samples."""
+    """Prints a diff: counts, columns, samples."""
     names = ("only_live", "only_new", "changed", "identical")
     counts = [(name.replace("_", " "), f"{getattr(found, name):,}") for name in names]
     counts += [(f"  in {column}", f"{number:,}") for column, number in found.columns.items()]
@@ -96,7 +96,7 @@ def _short(value: Any) -> str:
 
 
 def show_verdict(verdict: Verdict) -> None:
-    """A verdict: a line per check, then where the Data Docs are."""
+    """Prints a verdict: a line per check, then where the Data Docs are."""
     rows = [
         (each.name, each.outcome, each.detail, "" if each.unexpected is None else f"{each.unexpected:,}")
         for each in verdict.results

@@ -1,4 +1,4 @@
-"""`switchyard supervise`: keeps running what is wanted running, in the foreground, as Dagster's sensor does."""
+"""`switchyard supervise`: keeps releases running, in the foreground, as Dagster's sensor does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ def register(app: typer.Typer) -> None:
 
 
 def supervise(
-    every: Annotated[str, typer.Option(metavar="DURATION", help="How often it looks.")] = "2s",
+    every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look at the releases.")] = "2s",
 ) -> None:
-    """Keep running what is wanted running, until SIGTERM or Ctrl-C: start it again, replace drivers that hang, end what is overdue.
+    """Keep every release running that is wanted running, until SIGTERM or Ctrl-C.
 
-    In the foreground, for systemd; drivers run on when it ends. A driver that doesn't stay is started again after growing
-    pauses; after SWITCHYARD_RESTART_LIMIT starts its release is set to failed, and SWITCHYARD_ALERT_WEBHOOK is told.
+    Restarts drivers that died, replaces drivers that hang, and ends operations past their deadline. Runs in the
+    foreground, for systemd; drivers keep running when it ends. A driver that keeps dying is restarted after growing
+    pauses. After SWITCHYARD_RESTART_LIMIT starts its release is set to failed, and an alert goes to
+    SWITCHYARD_ALERT_WEBHOOK.
     """
     import logging
     import signal
@@ -37,7 +39,7 @@ def supervise(
     log, stopped = logging.getLogger("switchyard.supervise"), threading.Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        log.info("supervises the releases of %s", settings.bootstrap)
+        log.info("supervising the releases on %s", settings.bootstrap)
         attend(
             settings,
             lambda: open_context(settings, say=log.info),
@@ -46,7 +48,7 @@ def supervise(
             alert=alerts.to_environment,
             say=log.warning,
         )
-        log.info("ends; drivers run on")
+        log.info("supervisor ends; drivers keep running")
     finally:
         configure_command(settings.log_format)
         for number, handler in before.items():

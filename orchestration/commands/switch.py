@@ -1,4 +1,4 @@
-"""`switchyard diff | check | promote | approve | rollback | refresh | abort`: comparing releases and moving consumers."""
+"""`switchyard diff | check | promote | approve | rollback | refresh | abort`: compare releases and move consumers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def register(app: typer.Typer) -> None:
 
 def diff(
     name: Name,
-    tolerance: Annotated[float, typer.Option(min=0, help="Relative, for floating-point columns.")] = 0.0,
-    # more are not for a person to read, and are kept in the registry; see SAMPLES_BYTES for what fits there
-    samples: Annotated[int, typer.Option(min=0, max=1000, help="Differing keys to show, as many as fit.")] = 10,
+    tolerance: Annotated[float, typer.Option(min=0, help="Relative tolerance for floating-point columns.")] = 0.0,
+    # samples are kept in the registry; SAMPLES_BYTES limits what fits there
+    samples: Annotated[int, typer.Option(min=0, max=1000, help="How many differing keys to show at most.")] = 10,
     missing_history: MissingHistory = "refuse",
     as_json: Json = False,
 ) -> None:
@@ -46,7 +46,7 @@ def check(
     missing_history: MissingHistory = "refuse",
     as_json: Json = False,
 ) -> None:
-    """Run a release's suite of expectations up to the evidence cut. Exit code 1 if one fails."""
+    """Run a release's suite of expectations up to the evidence cut. Exit code 1 unless the verdict is good."""
     from orchestration.operations.context import open_context
     from orchestration.operations.procedures.check import check as run
 
@@ -63,13 +63,14 @@ def check(
 
 def promote(
     app: Annotated[str, typer.Argument(metavar="APP[.vN]", help="The app, or the release to promote.")],
-    version: Annotated[int | None, typer.Option(help="Version; default: the newest that waits.")] = None,
-    max_evidence_age: Annotated[str, typer.Option(metavar="DURATION", help="Refuse an older diff.")] = "10m",
+    version: Annotated[int | None, typer.Option(help="Version; default: the newest candidate.")] = None,
+    max_evidence_age: Annotated[str, typer.Option(metavar="DURATION", help="Refuse if the diff is older.")] = "10m",
     max_changed: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of keys differs.")
+        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of the keys differs.")
     ] = None,
     watch: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Keep checking for so long, and roll back once if it fails.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Keep checking for this long, and roll back once if a check fails."),
     ] = None,
     missing_history: MissingHistory = "refuse",
     reason: Reason = None,
@@ -80,7 +81,7 @@ def promote(
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.promote import plan_promote
 
-    # before anything is done: a promotion that isn't watched is not what was asked for
+    # parsed first: a wrong --watch must not lead to an unwatched promotion
     max_evidence_age_s, watch_s = seconds(max_evidence_age), None if watch is None else seconds(watch)
     context = open_context(load_settings(), say=say)
     plan = plan_promote(
@@ -97,21 +98,21 @@ def promote(
         from orchestration.operations.supervising.watch import watch as keep_watch
 
         outcome = keep_watch(context, plan.releases[0], for_s=watch_s)
-        # with --json, standard output is for the program that reads it
+        # with --json, standard output belongs to the program that reads it
         (say if as_json else out)(outcome.message)
         if outcome.rolled_back:
             raise typer.Exit(1)
 
 
 def approve(
-    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="As `switchyard reprocess` printed it.")],
+    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="The id that `switchyard reprocess` printed.")],
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Carry out the promotion that a reprocess proposed, if it would still do the very same.
+    """Carry out the promotion that a reprocess proposed, if it would still do exactly the same.
 
-    Where its diff is older than 10 minutes, both releases are compared and checked again first; consumers move if the
+    If its diff is older than 10 minutes, both releases are first compared and checked again. Consumers move only if the
     outcome is no worse than what was shown.
     """
     from orchestration.operations.context import open_context
@@ -127,13 +128,13 @@ def rollback(
     app: App,
     allow: Annotated[
         Literal["gap", "duplicates"] | None,
-        typer.Option(help="With the live release dead: what consumers of a stream may see."),
+        typer.Option(help="If the live release is dead: what consumers of a stream may see."),
     ] = None,
     fence: Annotated[
-        bool, typer.Option("--fence", help="Take the live release for stuck though it gives signs of life.")
+        bool, typer.Option("--fence", help="Treat the live release as stuck even though its driver sends heartbeats.")
     ] = False,
     leaving: Annotated[
-        str | None, typer.Option(metavar="RELEASE", help="Refuse if another release than this is live by now.")
+        str | None, typer.Option(metavar="RELEASE", help="Refuse unless this release is still live.")
     ] = None,
     reason: Reason = None,
     execute: Execute = False,
@@ -149,7 +150,7 @@ def rollback(
 
 
 def refresh(app: App, as_json: Json = False) -> None:
-    """Bring the diff of an app's live release and its standby up to date, so that going back takes seconds."""
+    """Bring the diff of an app's live release and standby up to date, so that a rollback takes seconds."""
     from orchestration.operations.context import open_context
     from orchestration.operations.procedures.refresh import refresh as run
 
@@ -161,7 +162,7 @@ def refresh(app: App, as_json: Json = False) -> None:
 
 
 def abort(app: App, reason: Reason = None, execute: Execute = False, as_json: Json = False) -> None:
-    """End the switch that is under way: consumers stay where they are."""
+    """Abort the switch under way. Consumers stay where they are."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.abort import plan_abort
 

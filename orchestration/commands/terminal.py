@@ -1,4 +1,4 @@
-"""The one way to print: what a command shows holds no control character of a record's, and no markup but ours."""
+"""The one way to print. What a command prints contains no control characters from records, and no markup but ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDTH = 160
 
 
 def out(text: str = "", *, style: str = "", flush: bool = False) -> None:
-    """A line, or several, on standard output; `style`, such as `bold`, where that is a terminal."""
+    """Prints one or more lines on standard output; with `style`, such as `bold`, if that is a terminal."""
     if style and sys.stdout.isatty():
         _print(_text(text, style, lines=True))
     else:
@@ -27,37 +27,37 @@ def out(text: str = "", *, style: str = "", flush: bool = False) -> None:
 
 
 def err(text: str = "") -> None:
-    """A line, or several, on standard error."""
+    """Prints one or more lines on standard error."""
     print(visible(text, lines=True), file=sys.stderr, flush=True)
 
 
 def say(line: str) -> None:
-    """A line of what happens, on standard error, beside the output proper."""
+    """Prints what is happening on standard error, apart from the output proper."""
     err(json_line("INFO", line) if log_format() == "json" else f"  {line}")
 
 
 def failed(error: SwitchyardError) -> None:
-    """What ends a command, on standard error: what is wrong, and what to do about it."""
+    """Prints the error that ends a command on standard error: what is wrong and what to do."""
     err(json_line("ERROR", str(error)) if log_format() == "json" else error.told)
 
 
 def rewrite(line: str) -> None:
-    """A line on standard error over the one before it, for a count that runs on a terminal."""
+    """Overwrites the last line on standard error, for a running count on a terminal."""
     print(f"\r\x1b[K{visible(line)}", end="", file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout; a path or a date in it as text."""
+    """Prints one JSON document on standard output, with paths and dates as text."""
     print(json_text(value, indent=2))
 
 
 def print_json_line(value: Any) -> None:
-    """A JSON document on one line of stdout, at once."""
+    """Prints a JSON document on one line of standard output, unbuffered."""
     print(json_text(value), flush=True)
 
 
 def print_facts(facts: Mapping[str, str | None]) -> None:
-    """Names and values under each other, without the ones that are None."""
+    """Prints names and values, one pair per line. Leaves out values that are None."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -76,7 +76,7 @@ def print_table(
     title: str | None = None,
     styles: Mapping[str, str] | None = None,
 ) -> None:
-    """A table. `styles`: of a cell with exactly that text, as `{"failed": "red"}`."""
+    """Prints a table. `styles`: cell text -> style, for example `{"failed": "red"}`."""
     from rich.table import Table
 
     table = Table(title=None if title is None else _text(title))
@@ -88,7 +88,7 @@ def print_table(
 
 
 def progress() -> Progress:
-    """A bar with a name, a number of records and the fields `rate` and `eta`."""
+    """A progress bar with a name, a number of records, and the fields `rate` and `eta`."""
     from rich.progress import BarColumn, Progress, TextColumn
 
     texts = ("{task.completed:,.0f} of {task.total:,.0f} records", "{task.fields[rate]}", "{task.fields[eta]}")
@@ -100,7 +100,7 @@ def progress() -> Progress:
 
 
 def ask(question: str) -> str:
-    """What is typed after a question on standard error."""
+    """Asks on standard error, and returns what is typed."""
     import typer
 
     answer: str = typer.prompt(visible(question), err=True)
@@ -108,7 +108,7 @@ def ask(question: str) -> str:
 
 
 def _text(text: str, style: str = "", *, lines: bool = False) -> Any:
-    """For rich: a `Text` is no markup, whatever brackets it holds. A cell has one line, so that no record makes a row."""
+    """For rich: a `Text` is never parsed as markup. Without `lines` it is one line, so that a record can't fake a row."""
     from rich.text import Text
 
     return Text(visible(text, lines=lines), style=style)

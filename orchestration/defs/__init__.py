@@ -1,1 +1,1 @@
-"""Dagster: assets, jobs, schedules and sensors. They call operations and decide nothing themselves."""
+"""Dagster's assets, jobs, schedules and sensors. They call operations and decide nothing themselves."""

@@ -1,4 +1,4 @@
-"""The apps of the repository, for which there are assets."""
+"""The apps of the repository, which have assets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.model.app import App
 def find_apps() -> tuple[App, ...]:
     """The apps that the modules of `pipelines.apps` define, by name.
 
-    Raises what a module raises at import, and BadUsage if two define apps of one name.
+    Raises whatever a module raises at import, and BadUsage if two apps have the same name.
     """
     found: list[App] = []
     for module in pkgutil.iter_modules(pipelines.apps.__path__, f"{pipelines.apps.__name__}."):
@@ -23,12 +23,12 @@ def find_apps() -> tuple[App, ...]:
         found += [value for value in values if isinstance(value, App) and value.module == module.name]
     twice = [name for name, count in Counter(app.name for app in found).items() if count > 1]
     if twice:
-        raise BadUsage(f"apps defined more than once: {', '.join(twice)}", fix="leave one of each name")
+        raise BadUsage(f"apps defined more than once: {', '.join(twice)}", fix="keep one app of each name")
     return tuple(sorted(found, key=lambda app: app.name))
 
 
 def topics_of(app: App) -> list[str]:
-    """The topics that an app reads, each once."""
+    """The topics that an app reads, without duplicates."""
     return sorted({source.topic for source in app.inputs.values()})
 
 

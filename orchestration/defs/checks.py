@@ -1,6 +1,6 @@
-"""A check per suite of expectations: the gate, run on a release's result as of the evidence cut."""
+"""A check per suite of expectations: runs the gate on a release's result as of the evidence cut."""
 
-# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
 import warnings
 from collections.abc import Sequence
@@ -31,32 +31,34 @@ from pipelines.model.app import App
 
 
 class Checking(Config):
-    """How old the comparison with the live release may be that the check goes by, and how much the rows may differ."""
+    """How old the diff with the live release may be, and by how much the number of rows may differ."""
 
     max_evidence_age_s: float = Field(
-        default=MAX_EVIDENCE_AGE_S, ge=0, description="Compare again if the last diff is older, seconds."
+        default=MAX_EVIDENCE_AGE_S, ge=0, description="Compare again if the last diff is older than this, in seconds."
     )
     volume_tolerance: float = Field(
-        default=VOLUME_TOLERANCE, ge=0, description="Ratio by which the rows may differ from the live release's."
+        default=VOLUME_TOLERANCE,
+        ge=0,
+        description="Ratio by which the number of rows may differ from the live release's.",
     )
 
 
 def gates(apps: Sequence[App]) -> list[AssetChecksDefinition]:
-    """The check of each app's results that names a suite, partitioned by release, as they are."""
+    """A check for the results of each app that names a suite, partitioned by release as the results are."""
     return [_gate(app, app.suite) for app in apps if app.suite is not None]
 
 
 def _gate(app: App, suite: str) -> AssetChecksDefinition:
     with warnings.catch_warnings():
-        # checks with partitions are a preview of this version of Dagster
+        # partitioned checks are a preview feature in this version of Dagster
         warnings.simplefilter("ignore", PreviewWarning)
 
         @asset_check(
             asset=results_key(app.name),
             name=suite,
             partitions_def=releases_of(app.name),
-            description=f"Suite `{suite}` by Great Expectations, over a fixed range of the release's result. With "
-            "another release live, that is up to where both were compared; they are compared first if need be.",
+            description=f"Runs the Great Expectations suite `{suite}` over a fixed range of the release's result. If "
+            "another release is live, the range ends at the evidence cut; both are compared first if the diff is too old.",
         )
         def run_suite(
             context: AssetCheckExecutionContext, config: Checking, platform: Platform, pyspark: SparkResource
@@ -69,7 +71,7 @@ def _gate(app: App, suite: str) -> AssetChecksDefinition:
 def _check(
     context: AssetCheckExecutionContext, name: str, config: Checking, platform: Platform, pyspark: SparkResource
 ) -> AssetCheckResult:
-    """A check that can't be evaluated has not passed, and says why. Only an outage fails the run."""
+    """Runs the check. One that can't be evaluated has not passed, and says why. Only an outage fails the run."""
     metadata: report.Metadata = {}
     try:
         with platform.open(context.log.info, pyspark) as operations:
@@ -92,7 +94,7 @@ def _check(
 
 
 def _compare(operations: Context, name: str, max_age_s: float) -> report.Metadata:
-    """Compares with the live release, unless that was done just now or there is nothing to compare."""
+    """Compares with the live release, unless the last diff is recent enough or there is nothing to compare."""
     state = operations.registry.state()
     release = find_release(state, name)
     live = live_release(state, release.spec.app)

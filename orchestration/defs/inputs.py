@@ -1,4 +1,4 @@
-"""Input topics: external assets, which others fill. The supervisor observes how far they are."""
+"""Input topics: external assets, which others fill. The supervisor observes their offsets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pipelines.model.app import App
 
 
 def input_assets(apps: Sequence[App]) -> list[AssetSpec]:
-    """An asset per topic; in its app's group, or in `inputs` where several apps read it."""
+    """An asset per topic, in its app's group; in the group `inputs` if several apps read it."""
     return [
         AssetSpec(
             input_key(topic),
             group_name=group_of(names[0]) if len(names) == 1 else "inputs",
-            description=f"Kafka topic `{topic}`, read by {', '.join(names)}. Its offsets are observed once a minute.",
+            description=f"Kafka topic `{topic}`, read by {', '.join(names)}. The supervisor observes its offsets once a minute.",
             kinds={"kafka", "source"},
             metadata={"topic": topic},
         )

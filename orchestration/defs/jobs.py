@@ -1,6 +1,6 @@
-"""The operations as jobs: typed options, the plan shown in the run, nothing changed unless `execute` is set."""
+"""The operations as jobs, with typed options. A run shows the plan, and changes nothing unless `execute` is set."""
 
-# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
 from collections.abc import Callable
 from enum import Enum
@@ -33,9 +33,9 @@ from orchestration.operations.procedures.reprocess import Reprocessed, first_ste
 from orchestration.operations.supervising import watch
 from pipelines.errors import Refused, SwitchyardError
 
-_EXECUTE = "Do it; without it only the plan is shown."
-_REASON = "Why, for the audit trail."
-# a run whose worker died stays "started": the instance's monitor ends it after this long
+_EXECUTE = "Carry out the plan; without it, the plan is only shown."
+_REASON = "Why you do this, for the audit trail."
+# a run whose worker died stays "started"; Dagster's run monitor ends it after this long
 _MAX_RUNTIME = "dagster/max_runtime"
 
 
@@ -45,76 +45,82 @@ class Allowed(Enum):
 
 
 class ReprocessConfig(Hydrating):
-    """What to reprocess. The default shows the plan of staging and changes nothing."""
+    """What to reprocess. By default, the job shows the first plan and changes nothing."""
 
-    app: str = Field(description="As in stock-stats.")
+    app: str = Field(description="Name of the app, for example stock-stats.")
     version: int | None = Field(
         default=None,
-        description="Version; default: the next free one. Staged already: gone on with, if it is what is asked for.",
+        description="Version; default: the next free one. A version that is already staged is resumed, if it matches.",
     )
-    max_changed: float | None = Field(default=None, ge=0, le=1, description="Refuse if a larger share of keys differs.")
+    max_changed: float | None = Field(
+        default=None, ge=0, le=1, description="Refuse if a larger share of the keys differs."
+    )
     volume_tolerance: float = Field(
-        default=VOLUME_TOLERANCE, ge=0, description="Ratio by which the rows may differ from the live release's."
+        default=VOLUME_TOLERANCE,
+        ge=0,
+        description="Ratio by which the number of rows may differ from the live release's.",
     )
-    auto_promote: bool = Field(default=False, description="Do not stop for approval before consumers move.")
+    auto_promote: bool = Field(default=False, description="Promote without waiting for approval.")
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
 class PromoteConfig(Promotion):
-    app: str = Field(description="The app, as in stock-stats, or the release, as in stock-stats.v2.")
+    app: str = Field(description="The app, for example stock-stats, or the release, for example stock-stats.v2.")
     plan: str | None = Field(
         default=None,
-        description="Approve exactly this plan of a reprocess, by its id; compared and checked again if it waited.",
+        description="Id of the plan of a reprocess to approve. If its diff is too old, both releases are compared and checked again.",
     )
 
 
 class RollbackConfig(Config):
-    app: str = Field(description="As in stock-stats.")
+    app: str = Field(description="Name of the app, for example stock-stats.")
     allow: Allowed | None = Field(
-        default=None, description="With the live release dead: what consumers of a stream may see, a gap or duplicates."
+        default=None,
+        description="If the live release is dead: what consumers of a stream may see, a gap or duplicates.",
     )
-    fence: bool = Field(default=False, description="Take the live release for stuck, and fence its driver.")
-    leaving: str | None = Field(default=None, description="Refuse if another release than this is live by now.")
+    fence: bool = Field(default=False, description="Treat the live release as stuck, and fence its driver.")
+    leaving: str | None = Field(default=None, description="Refuse unless this release is still live.")
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
 class StartConfig(Config):
-    release: str = Field(description="As in stock-stats.v2.")
-    force: bool = Field(default=False, description="Take over from a driver that still lives.")
+    release: str = Field(description="Name of the release, for example stock-stats.v2.")
+    force: bool = Field(default=False, description="Take over from a driver that still runs.")
     accept_missing_history: bool = Field(
-        default=False, description="It may lack input that the live release has read, and Kafka has no more."
+        default=False,
+        description="Accept that the result lacks input that the live release has read and Kafka no longer keeps.",
     )
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
 class StopConfig(Config):
-    release: str = Field(description="As in stock-stats.v2.")
-    timeout_s: float = Field(default=120.0, gt=0, description="Longest to wait for its batch to end, seconds.")
+    release: str = Field(description="Name of the release, for example stock-stats.v2.")
+    timeout_s: float = Field(default=120.0, gt=0, description="Longest time to wait for its batch to end, in seconds.")
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
 class RetireConfig(Config):
-    release: str = Field(description="As in stock-stats.v2.")
-    # a day, so that a standby isn't gone when it is needed
-    after_s: float = Field(default=86_400.0, ge=0, description="Only if it has been out of use for so long, seconds.")
+    release: str = Field(description="Name of the release, for example stock-stats.v2.")
+    # a day, so that nobody deletes a standby that is still needed
+    after_s: float = Field(default=86_400.0, ge=0, description="Refuse if it has been out of use for less, in seconds.")
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
 class WatchConfig(Config):
-    release: str = Field(description="The live release, as in stock-stats.v2.")
-    for_s: float = Field(default=600.0, ge=0, description="How long to watch, seconds.")
-    interval_s: float = Field(default=60.0, gt=0, description="Between two checks, seconds.")
+    release: str = Field(description="The live release, for example stock-stats.v2.")
+    for_s: float = Field(default=600.0, ge=0, description="How long to watch, in seconds.")
+    interval_s: float = Field(default=60.0, gt=0, description="Time between two checks, in seconds.")
 
 
 @op
 def reprocess_op(
     context: OpExecutionContext, config: ReprocessConfig, platform: Platform, pyspark: SparkResource
 ) -> None:
-    """Stages, starts, waits, compares and checks; then promotes, or stops for approval."""
+    """Stages, starts, waits, compares and checks; then promotes, or waits for approval."""
     asked = config.asked(config.version)
     with failures_told(), platform.open(context.log.info, pyspark) as operations, verdicts_told(context, operations):
         if not config.execute:
@@ -136,7 +142,7 @@ def reprocess_op(
 
 
 def _tell_of(context: OpExecutionContext, operations: Context, found: Reprocessed) -> None:
-    """The release as a partition, what was found as metadata, the promotion that waits as a plan."""
+    """Tells Dagster: the release as a partition, what was found as metadata, and the promotion as a plan."""
     tag_run(context, found.release)
     add_partition(context.instance, found.release)
     release = operations.registry.state().releases[found.release]
@@ -158,7 +164,7 @@ def _tell_of(context: OpExecutionContext, operations: Context, found: Reprocesse
 
 
 def _tell_live(context: OpExecutionContext, operations: Context, plan: Plan) -> None:
-    """The alias names another release now."""
+    """Tells Dagster that the alias now names another release."""
     release = operations.registry.state().releases[plan.releases[0]]
     beat = operations.beats().get(release.name)
     metadata = {**report.of_plan(plan, executed=True), "release": release.name, **report.of_release(release, beat)}
@@ -174,7 +180,7 @@ def _planned(
     live: bool = False,
     pyspark: SparkResource | None = None,
 ) -> None:
-    """Shows the plan that `make` makes and, if asked to, carries it out; `live`: the alias names another release then."""
+    """Shows the plan that `make` makes and, with `execute`, carries it out. `live`: the plan moves an app's consumers."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
         plan = run_plan(context, operations, lambda: make(operations), execute=execute)
         if live and execute:
@@ -183,9 +189,9 @@ def _planned(
 
 @op
 def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Platform, pyspark: SparkResource) -> None:
-    """Moves an app's consumers to a release that is ready, compared and checked; the registry decides.
+    """Moves an app's consumers to a release that is ready, compared and checked. The registry decides.
 
-    An approved plan whose evidence is too old is compared and checked again first.
+    If the evidence of an approved plan is too old, both releases are compared and checked again first.
     """
 
     def make(operations: Context) -> Plan:
@@ -218,7 +224,9 @@ def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Pla
 def rollback_op(
     context: OpExecutionContext, config: RollbackConfig, platform: Platform, pyspark: SparkResource
 ) -> None:
-    """Moves an app's consumers back to the release that was live before. A dead one may have to be compared on the way."""
+    """Moves an app's consumers back to the release that was live before. If the live one is dead, it may compare both
+    first.
+    """
 
     def make(operations: Context) -> Plan:
         return plan_rollback(
@@ -235,7 +243,7 @@ def rollback_op(
 
 @op
 def start_op(context: OpExecutionContext, config: StartConfig, platform: Platform) -> None:
-    """Starts a release's driver, or adopts the one that runs."""
+    """Starts a release's driver. If one already runs, keeps it."""
 
     def make(operations: Context) -> Plan:
         return plan_start(
@@ -261,7 +269,7 @@ def stop_op(context: OpExecutionContext, config: StopConfig, platform: Platform)
 
 @op
 def retire_op(context: OpExecutionContext, config: RetireConfig, platform: Platform) -> None:
-    """Deletes topics, group, checkpoints and code of a release that nobody needs any more."""
+    """Deletes the topics, group, checkpoints and code of a release that nobody needs any more."""
 
     def make(operations: Context) -> Plan:
         return plan_retire(operations, config.release, after_s=config.after_s, reason=config.reason)
@@ -273,7 +281,7 @@ def retire_op(context: OpExecutionContext, config: RetireConfig, platform: Platf
 def watch_op(
     context: OpExecutionContext, config: WatchConfig, platform: Platform, pyspark: SparkResource, alerts: Alerts
 ) -> None:
-    """Keeps checking a release that went live; goes back once if an expectation fails. A rollback fails the run."""
+    """Keeps checking a release that went live. Rolls back once if an expectation fails, and then fails the run."""
     tag_run(context, config.release)
     with failures_told(), platform.open(context.log.warning, pyspark) as operations, verdicts_told(context, operations):
         outcome = watch.watch(
@@ -281,12 +289,14 @@ def watch_op(
         )
         context.add_output_metadata({"checks": outcome.checks, "outcome": outcome.message})
         if outcome.rolled_back:
-            raise SwitchyardError(outcome.message, fix="see its Data Docs; mend the app and stage the next version")
+            raise SwitchyardError(outcome.message, fix="see its Data Docs; fix the app and stage the next version")
 
 
 @op
 def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkResource) -> None:
-    """Runs the suite of every live release over all that it has written. Fails, naming all that don't hold."""
+    """Runs the suite of every live release over everything that it has written. Fails if an expectation does, naming
+    all.
+    """
     failures: list[str] = []
     with failures_told(), platform.open(context.log.info, pyspark) as operations, verdicts_told(context, operations):
         state = operations.registry.state()
@@ -300,19 +310,23 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
                 context.log.info(f"not checked: {error}")
                 continue
             except SwitchyardError as error:
-                # the others are looked at all the same
+                # the other releases are still checked
                 failures.append(f"{release.name}: {error}")
                 continue
             context.log.info(f"{release.name}: {verdict.passed} passed, {verdict.failed} failed")
             failures += [f"{release.name}: {line}" for line in verdict.failures]
         context.add_output_metadata({"failed": len(failures), "failures": report.of_lines(failures)})
         if failures:
-            raise SwitchyardError("; ".join(failures), fix="`switchyard rollback`, or the job, goes back")
+            raise SwitchyardError(
+                "; ".join(failures), fix="to go back: `switchyard rollback APP --execute`, or the job rollback"
+            )
 
 
 @op
 def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
-    """Ends operations whose deadline has passed: their releases are free, their consumers go on. Ends archives of resets."""
+    """Ends operations past their deadline, so that their releases are free and their consumers continue. Deletes
+    archives of resets after their term.
+    """
     with failures_told(), platform.open(context.log.info) as operations:
         before = {o.id for o in operations.registry.state().operations.values() if o.closed is None}
         after = {o.id for o in journal.expire(operations.registry).operations.values() if o.closed is None}
@@ -320,10 +334,10 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
         cleaned = []
         for name in to_clean(operations, operations.registry.state()):
             try:
-                apply_plan(operations, plan_clean(operations, name, reason="its time is over"))
+                apply_plan(operations, plan_clean(operations, name, reason="the archive is past its term"))
                 cleaned.append(name)
             except Refused as error:
-                # of one release: the others are cleaned all the same
+                # the other releases are still cleaned
                 context.log.warning(f"{error.what}; {error.fix}")
         context.add_output_metadata(
             {
@@ -336,31 +350,34 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
 
 @op
 def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
-    """Brings the diff of each app's live release and its standby up to date."""
+    """Brings the diff of each app's live release and standby up to date."""
     with failures_told(), platform.open(context.log.info) as operations:
         done, failures = [], []
         for app in to_refresh(operations.registry.state()):
-            # the others are refreshed all the same
+            # the other apps are still refreshed
             try:
                 done.append(str(refresh(operations, app)))
                 context.log.info(done[-1])
             except Refused as error:
-                # its switch has begun meanwhile, say
+                # for example, a switch of this app has started in the meantime
                 context.log.warning(f"{app}: {error.what}; {error.fix}")
             except SwitchyardError as error:
                 failures.append(f"{app}: {error.what}; {error.fix}")
         context.add_output_metadata({"refreshed": report.of_lines(done)})
         if failures:
-            raise SwitchyardError("; ".join(failures), fix="until then going back takes as long as reading what came")
+            raise SwitchyardError(
+                "; ".join(failures),
+                fix="until a refresh works, a rollback takes as long as reading everything since the last one",
+            )
 
 
 @job(name="reprocess", tags={_MAX_RUNTIME: str(26 * 3600)})
 def reprocess_job() -> None:
-    """A new version beside the live one: staged, hydrated, compared, checked, and, once approved, promoted."""
+    """Stage, hydrate, compare and check a new version beside the live one; promote it once it is approved."""
     reprocess_op.alias("reprocess")()
 
 
-# longer than the switch: an approval may compare and check again
+# longer than a switch takes, because an approval may compare and check again
 @job(name="promote", tags={_MAX_RUNTIME: "3600"})
 def promote_job() -> None:
     """Move an app's consumers to another release, exactly once."""
@@ -369,13 +386,13 @@ def promote_job() -> None:
 
 @job(name="rollback", tags={_MAX_RUNTIME: "3600"})
 def rollback_job() -> None:
-    """Move an app's consumers back to the release that ran on as standby: seconds, soon after a diff."""
+    """Move an app's consumers back to the standby. Takes seconds soon after a diff or a refresh."""
     rollback_op.alias("rollback")()
 
 
 @job(name="start", tags={_MAX_RUNTIME: "300"})
 def start_job() -> None:
-    """Start a release's driver, or adopt the one that runs. The supervisor uses it, too."""
+    """Start a release's driver. If one already runs, keep it. The supervisor uses this job too."""
     start_op.alias("start")()
 
 
@@ -387,13 +404,13 @@ def stop_job() -> None:
 
 @job(name="retire", tags={_MAX_RUNTIME: "900"})
 def retire_job() -> None:
-    """Delete what a release owns. It can't be undone."""
+    """Delete everything that a release owns. This can't be undone."""
     retire_op.alias("retire")()
 
 
 @job(name="watch", tags={_MAX_RUNTIME: "3600"})
 def watch_job() -> None:
-    """Check a release that has just gone live, again and again, and go back once if it fails."""
+    """Keep checking a release that has just gone live, and roll back once if it fails."""
     watch_op.alias("watch")()
 
 
@@ -405,13 +422,13 @@ def quality_job() -> None:
 
 @job(name="refresh", tags={_MAX_RUNTIME: "3600"})
 def refresh_job() -> None:
-    """Bring diffs up to date, so that going back takes seconds."""
+    """Bring diffs up to date, so that rollbacks take seconds."""
     refresh_op.alias("refresh")()
 
 
 @job(name="janitor", tags={_MAX_RUNTIME: "300"})
 def janitor_job() -> None:
-    """End operations that nobody carries on, and archives that nobody goes back to."""
+    """End operations past their deadline, and delete archives of resets after their term."""
     janitor_op.alias("janitor")()
 
 

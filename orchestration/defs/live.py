@@ -1,6 +1,6 @@
-"""`live/<app>`: the alias that consumers ask for. Materialising it promotes, if the registry allows."""
+"""`live/<app>`: the alias that consumers ask for. Materializing it promotes a release, if the registry allows that."""
 
-# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -26,22 +26,25 @@ from pipelines.model.app import App
 
 
 class Promotion(Config):
-    """What to promote, and what to refuse. The default shows the plan and changes nothing."""
+    """What to promote, and what to refuse. By default, the run shows the plan and changes nothing."""
 
-    version: int | None = Field(default=None, description="Version; default: the newest that waits.")
-    max_evidence_age_s: float = Field(default=MAX_EVIDENCE_AGE_S, ge=0, description="Refuse an older diff, seconds.")
+    version: int | None = Field(default=None, description="Version; default: the newest candidate.")
+    max_evidence_age_s: float = Field(
+        default=MAX_EVIDENCE_AGE_S, ge=0, description="Refuse if the diff is older than this, in seconds."
+    )
     max_changed: float | None = Field(
-        default=None, ge=0, le=1, description="Refuse if a larger share of keys differs; default: only report it."
+        default=None, ge=0, le=1, description="Refuse if a larger share of the keys differs; default: only report it."
     )
     accept_missing_history: bool = Field(
-        default=False, description="It may lack input that the live release has read, and Kafka has no more."
+        default=False,
+        description="Accept that the result lacks input that the live release has read and Kafka no longer keeps.",
     )
-    reason: str | None = Field(default=None, description="Why, for the audit trail.")
-    execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
+    reason: str | None = Field(default=None, description="Why you do this, for the audit trail.")
+    execute: bool = Field(default=False, description="Carry out the plan; without it, the plan is only shown.")
 
 
 def live_assets(apps: Sequence[App]) -> list[AssetsDefinition]:
-    """The asset of each app's alias. The supervisor materialises it, too, once a minute while it is fresh."""
+    """The asset of each app's alias. While it is fresh, the supervisor also materializes it once a minute."""
     return [_live(app) for app in apps]
 
 
@@ -51,8 +54,8 @@ def _live(app: App) -> AssetsDefinition:
         key=live_key(app.name),
         deps=[results_key(app.name)],
         group_name=group_of(app.name),
-        description=f"What consumers of `{app.name}` read. Materialising it moves them to a release that is ready, "
-        "compared and checked: with `execute: true`; without it the plan is shown. "
+        description=f"What consumers of `{app.name}` read. Materialize with `execute: true` to move consumers to a release "
+        "that is ready, compared and checked. Without it, the run only shows the plan. "
         "The registry decides, not the checks of this run.",
         kinds={"kafka", "alias"},
         owners=OWNERS,
@@ -60,7 +63,7 @@ def _live(app: App) -> AssetsDefinition:
         freshness_policy=FreshnessPolicy.time_window(
             fail_window=timedelta(minutes=10), warn_window=timedelta(minutes=5)
         ),
-        # a plan that is only shown materialises nothing
+        # a run that only shows the plan materializes nothing
         output_required=False,
     )
     def live(

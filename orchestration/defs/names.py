@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dagster import AssetKey, DynamicPartitionsDefinition
 
-# on runs: which release, or which app, they are about
+# tags on runs: the release and the app that they are about
 RELEASE_TAG = "switchyard/release"
 APP_TAG = "switchyard/app"
 OWNERS = ["team:streaming"]
 
 
 def group_of(app: str) -> str:
-    """`stock-stats` -> `stock_stats`: Dagster's groups know no hyphen."""
+    """`stock-stats` -> `stock_stats`, because Dagster's group names allow no hyphen."""
     return app.replace("-", "_")
 
 
@@ -28,10 +28,10 @@ def live_key(app: str) -> AssetKey:
 
 
 def partitions_name(app: str) -> str:
-    """The name of an app's dynamic partitions; a key is a release's name, as in `stock-stats.v2`."""
+    """The name of an app's dynamic partitions. A partition key is a release's name, such as `stock-stats.v2`."""
     return f"releases_{group_of(app)}"
 
 
 def releases_of(app: str) -> DynamicPartitionsDefinition:
-    """An app's releases as partitions. They are added as releases are staged, from wherever."""
+    """An app's releases as partitions. They are added when releases are staged, from Dagster or elsewhere."""
     return DynamicPartitionsDefinition(name=partitions_name(app))

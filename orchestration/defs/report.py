@@ -1,4 +1,4 @@
-"""What runs and sensors tell Dagster: numbers that the UI plots, plans and diffs as Markdown. Pure."""
+"""What runs and sensors tell Dagster: numbers for the UI to plot, plans and diffs as Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pipelines.model.text import markdown
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
 
-# what Dagster takes as metadata: numbers, texts, MetadataValue
+# Dagster's metadata: numbers, texts, MetadataValue
 Metadata = dict[str, Any]
 
 
 def failure(error: SwitchyardError, plan: Plan | None = None) -> Failure:
-    """The failure of a run: what is wrong, what to do, the plan, and what was found, if anything. Only an outage is retried."""
+    """The failure of a run: what is wrong, what to do, the plan, and what was found, if anything. Retries only outages."""
     metadata: Metadata = {"error": error.what, "to do": error.fix or "see the run's log", "exit_code": error.exit_code}
     if plan is not None:
         metadata["plan"] = MetadataValue.md(plan.markdown())
@@ -54,7 +54,7 @@ def of_plan(plan: Plan, *, executed: bool) -> Metadata:
 
 
 def of_heartbeat(beat: Heartbeat) -> Metadata:
-    """What a driver says of itself, as numbers."""
+    """What a driver's heartbeat says, as numbers."""
     numbers: dict[str, int | float | None] = {
         "lag_records": beat.lag_records,
         "behind_records": beat.behind_records,
@@ -72,7 +72,7 @@ def of_heartbeat(beat: Heartbeat) -> Metadata:
 
 
 def of_found(comparison: Comparison | None, verdict: Verdict | None) -> Metadata:
-    """A diff and a verdict, as far as there are."""
+    """A diff and a verdict, each unless it is None."""
     return {
         **(of_comparison(comparison) if comparison is not None else {}),
         **(of_verdict(verdict) if verdict is not None else {}),
@@ -80,7 +80,7 @@ def of_found(comparison: Comparison | None, verdict: Verdict | None) -> Metadata
 
 
 def of_comparison(found: Comparison) -> Metadata:
-    """A diff: its counts as numbers, all of it as Markdown."""
+    """A diff: its counts as numbers, and all of it as Markdown."""
     return {
         "changed": found.changed,
         "only_live": found.only_live,
@@ -97,7 +97,7 @@ def comparison_markdown(found: Comparison) -> str:
         (name.replace("_", " "), getattr(found, name)) for name in ("identical", "changed", "only_live", "only_new")
     ]
     counts += [(f"differ in {column}", count) for column, count in found.columns.items()]
-    counts += [("dropped as late by live", found.live_late_dropped), ("by new", found.new_late_dropped)]
+    counts += [("dropped as late by live", found.live_late_dropped), ("dropped as late by new", found.new_late_dropped)]
     tables = [
         Table(
             title=f"{found.ratio:.2%} of {found.total:,} differ",
@@ -141,7 +141,7 @@ def of_verdict(verdict: Verdict) -> Metadata:
 
 
 def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -> AssetCheckEvaluation:
-    """A verdict that the registry holds of a release, as the result of its check."""
+    """A verdict from the registry, as the result of the release's check."""
     metadata: Metadata = {
         "passed": verdict.passed,
         "failed": verdict.failed,
@@ -163,12 +163,12 @@ def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -
 
 
 def of_lines(lines: Iterable[str]) -> MarkdownMetadataValue:
-    """A list, whose texts may come from records, as Markdown."""
+    """A list as Markdown. Its texts, which may come from records, are escaped."""
     return MetadataValue.md("\n".join(f"- {markdown(line)}" for line in lines) or "none")
 
 
 def of_release(release: Release, beat: Heartbeat | None) -> Metadata:
-    """What the registry and its driver know of a release."""
+    """What the registry and the driver say about a release."""
     return {
         "state": release.state,
         "change": release.spec.change,
@@ -179,7 +179,7 @@ def of_release(release: Release, beat: Heartbeat | None) -> Metadata:
 
 
 def ready_event(release: Release, beat: Heartbeat | None) -> AssetMaterialization:
-    """A release has caught up: its partition is there."""
+    """The event that a release has caught up, which materializes its partition."""
     return AssetMaterialization(
         asset_key=results_key(release.spec.app),
         partition=release.name,
@@ -189,7 +189,7 @@ def ready_event(release: Release, beat: Heartbeat | None) -> AssetMaterializatio
 
 
 def running_event(status: ReleaseStatus) -> AssetObservation:
-    """How a running release is doing."""
+    """The event that shows how a running release is doing."""
     release = status.release
     return AssetObservation(
         asset_key=results_key(release.spec.app),
@@ -200,7 +200,7 @@ def running_event(status: ReleaseStatus) -> AssetObservation:
 
 
 def live_event(status: ReleaseStatus, switch: Switch) -> AssetMaterialization:
-    """What consumers of the alias read is up to date, as its driver has just said."""
+    """The event that the live result is up to date, by its driver's last heartbeat."""
     release = status.release
     return AssetMaterialization(
         asset_key=live_key(release.spec.app),
@@ -210,7 +210,7 @@ def live_event(status: ReleaseStatus, switch: Switch) -> AssetMaterialization:
 
 
 def of_offsets(first: Mapping[int, int], end: Mapping[int, int]) -> Metadata:
-    """Partition -> next offset of a topic, as numbers."""
+    """The number of records in a topic and the next offset of each partition."""
     return {
         "records": sum(offset - first.get(partition, 0) for partition, offset in end.items()),
         **{f"offset_{partition}": offset for partition, offset in sorted(end.items())},
@@ -218,5 +218,5 @@ def of_offsets(first: Mapping[int, int], end: Mapping[int, int]) -> Metadata:
 
 
 def input_event(topic: str, first: Mapping[int, int], end: Mapping[int, int]) -> AssetObservation:
-    """How far an input topic is filled."""
+    """The event that shows how far an input topic is filled."""
     return AssetObservation(asset_key=input_key(topic), metadata=of_offsets(first, end))

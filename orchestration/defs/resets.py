@@ -1,6 +1,8 @@
-"""Resets as jobs: the options, the checks and the plan of `switchyard reset` and `undo`; `bisect`, which finds what to skip."""
+"""Resets as jobs, with the options, checks and plans of `switchyard reset` and `undo`; and `bisect`, which finds what
+to skip.
+"""
 
-# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
 from enum import Enum
 from pathlib import Path
@@ -32,43 +34,47 @@ class Output(Enum):
 
 
 class ResetConfig(Config):
-    """Where a release goes, and what becomes of its state and its result. The default shows the plan, no more."""
+    """Where a release goes, and what happens to its state and its result. By default, the run only shows the plan."""
 
-    release: str = Field(description="As in stock-stats.v2.")
-    to_earliest: bool = Field(default=False, description="To the first offsets.")
-    to_latest: bool = Field(default=False, description="To the end.")
-    to_current: bool = Field(default=False, description="To what the consumer group holds.")
+    release: str = Field(description="Name of the release, for example stock-stats.v2.")
+    to_earliest: bool = Field(default=False, description="To the first offsets that are kept.")
+    to_latest: bool = Field(default=False, description="To the end of the input.")
+    to_current: bool = Field(default=False, description="To the offsets of the consumer group.")
     to_datetime: str | None = Field(
-        default=None, description="To the first records at or after it, with its zone: ...Z or ...+01:00."
+        default=None, description="To the first records at or after this time, with its zone: ...Z or ...+01:00."
     )
-    by_duration: str | None = Field(default=None, description="So long before now, as in PT6H.")
-    shift_by: int | None = Field(default=None, description="By so many records, back if negative.")
+    by_duration: str | None = Field(default=None, description="To this long before now, for example PT6H.")
+    shift_by: int | None = Field(default=None, description="By this many records; backward if negative.")
     to_offset: int | None = Field(default=None, description="To this offset on every partition.")
-    from_file: str | None = Field(default=None, description="A file of topic,partition,offset.")
-    skip: str | None = Field(default=None, description="Leave out exactly this record, as in trades:0:1234.")
-    input_topics: str | None = Field(default=None, description="Only these: trades:0,1,orders.")
-    until: str | None = Field(default=None, description="Stop there: current, latest, an offset or a time.")
+    from_file: str | None = Field(
+        default=None, description="To the positions in this file: lines of topic,partition,offset."
+    )
+    skip: str | None = Field(default=None, description="Skip exactly this record, for example trades:0:1234.")
+    input_topics: str | None = Field(default=None, description="Move only these inputs: trades:0,1,orders.")
+    until: str | None = Field(default=None, description="Stop at this position: current, latest, an offset or a time.")
     state: State | None = Field(
-        default=None, description="Begin with an empty state, or move under it; default: clear, with skip: keep."
+        default=None, description="Start with an empty state, or keep it; default: clear (with skip: keep)."
     )
-    output: Output | None = Field(default=None, description="Default: new; with state keep: keep.")
-    stop: bool = Field(default=False, description="Stop the release first, if it runs.")
-    stay_stopped: bool = Field(default=False, description="Do not start it afterwards.")
-    force: bool = Field(default=False, description="Go over the objections that can be gone over.")
+    output: Output | None = Field(
+        default=None, description="What happens to the result; default: new (with state keep: keep)."
+    )
+    stop: bool = Field(default=False, description="Stop the release first if it runs.")
+    stay_stopped: bool = Field(default=False, description="Do not start the release afterwards.")
+    force: bool = Field(default=False, description="Override the objections that can be overridden.")
     export: str | None = Field(
-        default=None, description="With execute: write the new positions to this new file, as from_file reads them."
+        default=None, description="With execute: write the new positions to this new file, for from_file."
     )
-    # deleting a result can't be undone: it takes the release's name, as a terminal asks for it
-    confirm: str | None = Field(default=None, description="The release's name, for output truncate.")
+    # deleting a result can't be undone, so it takes the release's name, as on a terminal
+    confirm: str | None = Field(default=None, description="With output truncate: the release's name, to confirm.")
     max_records_per_batch: int | None = Field(
-        default=None, ge=1, description="Throttle the replay, till the driver next starts after it."
+        default=None, ge=1, description="Throttle the replay; lasts until the driver next starts after the replay."
     )
-    timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait for the replay, seconds.")
+    timeout_s: float = Field(default=3600.0, gt=0, description="Longest time to wait for the replay, in seconds.")
     accept_missing_history: bool = Field(
-        default=False, description="The result may lack input that the old one has, and Kafka has no more."
+        default=False, description="Accept that the result lacks input that the old one has and Kafka no longer keeps."
     )
-    reason: str | None = Field(default=None, description="Why, for the audit trail.")
-    execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
+    reason: str | None = Field(default=None, description="Why you do this, for the audit trail.")
+    execute: bool = Field(default=False, description="Carry out the plan; without it, the plan is only shown.")
 
     def request(self) -> Request:
         """The request. Raises BadUsage as the command does."""
@@ -87,36 +93,38 @@ class ResetConfig(Config):
 
 class UndoConfig(Config):
     reset: str = Field(description="The reset's id, as its run shows it.")
-    stop: bool = Field(default=False, description="Stop the release first, if it runs.")
-    timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait until both stand level, seconds.")
-    reason: str | None = Field(default=None, description="Why, for the audit trail.")
-    execute: bool = Field(default=False, description="Do it; without it only the plan is shown.")
+    stop: bool = Field(default=False, description="Stop the release first if it runs.")
+    timeout_s: float = Field(
+        default=3600.0, gt=0, description="Longest time to wait until both have read the same input, in seconds."
+    )
+    reason: str | None = Field(default=None, description="Why you do this, for the audit trail.")
+    execute: bool = Field(default=False, description="Carry out the plan; without it, the plan is only shown.")
 
 
 class BisectConfig(Config):
-    release: str = Field(description="As in stock-stats.v2: stopped, or failed.")
+    release: str = Field(description="A release that is stopped or failed, for example stock-stats.v2.")
 
 
 @op
 def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform, pyspark: SparkResource) -> None:
-    """Has a release read again from elsewhere: position, state and result."""
+    """Has a release read again from another position."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
         request = config.request()
         plan = plan_reset(operations, config.release, request, reason=config.reason)
         if config.execute and request.chosen_output == "truncate" and config.confirm != plan.releases[0]:
             raise Refused(
-                f"the result of {plan.releases[0]} would be deleted, and can't be brought back",
-                fix=f"set confirm: {plan.releases[0]}",
+                f"this deletes the result of {plan.releases[0]} for good",
+                fix=f"to confirm that, set confirm: {plan.releases[0]}",
             )
         if config.export is not None and config.execute:
-            # who may launch runs is no user of this machine: none of its files is written over
+            # someone who may launch runs need not be a user of this machine, so no existing file is overwritten
             export_to(Path(config.export), new_positions(operations, plan), over=False)
         run_plan(context, operations, lambda: plan, execute=config.execute)
 
 
 @op
 def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform, pyspark: SparkResource) -> None:
-    """Takes a reset back: position, state and result as they were."""
+    """Takes a reset back: restores the position, state and result from before it."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
         run_plan(
             context,
@@ -130,21 +138,23 @@ def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform,
 
 @op
 def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platform, pyspark: SparkResource) -> None:
-    """Finds the record that kills the next batch of a release, on a copy of its state. Writes nothing to Kafka."""
+    """Finds the record that makes the next batch of a release fail, on a copy of its state. Writes nothing to Kafka."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
         found = bisect(operations, config.release)
         tag_run(context, config.release)
         if found is None:
             context.add_output_metadata({"record": "none: the next batch runs"})
             return
-        # as the job reset takes it
+        # in the form that the job reset takes
         context.add_output_metadata({**found.facts, "skip": found.skip})
-        context.log.warning(f"{found.record} kills the next batch; the job reset leaves it out by skip: {found.skip}")
+        context.log.warning(
+            f"{found.record} makes the next batch fail; to skip it, run the job reset with skip: {found.skip}"
+        )
 
 
 @job(name="reset", tags={"dagster/max_runtime": str(26 * 3600)})
 def reset_job() -> None:
-    """Have a release read again from elsewhere: its position, its state and its result, each chosen apart."""
+    """Have a release read again from another position: choose its position, state and result."""
     reset_op.alias("reset")()
 
 
@@ -156,7 +166,7 @@ def undo_job() -> None:
 
 @job(name="bisect", tags={"dagster/max_runtime": "3600"})
 def bisect_job() -> None:
-    """Find the record that kills the next batch of a release."""
+    """Find the record that makes the next batch of a release fail."""
     bisect_op.alias("bisect")()
 
 

@@ -1,4 +1,4 @@
-"""Resources: the platform's operations, a Spark session for checks and diffs, and where alerts go."""
+"""Resources: the operations, a Spark session for checks and diffs, and the destination of alerts."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from pipelines.settings import Settings, get_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# ends the actor of every entry of Dagster's: the registry keeps it and others read it, so that it never changes
+# the suffix of the actor in every registry entry that Dagster makes; others read it, so it must never change
 _BY_DAGSTER = " (dagster)"
 
 
 def by_dagster(actor: str) -> bool:
-    """Whether a run of Dagster made an entry of the registry: that run tells of it itself."""
+    """Whether a Dagster run made a registry entry. Then that run reports it itself."""
     return actor.endswith(_BY_DAGSTER)
 
 
 class SparkResource(PySparkResource):
-    """Dagster's PySpark resource with the platform's own session: jars, memory bound, UTC.
+    """Dagster's PySpark resource with Switchyard's own session: jars, memory limit, UTC.
 
-    It begins when a check or a diff first asks for it: most runs need no JVM. Streams never run in it.
+    The session starts when a check or a diff first asks for it, because most runs need no JVM. Streams never run in it.
     """
 
-    spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark properties over the platform's own.")
+    spark_config: dict[str, Any] = Field(
+        default_factory=dict, description="Spark properties that override Switchyard's own."
+    )
     heap_mb: int | None = Field(default=None, description="Java heap; default: the setting driver_heap_mb.")
     cores: int | None = Field(default=None, description="Cores; default: the setting driver_cores.")
     _session: Any = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Nothing yet."""
+        """Does nothing yet."""
 
     @property
     def spark_session(self) -> SparkSession:
@@ -54,7 +56,7 @@ class SparkResource(PySparkResource):
         return session
 
     def properties(self) -> dict[str, str]:
-        """The properties that its session has."""
+        """The properties of its session."""
         settings = self._settings()
         return session_conf(
             settings,
@@ -65,13 +67,13 @@ class SparkResource(PySparkResource):
     def _settings(self) -> Settings:
         settings = get_settings()
         extra = {name: str(value) for name, value in self.spark_config.items()}
-        # no web UI: its port is the drivers'
+        # no web UI, because its port belongs to the drivers
         return settings.model_copy(update={"spark": {**settings.spark, **extra}, "spark_ui_port": 0})
 
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keeps SIGINT as it is: PySpark takes it for itself, and Dagster could not end the run any more."""
+    """Keeps the SIGINT handler: PySpark replaces it, and then Dagster could not end the run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -83,7 +85,7 @@ def _own_interrupts() -> Iterator[None]:
 
 
 class Platform(ConfigurableResource):  # type: ignore[type-arg]
-    """The same operations as on the terminal, on the cluster of the settings. Nothing is opened before it is asked."""
+    """The same operations as on the terminal, on the cluster of the settings. Connects only when it is used."""
 
     @contextmanager
     def open(self, say: Say, spark: SparkResource | None = None) -> Iterator[Context]:
@@ -100,15 +102,15 @@ class Platform(ConfigurableResource):  # type: ignore[type-arg]
 
 
 class Alerts(ConfigurableResource):  # type: ignore[type-arg]
-    """Where failures are told: the log and, if there is one, a webhook that takes `{"text": ...}`."""
+    """The destination of alerts: the log and, if set, a webhook that takes `{"text": ...}`."""
 
-    webhook_url: str | None = Field(default=None, description="Posted to; default: only the log.")
+    webhook_url: str | None = Field(default=None, description="URL to post alerts to; default: only log them.")
 
     def send(self, alert: alerting.Alert) -> None:
-        """Tells `alert`, as `operations.supervising.alerts` does."""
+        """Sends `alert`, as `operations.supervising.alerts` does."""
         alerting.send(alert, self.webhook_url)
 
 
 def alerts() -> Alerts:
-    """Alerts to the webhook of the environment, if it names one; the UI shows the variable's name, never its value."""
+    """Alerts to the webhook in the environment, if it names one. The UI shows the variable's name, never its value."""
     return Alerts(webhook_url=EnvVar(alerting.WEBHOOK) if alerting.webhook() else None)

@@ -1,6 +1,6 @@
-"""`results/<app>`: a partition per release. Materialising one is a finite run around an endless query."""
+"""`results/<app>`: a partition per release. Materializing one is a run that ends, around a query that does not."""
 
-# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation itself
+# no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,26 +28,27 @@ _TELL_EVERY_S = 5.0
 
 
 class Staging(Config):
-    """How a release is staged, where it isn't yet. One that is staged never changes: what differs from it is refused."""
+    """How to stage a release that is not staged yet. A staged release never changes; options that differ are refused."""
 
     code_dir: str | None = Field(
-        default=None, description="Folder of the app's modules; default: the repository's apps."
+        default=None, description="Folder with the app's modules; default: the repository's apps."
     )
     same_as: str | None = Field(
-        default=None, description="A release whose frozen code and settings are taken, instead of a folder's code."
+        default=None, description="A release whose frozen code and settings to use instead of a folder's code."
     )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Settings of the app that differ from its defaults."
     )
     correction: str | None = Field(
-        default=None, description="Why unchanged code runs again: late data, an upstream fix."
+        default=None, description="Reason to run unchanged code again: late data, an upstream fix."
     )
     accept_missing_history: bool = Field(
-        default=False, description="It may lack input that the live release has read, and Kafka has no more."
+        default=False,
+        description="Accept that the result lacks input that the live release has read and Kafka no longer keeps.",
     )
 
     def asked(self, version: int | None) -> dict[str, Any]:
-        """What `first_step` is asked for."""
+        """The options for `first_step`."""
         return {
             "version": version,
             "code_dir": Path(self.code_dir) if self.code_dir else None,
@@ -59,11 +60,15 @@ class Staging(Config):
 
 
 class Hydrating(Staging):
-    """How a release is staged, and when it counts as ready."""
+    """How to stage a release, and when it counts as ready."""
 
-    lag_records: int = Field(default=0, ge=0, description="Records a batch may leave behind and still be caught up.")
-    for_s: float = Field(default=10.0, ge=0, description="How long it must stay caught up, seconds.")
-    timeout_s: float = Field(default=3600.0, gt=0, description="Longest to wait, seconds. The driver goes on after it.")
+    lag_records: int = Field(
+        default=0, ge=0, description="Records that a batch may leave unread and still count as caught up."
+    )
+    for_s: float = Field(default=10.0, ge=0, description="How long it must stay caught up, in seconds.")
+    timeout_s: float = Field(
+        default=3600.0, gt=0, description="Longest time to wait, in seconds. The driver keeps running after that."
+    )
 
 
 def results_assets(apps: Sequence[App]) -> list[AssetsDefinition]:
@@ -81,8 +86,8 @@ def _results(app: App) -> AssetsDefinition:
         partitions_def=releases_of(app.name),
         deps=[input_key(topic) for topic in topics_of(app)],
         group_name=group_of(app.name),
-        description=f"{does}\n\n{kind}. A partition is a release: materialising it stages or starts that release, or "
-        "adopts the driver that runs, and ends when it has caught up; the driver runs on.",
+        description=f"{does}\n\n{kind}. A partition is a release. Materialize it to stage and start that release; a driver "
+        "that already runs is kept. The run ends when the release has caught up; the driver keeps running.",
         kinds={"pyspark", "kafka", "table" if table else "stream"},
         owners=OWNERS,
         tags={APP_TAG: app.name},
@@ -99,10 +104,12 @@ def _results(app: App) -> AssetsDefinition:
 
 
 def hydrate(context: RunContext, operations: Context, app: str, name: str, config: Hydrating) -> report.Metadata:
-    """Stages release `name` unless it is, starts it unless it runs, waits until it is ready. Returns its numbers."""
+    """Stages release `name` unless it is staged, starts it unless it runs, waits until it is ready. Returns its
+    numbers.
+    """
     parts = split_release(name)
     if parts is None or parts[0] != app:
-        raise BadUsage(f"{name} is no release of {app}", fix=f"name the partition as in {app}.v2")
+        raise BadUsage(f"{name} is not a release of {app}", fix=f"name the partition like {app}.v2")
     metadata: report.Metadata = {"release": name}
     plan = carry_out(context, operations, lambda: first_step(operations, app, **config.asked(parts[1])), execute=True)
     if plan.operation is Kind.STAGE:
@@ -121,7 +128,7 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
 
 
 def teller(context: RunContext, clock: Callable[[], float] = time.monotonic) -> Callable[[Hydration], None]:
-    """Logs how far a release is, now and then."""
+    """Logs how far a release is, every few seconds."""
     told_s = clock() - _TELL_EVERY_S
 
     def tell(found: Hydration) -> None:

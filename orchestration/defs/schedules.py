@@ -30,18 +30,18 @@ from pipelines.model.switch import expired
 # Sunday night, UTC
 _REPROCESS_CRON = "0 3 * * 0"
 _QUALITY_CRON = "17 * * * *"
-# not when the checks run
+# at another minute than the checks
 _REFRESH_CRON = "47 * * * *"
 _JANITOR_CRON = "*/5 * * * *"
 
 
 def reprocessing_schedules(apps: Sequence[App]) -> list[ScheduleDefinition]:
-    """One per app. Off until someone turns it on: a reprocessing reads all of history."""
+    """One schedule per app. Off until someone turns it on, because a reprocess reads the whole history."""
     return [_reprocessing(app.name) for app in apps]
 
 
 def why_not(state: RegistryState, app: str) -> str | None:
-    """Why no scheduled reprocessing of `app` should begin now; None if it may."""
+    """Why no scheduled reprocess of `app` should start now; None: it may."""
     if live_release(state, app) is None:
         return f"nothing of {app} is live"
     for release in state.of_app(app):
@@ -60,8 +60,9 @@ def _reprocessing(app: str) -> ScheduleDefinition:
         cron_schedule=_REPROCESS_CRON,
         execution_timezone="UTC",
         default_status=DefaultScheduleStatus.STOPPED,
-        description=f"Corrects {app} for what came late: the live release's code, as the next version, reads all of history, is compared and "
-        "checked, and waits for approval. Skipped while a version waits or an operation is under way.",
+        description=f"Corrects {app} for late records: stages the live release's code as the next version, which reads the "
+        "whole history, is compared and checked, and waits for approval. Skipped while another version waits or an "
+        "operation is under way.",
     )
     def reprocessing(context: ScheduleEvaluationContext, platform: Platform) -> RunRequest | SkipReason:
         try:
@@ -72,7 +73,7 @@ def _reprocessing(app: str) -> ScheduleDefinition:
             return SkipReason(str(error))
         if reason is not None or live is None:
             return SkipReason(reason or "")
-        # a correction of what is live, not of what happens to lie in the code's folder
+        # the live release's code, not whatever is in the apps' folder now
         config = {"app": app, "same_as": live.name, "correction": "scheduled", "execute": True}
         return RunRequest(run_config={"ops": {"reprocess": {"config": config}}}, tags={APP_TAG: app})
 
@@ -82,7 +83,7 @@ def _reprocessing(app: str) -> ScheduleDefinition:
 def _when_due(
     name: str, job: JobDefinition, cron: str, description: str, *, due: Callable[[Context], object], idle: str
 ) -> ScheduleDefinition:
-    """A schedule that is on, and skips with `idle` as its reason where nothing is due by the registry."""
+    """A schedule that is on, and skips with `idle` as its reason if nothing is due by the registry."""
 
     @schedule(
         name=name,
@@ -112,7 +113,7 @@ quality_checks_hourly = _when_due(
     "quality_checks_hourly",
     quality_job,
     _QUALITY_CRON,
-    "Checks what every live release has written, each hour.",
+    "Every hour: checks the result of every live release.",
     due=lambda context: context.registry.state().chains,
     idle="nothing is live",
 )
@@ -120,7 +121,7 @@ refresh_hourly = _when_due(
     "refresh_hourly",
     refresh_job,
     _REFRESH_CRON,
-    "Brings the diff of each live release and its standby up to date, each hour: going back takes seconds.",
+    "Every hour: brings the diff of each live release and its standby up to date, so that a rollback takes seconds.",
     due=lambda context: to_refresh(context.registry.state()),
     idle="no app has a standby with a diff",
 )
@@ -128,7 +129,7 @@ janitor_often = _when_due(
     "janitor_often",
     janitor_job,
     _JANITOR_CRON,
-    "Ends operations past their deadline, where the supervisor is off, and archives of resets whose time is over.",
+    "Every 5 minutes: ends operations past their deadline, if the supervisor is off, and deletes archives of resets after their term.",
     due=_overdue,
-    idle="no operation is past its deadline, and no archive",
+    idle="no operation is past its deadline, and no archive is past its term",
 )

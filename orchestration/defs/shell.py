@@ -1,4 +1,4 @@
-"""The shell around an operation: its plan is shown in the run, its error is the run's failure."""
+"""The shell around an operation: the run shows its plan, and fails with its error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RunContext = OpExecutionContext | AssetExecutionContext
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """An operation's error becomes the run's failure, with what to do."""
+    """Turns an operation's error into the run's failure, with what to do."""
     try:
         yield
     except SwitchyardError as error:
@@ -30,14 +30,14 @@ def failures_told() -> Iterator[None]:
 
 
 def carry_out(context: RunContext, operations: Context, make: Callable[[], Plan], *, execute: bool) -> Plan:
-    """Makes the plan and, with `execute`, applies it. The plan is in the run either way, if it fails, too."""
+    """Makes the plan and, with `execute`, applies it. The run shows the plan either way, even if it fails."""
     plan = make()
     context.log.info(f"plan {plan.id}:\n" + "\n".join(f"{n}. {step}" for n, step in enumerate(plan.steps(), 1)))
     for warning in plan.warnings:
         context.log.warning(warning)
     tag_run(context, plan.releases[0])
     if not execute:
-        context.log.info("nothing is changed; set execute: true to carry it out")
+        context.log.info("nothing is changed; set execute: true to carry out the plan")
         return plan
     try:
         apply_plan(operations, plan)
@@ -47,14 +47,14 @@ def carry_out(context: RunContext, operations: Context, make: Callable[[], Plan]
 
 
 def run_plan(context: OpExecutionContext, operations: Context, make: Callable[[], Plan], *, execute: bool) -> Plan:
-    """`carry_out`, for an op: the plan is its output's metadata."""
+    """`carry_out` for an op: adds the plan to its output's metadata."""
     plan = carry_out(context, operations, make, execute=execute)
     context.add_output_metadata(report.of_plan(plan, executed=execute))
     return plan
 
 
 def tag_run(context: RunContext, release: str) -> None:
-    """Marks the run with the release and the app that it is about, so that it can be found by them."""
+    """Tags the run with the release and the app that it is about, so that it can be found by them."""
     parts = split_release(release)
     if parts is not None:
         context.instance.add_run_tags(context.run_id, {RELEASE_TAG: release, APP_TAG: parts[0]})
@@ -62,7 +62,7 @@ def tag_run(context: RunContext, release: str) -> None:
 
 @contextmanager
 def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[None]:
-    """What the gate found meanwhile are results of the checks of the assets, whatever became of the operation."""
+    """Reports the verdicts of the gate in this run as results of the asset checks, even if the operation fails."""
     began_ms = now_ms()
     try:
         yield
@@ -71,12 +71,12 @@ def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[
             verdict, suite = release.verdict, release.spec.suite
             if verdict is not None and suite is not None and verdict.at_ms >= began_ms and by_dagster(verdict.actor):
                 add_partition(context.instance, release.name)
-                # takes it, though its annotation doesn't say so
+                # log_event accepts it, although its annotation does not say so
                 context.log_event(report.verdict_event(release, verdict, suite))  # type: ignore[arg-type]
 
 
 def add_partition(instance: DagsterInstance, release: str) -> None:
-    """Makes a release a partition of its app's results; there already: nothing to do."""
+    """Makes a release a partition of its app's results, unless it already is."""
     parts = split_release(release)
     if parts is not None:
         instance.add_dynamic_partitions(partitions_name(parts[0]), [release])

@@ -1,4 +1,4 @@
-"""The supervisor: wanted against actual. Starts what is down, adopts what runs, and tells Dagster how all are doing."""
+"""The supervisor: starts releases that are down, keeps those that run, and tells Dagster how all are doing."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import RegistryState
 
 _INTERVAL_S = 10
-# the UI's plots and freshness need no more, and the event log is kept for long
+# once a minute is enough for the UI's plots and freshness, and the event log is kept for a long time
 TELL_EVERY_MS = 60_000
-# a start that takes longer has lost its worker
+# a start run that takes longer has lost its worker
 _START_RUN = timedelta(minutes=5)
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
@@ -55,8 +55,8 @@ Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
 class Memory(supervise.Memory):
     """What the sensor keeps from turn to turn, in its cursor. Times in milliseconds since the epoch.
 
-    told: subject -> when it was last told
-    of. switches: app -> newest switch told of. mirrored: subject -> time of the registry's entry that was told.
+    told: subject -> when it was last reported. switches: app -> newest reported switch. mirrored: subject -> time of
+    the registry entry that was reported.
     """
 
     told: dict[str, int] = Field(default_factory=dict)
@@ -65,14 +65,14 @@ class Memory(supervise.Memory):
 
     @classmethod
     def of(cls, cursor: str | None) -> Memory:
-        """The memory that a cursor holds; an empty one where it holds none that is understood."""
+        """The memory in a cursor; an empty memory if the cursor can't be read."""
         try:
             return cls.model_validate_json(cursor or "{}")
         except ValidationError:
             return cls()
 
     def due(self, subject: str, now: int) -> bool:
-        """Whether `subject` may be told of again; it counts as told from now on if so."""
+        """Whether `subject` may be reported again. If so, it counts as reported now."""
         if now - self.told.get(subject, 0) < TELL_EVERY_MS:
             return False
         self.told[subject] = now
@@ -80,9 +80,9 @@ class Memory(supervise.Memory):
 
 
 def news(memory: Memory, found: Sequence[ReleaseStatus], state: RegistryState, now: int) -> list[Event]:
-    """What there is to tell of releases: each at most once a minute, a switch at once.
+    """The events to report about releases: each at most once a minute, a switch at once.
 
-    A driver that is not heard tells nothing, so that its asset grows stale.
+    A driver that is not heard causes no event, so its asset becomes stale.
     """
     events: list[Event] = []
     for status in found:
@@ -101,9 +101,10 @@ def news(memory: Memory, found: Sequence[ReleaseStatus], state: RegistryState, n
 
 
 def mirror(memory: Memory, found: Sequence[ReleaseStatus], apps: Iterable[str], *, first: bool) -> list[Event]:
-    """What was recorded elsewhere, on the terminal say: releases that became ready, verdicts. Each once.
+    """Events for what was recorded outside Dagster, for example on a terminal: releases that became ready, and
+    verdicts. Each once.
 
-    In the `first` turn of a Dagster instance also what its like recorded before.
+    In the `first` turn of a Dagster instance, also what another instance recorded before.
     """
     events: list[Event] = []
     known = set(apps)
@@ -136,16 +137,16 @@ def _new(memory: Memory, subject: str, at_ms: int) -> bool:
 
 
 def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefinition:
-    """The sensor. `apps` have assets; what else the registry knows is supervised, too."""
+    """The sensor. `apps` have assets; other releases in the registry are supervised too."""
 
     @sensor(
         name="supervisor",
         job=start_job,
         minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description="Every 10 s: starts releases that are wanted running and that nobody runs (with a growing pause), "
-        "adopts those that run, replaces drivers that hang, sets releases to failed that don't stay, ends operations past "
-        "their deadline, and tells once a minute how all are doing.",
+        description="Every 10 s: starts releases that are wanted running but not running (with growing pauses), keeps those "
+        "that run, replaces drivers that hang, sets releases to failed whose drivers keep dying, and ends operations past "
+        "their deadline. Reports once a minute how all are doing.",
     )
     def supervisor(context: SensorEvaluationContext, platform: Platform, alerts: Alerts) -> SensorResult | SkipReason:
         try:
@@ -153,7 +154,7 @@ def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefin
                 return _turn(context, operations, alerts, topics, apps)
         except SwitchyardError as error:
             if context.cursor is not None:
-                # else as it is: when Kafka answers again, drivers have time to be heard
+                # only `silent` is reset: when Kafka answers again, drivers get time to be heard
                 context.update_cursor(Memory.of(context.cursor).model_copy(update={"silent": {}}).model_dump_json())
             return SkipReason(str(error))
 
@@ -164,7 +165,7 @@ def _turn(
     context: SensorEvaluationContext, operations: Context, alerts: Alerts, topics: Sequence[str], apps: Sequence[str]
 ) -> SensorResult:
     first, memory, now = context.cursor is None, Memory.of(context.cursor), now_ms()
-    # a start is a run of Dagster's: what it says is kept with it
+    # each start is a Dagster run of its own, which keeps the start's messages
     done = supervision.turn(
         operations,
         memory,
@@ -193,7 +194,7 @@ def _summary(found: Sequence[ReleaseStatus]) -> str:
 
 
 def starting(instance: DagsterInstance) -> set[str]:
-    """Releases that a run of Dagster is starting."""
+    """Releases that a Dagster run is starting."""
     runs = instance.get_runs(
         RunsFilter(job_name=start_job.name, statuses=_UNFINISHED, created_after=datetime.now(UTC) - _START_RUN)
     )
@@ -212,7 +213,7 @@ def _start(name: str, attempt: tuple[int, int]) -> RunRequest:
 def _partitions(
     instance: DagsterInstance, state: RegistryState, apps: Iterable[str]
 ) -> list[AddDynamicPartitionsRequest]:
-    """Releases that are no partitions yet."""
+    """Requests that add the releases which are not partitions yet."""
     requests = []
     for app in apps:
         there = set(instance.get_dynamic_partitions(partitions_name(app)))

@@ -42,9 +42,10 @@ class Watch:
 
 
 def to_watch(state: RegistryState, now: int, for_s: float) -> list[Watch]:
-    """Promotions younger than `for_s` that still stand.
+    """Promotions younger than `for_s` seconds whose release is still live.
 
-    A rollback is not watched, since going back happens once; nor is a first promotion, which has nothing behind it.
+    A rollback is not watched, because the watch rolls back only once; nor is a first promotion, which has no release to
+    go back to.
     """
     watches = []
     for entry in state.promoted.values():
@@ -61,7 +62,8 @@ def to_watch(state: RegistryState, now: int, for_s: float) -> list[Watch]:
     job=watch_job,
     minimum_interval_seconds=_INTERVAL_S,
     default_status=DefaultSensorStatus.RUNNING,
-    description="Watches each promotion for its first ten minutes, whoever promoted: keeps checking, goes back once.",
+    description="Watches each promotion for its first ten minutes, whoever promoted: keeps checking, and rolls back once if a "
+    "check fails.",
 )
 def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) -> list[RunRequest] | SkipReason:
     try:
@@ -71,7 +73,7 @@ def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) 
     except SwitchyardError as error:
         return SkipReason(str(error))
     if not watches:
-        return SkipReason("no promotion of the last ten minutes stands")
+        return SkipReason("no promotion of the last ten minutes is still live")
     return [
         RunRequest(
             run_key=_run_key(context.instance, watch),
@@ -83,7 +85,7 @@ def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) 
 
 
 def _run_key(instance: DagsterInstance, watch: Watch) -> str:
-    """Once for each switch, as Dagster knows a key from before; and again where that run failed, or died with Dagster."""
+    """A key per switch, so that Dagster starts one run for it; and another key if that run failed or died with Dagster."""
     failed = instance.get_runs_count(
         RunsFilter(
             job_name=watch_job.name,
@@ -96,11 +98,11 @@ def _run_key(instance: DagsterInstance, watch: Watch) -> str:
 
 @run_failure_sensor(
     default_status=DefaultSensorStatus.RUNNING,
-    description="Tells of every failed run: in the log, and to SWITCHYARD_ALERT_WEBHOOK if that is set.",
+    description="Alerts on every failed run: in the log, and at SWITCHYARD_ALERT_WEBHOOK if that is set.",
 )
 def failure_alert(context: RunFailureSensorContext, alerts: Alerts) -> None:
     run = context.dagster_run
-    # the first step that failed says why; the run itself only says that it did
+    # the first failed step says why; the run itself only says that it failed
     steps = [event.step_failure_data.error for event in context.get_step_failure_events()]
     why = next((error.message.strip() for error in steps if error is not None), context.failure_event.message or "")
     alerts.send(RunFailed(job=run.job_name, run_id=run.run_id, release=run.tags.get(RELEASE_TAG), error=why))

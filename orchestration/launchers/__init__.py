@@ -1,1 +1,1 @@
-"""How a driver is started: as a process of this host."""
+"""Launchers: how a driver is started, as a process of this host."""

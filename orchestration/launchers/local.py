@@ -1,4 +1,4 @@
-"""Starts drivers as processes of this machine, in sessions of their own: what started them may end."""
+"""Starts drivers as processes of this machine, in sessions of their own, so that they outlive whoever started them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pipelines.paths import below
 from pipelines.private import UMASK, private
 from pipelines.settings import Settings
 
-# Drivers that this process started and that have not been seen to end: kept, since a dropped one warns, and asked at
-# the next start, since nobody else takes leave of a child that has ended.
+# Drivers that this process started and that still ran at the last look. Kept, because Popen warns when a running one is
+# dropped. Polled at the next start, because only the parent can reap a child that has ended.
 _started: list[subprocess.Popen[bytes]] = []
 
 
@@ -21,8 +21,8 @@ class Launcher(Protocol):
     """Where a driver runs."""
 
     def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
-        """Starts the driver of `release` and returns at once with where it is, in words. `settle`: it only finishes a
-        batch that Kafka has and Spark's log has not.
+        """Starts the driver of `release` and returns at once, with its place in words. `settle`: the driver only
+        finishes a batch that is committed to Kafka but missing in Spark's log.
         """
 
     def log_path(self, release: str) -> Path | None:
@@ -30,7 +30,7 @@ class Launcher(Protocol):
 
 
 class LocalLauncher:
-    """Drivers as local processes, in a folder of their own, from which Python imports nothing (-P)."""
+    """Drivers as local processes, each in a folder of its own, from which Python imports nothing (-P)."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,12 +41,12 @@ class LocalLauncher:
         return f"process {process.pid}, log {self.log_path(release)}"
 
     def spawn(self, release: str, *, force: bool = False, settle: bool = False) -> subprocess.Popen[bytes]:
-        """Starts the driver, the leader of a process group of its own, for the caller to take leave of.
+        """Starts the driver as the leader of its own process group. The caller must reap it.
 
         Raises BadUsage for a login that Spark can't use.
         """
         settings = self._settings.for_driver()
-        # what Spark can't log in with is told here, not in a log a minute later
+        # raises now what the driver would otherwise log a minute later
         java_properties(settings)
         folder = below(private(settings.state_dir), "run", release)
         folder.mkdir(parents=True, exist_ok=True)

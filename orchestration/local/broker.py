@@ -1,4 +1,4 @@
-"""One real Kafka node for one machine: KRaft, a process of its own, its data kept across restarts."""
+"""The embedded broker: one real Kafka node (KRaft) in a process of its own. Its data survives restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pipelines.settings import Settings
 
 FORMAT_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 2.0
-# under this Kafka's own segments and index files would soon fail in the middle of a write
+# below this, writes of Kafka's segment and index files would soon fail
 START_FREE_GIB = 0.5
 # the first errors tell more than the stack traces that follow
 LOG_LINES_SHOWN = 8
@@ -32,10 +32,10 @@ LOG_LINES_SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerStatus:
-    """What is known of the embedded broker; what can't be told is None."""
+    """What is known about the embedded broker; None: unknown."""
 
     running: bool
-    # running, and it is this one that answers requests
+    # it runs, and it is the broker that answers on the port
     answering: bool
     bootstrap: str
     pid: int | None = None
@@ -48,8 +48,8 @@ class BrokerStatus:
 
 
 def refuse_another_s(settings: Settings) -> None:
-    """Raises BadUsage where the port of the settings is that of the embedded broker of another state directory: the code
-    and the states of what runs there aren't in this one, and would be taken for lost.
+    """Raises BadUsage if the embedded broker of another state folder is on the port of the settings. Code and states of
+    its releases are not in this state folder, and would be taken for lost.
     """
     if not settings.embedded:
         return
@@ -61,19 +61,19 @@ def refuse_another_s(settings: Settings) -> None:
     home = server_config.home_of(found[1]) if found is not None else None
     if home is not None and home.resolve() != here:
         raise BadUsage(
-            f"the broker on port {settings.broker_port} is that of {home.parent}, and the state directory here is {here.parent}",
-            f"run commands in {home.parent.parent}, or say so: SWITCHYARD_STATE_DIR={home.parent}; or choose another port for a broker of your own: SWITCHYARD_BROKER_PORT=<port>",
+            f"the broker on port {settings.broker_port} belongs to the state folder {home.parent}, but the state folder here is {here.parent}",
+            f"to use that broker, run commands in {home.parent.parent}, or set SWITCHYARD_STATE_DIR={home.parent}; for a broker of your own, choose another port: SWITCHYARD_BROKER_PORT=<port>",
         )
 
 
 class EmbeddedBroker:
-    """Starts, stops and looks at the broker of one state directory. Safe to call from several processes at once."""
+    """Starts, stops and inspects the broker of one state folder. Several processes may use it at once."""
 
     def __init__(self, settings: Settings) -> None:
         if not settings.embedded:
             raise BadUsage(
-                f"the settings name an existing cluster, {settings.bootstrap}: there is no embedded broker",
-                "unset SWITCHYARD_BOOTSTRAP_SERVERS to use the embedded one",
+                f"the settings name a cluster, {settings.bootstrap}, so there is no embedded broker",
+                "to use the embedded broker, unset SWITCHYARD_BOOTSTRAP_SERVERS",
             )
         self._settings = settings
         self._home = settings.state_dir / "broker"
@@ -83,15 +83,17 @@ class EmbeddedBroker:
         self._log = settings.state_dir / "logs" / "broker.log"
 
     def start(self, timeout_s: float = 60.0) -> BrokerStatus:
-        """Starts it unless it runs, and waits until it answers. Its data, and the topics in it, are as they were.
-        Raises if there is no Java, the port is busy, the disk is full, or it dies; a broker that doesn't answer
-        in `timeout_s` is ended again. Another broker that answers on the port is never taken for this one.
+        """Starts the broker unless it runs, and waits until it answers. Its data and topics are unchanged.
+
+        Raises SwitchyardError if there is no Java, the port is busy, the disk is full, or the broker dies; Unavailable
+        if it does not answer within `timeout_s` seconds, and then stops it again. Another broker that answers on the
+        port is never taken for this one.
         """
         with self._locked():
             running = self._process()
             if running is not None:
                 self._check_same_port()
-                # it may be about to end: then a new one is started
+                # if it ends while this waits, a new one is started
                 if self._answers_within(timeout_s, running):
                     return self.status()
             refuse_another_s(self._settings)
@@ -113,7 +115,7 @@ class EmbeddedBroker:
         return self.status()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Ends it, by force after `timeout_s`; its data stays. Whether there was one to end."""
+        """Stops the broker, and kills it after `timeout_s` seconds; its data stays. Returns whether it ran."""
         if not self._home.exists():
             return False
         with self._locked():
@@ -124,7 +126,7 @@ class EmbeddedBroker:
         return process is not None
 
     def status(self) -> BrokerStatus:
-        """How it is now. Never raises for a broker that is down."""
+        """The present status. Never raises for a broker that is down."""
         process = self._process()
         return BrokerStatus(
             running=process is not None,
@@ -145,14 +147,14 @@ class EmbeddedBroker:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One start or stop at a time in this state directory; a second one waits for the first."""
+        """Allows one start or stop at a time in this state folder; a second one waits for the first."""
         try:
             private(self._settings.state_dir)
             self._home.mkdir(parents=True, exist_ok=True)
             self._log.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SwitchyardError(
-                f"the state directory {self._settings.state_dir} can't be written: {error.strerror}",
+                f"the state folder {self._settings.state_dir} can't be written: {error.strerror}",
                 "choose another: SWITCHYARD_STATE_DIR=<folder>",
             ) from error
         with open(self._home / "lock", "w") as lock:
@@ -174,12 +176,12 @@ class EmbeddedBroker:
                 raise SwitchyardError(problem.what, problem.fix)
 
     def _check_same_port(self) -> None:
-        """A running broker keeps the port that it was started with: the settings must name that one."""
+        """Raises BadUsage unless the settings name the port that the running broker was started with."""
         started_with = server_config.port(self._home)
         if started_with is not None and started_with != self._settings.broker_port:
             raise BadUsage(
                 f"the broker of {self._settings.state_dir} already runs on port {started_with}, "
-                f"and the settings say {self._settings.broker_port}",
+                f"but the settings say {self._settings.broker_port}",
                 "run `switchyard down` first, or choose another SWITCHYARD_STATE_DIR",
             )
 
@@ -187,10 +189,10 @@ class EmbeddedBroker:
         server_config.write(self._home, data=self._data, log=self._log, port=self._settings.broker_port)
 
     def _format(self, java: str) -> None:
-        """Makes the data directory, whole or not at all: a kill in the middle leaves nothing behind that counts."""
+        """Makes the data folder, whole or not at all, so that an interrupted start does no harm."""
         fresh = self._home / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
-        # Kafka refuses an id that begins like an option
+        # Kafka's tool takes an id that starts with "-" for an option
         cluster_id = "-"
         while cluster_id.startswith("-"):
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -205,7 +207,7 @@ class EmbeddedBroker:
         except subprocess.TimeoutExpired:
             done, said = None, f"it took longer than {FORMAT_TIMEOUT_S:.0f} s"
         if done is None or done.returncode != 0:
-            raise SwitchyardError(f"the broker's data directory can't be made:\n{said}", f"look at {self._home}")
+            raise SwitchyardError(f"the broker's data folder could not be created:\n{said}", f"look at {self._home}")
         self._write_configuration()
         fresh.replace(self._data)
 
@@ -221,29 +223,29 @@ class EmbeddedBroker:
         return [*self._java_command(java, self._settings.broker_heap_mb), "kafka.Kafka", str(properties)]
 
     def _answers_within(self, timeout_s: float, process: ProcessRef) -> bool:
-        """Waits until it answers: True; False once it has died. Unavailable if it does neither."""
+        """Waits until the broker answers: True. False: it has died. Raises Unavailable if it does neither in time."""
         deadline = time.monotonic() + timeout_s
         while not self._answers():
             if not process.alive():
                 return False
             if time.monotonic() > deadline:
-                another = ": another one answers there" if self._cluster_there() is not None else ""
+                another = ": another broker answers there" if self._cluster_there() is not None else ""
                 raise Unavailable(
                     f"the broker (process {process.pid}) does not answer on port {self._settings.broker_port} "
                     f"after {timeout_s:.0f} s{another}",
-                    f"its log is {self._log}; `switchyard down` ends it",
+                    f"see its log, {self._log}; `switchyard down` stops it",
                 )
             time.sleep(POLL_S)
         return True
 
     def _answers(self) -> bool:
-        """Whether the broker that answers is the one of this data: another may have taken the port."""
+        """Whether the broker that answers has this data. Another one may have taken the port."""
         own = server_config.cluster_id(self._data)
         return own is not None and own == self._cluster_there()
 
     def _cluster_there(self) -> str | None:
-        """The id of the cluster that answers on the port; None: none does."""
-        # asked by its port first: a Kafka client takes a while to give up
+        """The id of the cluster that answers on the port; None: none answers."""
+        # tries the port first, because a Kafka client takes a while to give up
         if check_port(self._settings.broker_port) is None:
             return None
         from confluent_kafka import KafkaException
@@ -258,16 +260,18 @@ class EmbeddedBroker:
         return found
 
     def _died(self, log_begins: int) -> SwitchyardError:
-        """Why it ended while it was to start: first of all, that its port was taken since the look at it."""
+        """The error for a broker that died while starting. Names a busy port first: it may have been taken since the
+        check.
+        """
         busy = next(filter(None, map(check_port, server_config.ports(self._settings.broker_port))), None)
         return SwitchyardError(
             f"the broker died while starting{f': {busy.what}' if busy else ''}; "
-            f"it said last:\n{self._last_words(log_begins)}",
+            f"its last messages:\n{self._last_words(log_begins)}",
             f"{f'{busy.fix}; ' if busy else ''}the whole log is {self._log}",
         )
 
     def _last_words(self, log_begins: int) -> str:
-        """The end of what it printed itself (Java's own errors), and of the warnings and errors in its log."""
+        """The first warnings and errors in its log, and the end of its output, where Java's own errors are."""
         lines = []
         with contextlib.suppress(FileNotFoundError), open(self._log, errors="replace") as log:
             log.seek(log_begins)
@@ -278,7 +282,7 @@ class EmbeddedBroker:
 
 
 def _environment() -> dict[str, str]:
-    # Kafka's own start scripts read these, and a plain `java` does too: the settings alone decide
+    # Kafka's start scripts and Java read these; only the settings must decide
     ours = {"KAFKA_OPTS", "KAFKA_HEAP_OPTS", "CLASSPATH"}
     return {name: value for name, value in os.environ.items() if name not in ours}
 
@@ -287,6 +291,6 @@ def _files(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
-            # a segment may be deleted while we look
+            # a segment may be deleted in the meantime
             if path.exists():
                 yield path

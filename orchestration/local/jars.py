@@ -1,4 +1,6 @@
-"""Fetches the jars of `jars.toml` by the Ivy that pyspark bundles, verified: `python -m orchestration.local.jars`."""
+"""Fetches the jars of `jars.toml` with the Ivy that pyspark bundles, and verifies them: `python -m
+orchestration.local.jars`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ FETCH_TIMEOUT_S = 900
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jar:
-    """One jar of one set, by its coordinate and the SHA-256 of its file."""
+    """One jar of one set: its coordinate, and the SHA-256 of its file."""
 
     set_name: str
     organisation: str
@@ -56,7 +58,7 @@ def read_list(path: Path = LIST) -> list[Jar]:
 
 
 def verify(jars: Iterable[Jar], folder: Path) -> None:
-    """Raises unless `folder/<set>/` holds exactly `jars`, each with its checksum."""
+    """Raises SwitchyardError unless `folder/<set>/` holds exactly `jars`, each with its checksum."""
     expected = {folder / jar.set_name / jar.file_name: jar for jar in jars}
     for path, jar in expected.items():
         if not path.is_file():
@@ -68,14 +70,14 @@ def verify(jars: Iterable[Jar], folder: Path) -> None:
         if actual != jar.sha256:
             raise SwitchyardError(
                 f"jar {path.name} is not the one that was recorded: SHA-256 {actual}, expected {jar.sha256}",
-                "do not use it; run `make setup` again, and if it stays so, ask who changed the repository of jars",
+                "do not use it; run `make setup` again; if that does not help, find out who changed the jar repository",
             )
     for extra in {path for jar in jars for path in (folder / jar.set_name).glob("*.jar")} - expected.keys():
         raise SwitchyardError(f"jar {extra.name} is not on the list", f"remove it, or list it in {LIST.name}")
 
 
 def ivy_file(jars: Iterable[Jar]) -> str:
-    """An ivy.xml that asks for exactly `jars`, a configuration per set."""
+    """An ivy.xml that asks for exactly `jars`, with a configuration per set."""
     jars = list(jars)
     sets = "".join(f"<conf name={quoteattr(name)}/>" for name in dict.fromkeys(jar.set_name for jar in jars))
     rows = "".join(
@@ -90,8 +92,8 @@ def ivy_file(jars: Iterable[Jar]) -> str:
 
 
 def ensure(folder: Path | None = None, jars: list[Jar] | None = None) -> bool:
-    """Puts the jars in place and verifies them; whether anything was fetched. Needs a network only if one is
-    missing or wrong. A set appears whole, or not at all.
+    """Puts the jars in place and verifies them. Returns whether anything was fetched. Needs a network only if a jar is
+    missing or wrong. A set appears whole or not at all.
     """
     folder, jars = folder or jars_dir(), jars or read_list()
     try:
@@ -122,7 +124,9 @@ def _retrieve(jars: list[Jar], work: Path) -> None:
 
 
 def run_java(*arguments: str, doing: str, timeout_s: float, fix: str) -> None:
-    """Runs Java to its end. Raises SwitchyardError without a right one, after `timeout_s`, and with its last words if it fails."""
+    """Runs Java to its end. Raises SwitchyardError without a suitable Java, after `timeout_s` seconds, and if it fails,
+    with its last lines.
+    """
     java = find_java()
     if java.problem is not None:
         raise SwitchyardError(java.problem.what, java.problem.fix)
@@ -140,10 +144,12 @@ def pyspark_jars() -> Path:
     """The folder of Spark's own jars. Raises SwitchyardError without pyspark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SwitchyardError("pyspark is not installed, and its jars do the set-up", "run `make setup`")
+        raise SwitchyardError("pyspark is not installed, but the set-up needs its jars", "run `make setup`")
     jars = Path(spec.origin).parent / "jars"
     if not any(jars.glob("ivy-*.jar")):
-        raise SwitchyardError(f"this pyspark has no jars of its own: {jars}", "install the pyspark of the lock file")
+        raise SwitchyardError(
+            f"this pyspark has no jars of its own in {jars}", "install the pyspark version of the lock file"
+        )
     return jars
 
 
@@ -153,12 +159,12 @@ def _ivy_jar() -> Path:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Lets other set-ups that write to `folder` wait meanwhile: checkouts may share it, and be set up at once.
-    Raises SwitchyardError where it can't be written.
+    """Makes other set-ups that write to `folder` wait: several checkouts may share it, and be set up at the same time.
+    Raises SwitchyardError if it can't be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # no child inherits it: the end of this process, however it comes, lets the next one go on
+        # no child inherits the lock, so it ends with this process, however that ends
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise SwitchyardError(
@@ -177,7 +183,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def up_to_date(made: Path, *sources: Path) -> bool:
-    """Whether `made` is there, and no source is newer: as make sees it."""
+    """Whether `made` exists and no source is newer, as make sees it."""
     if not made.is_file():
         return False
     time_ns = made.stat().st_mtime_ns
@@ -185,7 +191,7 @@ def up_to_date(made: Path, *sources: Path) -> bool:
 
 
 def main() -> None:
-    """Fetches what is missing; says in one line what it did."""
+    """Fetches what is missing, and prints in one line what it did."""
     try:
         with one_at_a_time(jars_dir()):
             fetched = ensure()

@@ -1,4 +1,4 @@
-"""Ports for short-lived brokers: each process that asks gets its own, however many ask at once."""
+"""Ports for short-lived brokers. Each process gets its own, even if many ask at the same time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from pathlib import Path
 from orchestration.local.preflight import check_port
 from pipelines.errors import SwitchyardError
 
-# below 32768, where Linux takes the ports of outgoing connections from: one of those could come to hold a broker's port
-# while the broker restarts
+# below 32768, where Linux's ports for outgoing connections start: such a connection could take a broker's port while
+# the
+# broker restarts
 RANGE = range(20_000, 32_000)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """`count` ports in a row from `port` on, that no other claim on this machine has until this one ends."""
+    """`count` ports in a row from `port` on. No other claim on this machine gets them until this one ends."""
 
     port: int
     count: int
     _locks: tuple[int, ...]
 
     def release(self) -> None:
-        """Ends the claim. The end of the process ends it, too."""
+        """Ends the claim. It also ends with the process."""
         for lock in self._locks:
             os.close(lock)
 
@@ -39,8 +40,9 @@ class Claim:
 def claim(count: int = 2, among: range = RANGE) -> Claim:
     """Claims `count` free ports in a row. A broker takes two: its own, and the next one for its controller.
 
-    A lock on a file per port keeps two processes from the same port between the look and the listening. The first look is
-    at a place that depends on the process, so that few collide. Raises SwitchyardError where no port is free.
+    A lock file per port keeps other processes away from a port between the check and the start of the broker. The
+    search starts at a port that depends on the process id, so that few processes collide. Raises SwitchyardError if no
+    ports are free.
     """
     offset = os.getpid() * count % len(among)
     for port in (*among[offset::count], *among[:offset:count]):
@@ -53,17 +55,17 @@ def claim(count: int = 2, among: range = RANGE) -> Claim:
             os.close(lock)
     raise SwitchyardError(
         f"no {count} ports in a row are free between {among.start} and {among.stop - 1}",
-        fix="end what listens there: `ss -ltnp` lists it",
+        fix="stop what listens there: `ss -ltnp` lists it",
     )
 
 
 def _locked(ports: range) -> tuple[int, ...] | None:
-    """Locks on all of `ports`; None where another process has one of them."""
+    """Locks on all of `ports`; None if another process has one of them."""
     folder = Path(tempfile.gettempdir()) / f"switchyard-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     locks: list[int] = []
     for port in ports:
-        # inherited by nobody: a child that lives on would keep the port
+        # not inherited: a child that lives on would keep the port
         lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         locks.append(lock)
         try:

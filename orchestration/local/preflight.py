@@ -1,5 +1,6 @@
-"""Checks what the machine must have, before anything is installed. Only the standard library, and nothing of the
-project: `python3.11 orchestration/local/preflight.py python java disk port=19092` runs without a virtual environment.
+"""Checks what the machine must have before anything is installed. Uses only the standard library and nothing of the
+project, so `python3.11 orchestration/local/preflight.py python java disk port=19092` runs without a virtual
+environment.
 """
 
 from __future__ import annotations
@@ -16,53 +17,53 @@ from pathlib import Path
 from typing import NamedTuple
 
 PYTHON_VERSION = (3, 11)
-# what Spark 4.0 and Kafka 4.3 were tried with
+# Spark 4.0 and Kafka 4.3 were tested with this version
 JAVA_VERSION = 17
 # packages 1.4 GB, jars 0.1 GB, and room for the broker's first segments
 DISK_FREE_GIB = 2.0
 
 
 class Problem(NamedTuple):
-    """What is wrong in one line, and what to do in another."""
+    """What is wrong, and what to do, in one line each."""
 
     what: str
     fix: str
 
 
 class Java(NamedTuple):
-    """The Java that Spark and the broker use. `path` is empty, and `problem` set, when there is none that fits."""
+    """The Java that Spark and the broker use. If none fits, `path` is empty and `problem` is set."""
 
     path: str
     problem: Problem | None
 
 
 def check_python(version: tuple[int, int] = (sys.version_info[0], sys.version_info[1])) -> Problem | None:
-    """Python is the version that the lock file was made for, and can make a virtual environment."""
+    """Checks that this is the Python version of the lock file, and that it can create a virtual environment."""
     want = ".".join(map(str, PYTHON_VERSION))
     if version != PYTHON_VERSION:
         got = ".".join(map(str, version))
         return Problem(
-            f"Python {got} runs this, and Python {want} is needed",
+            f"this is Python {got}, but Python {want} is needed",
             f"install Python {want} and run `make PYTHON=/path/to/python{want} setup`",
         )
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         return Problem(
-            f"Python {want} can't make a virtual environment: its venv module is not installed",
+            f"Python {want} can't create a virtual environment: its venv module is not installed",
             f"install it (Debian: `apt-get install python{want}-venv`)",
         )
     return None
 
 
 def find_java(environment: dict[str, str] | None = None) -> Java:
-    """The Java of `JAVA_HOME`, else of the path, as Spark looks for it; checked for its version."""
+    """The Java of `JAVA_HOME`, or otherwise of the path, as Spark looks for it. Checks its version."""
     env = dict(os.environ if environment is None else environment)
     home = env.get("JAVA_HOME")
     fix = f"install Java {JAVA_VERSION} (Debian: `apt-get install openjdk-{JAVA_VERSION}-jre-headless`)"
     path = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java", path=env.get("PATH", ""))
     if path is None:
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no `java` on the path"
+        where = f"JAVA_HOME is {home}, but has no bin/java" if home else "there is no `java` on the path"
         return Java("", Problem(f"no Java: {where}", fix + (", or unset JAVA_HOME" if home else "")))
-    # these make Java print a line of its own, or change what it prints
+    # these make Java print extra lines, or change its output
     for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
         env.pop(name, None)
     try:
@@ -74,11 +75,11 @@ def find_java(environment: dict[str, str] | None = None) -> Java:
     major = parse_java_version(done.stderr + done.stdout)
     if major is None:
         said = (done.stderr + done.stdout).strip().splitlines()
-        return Java("", Problem(f"{path} does not tell its version: {said[0] if said else 'it says nothing'}", fix))
+        return Java("", Problem(f"{path} does not print its version: {said[0] if said else 'it prints nothing'}", fix))
     if major != JAVA_VERSION:
         return Java(
             "",
-            Problem(f"{path} is Java {major}, and Java {JAVA_VERSION} is needed", f"{fix}, and set JAVA_HOME to it"),
+            Problem(f"{path} is Java {major}, but Java {JAVA_VERSION} is needed", f"{fix}, and set JAVA_HOME to it"),
         )
     return Java(path, None)
 
@@ -93,28 +94,28 @@ def parse_java_version(text: str) -> int | None:
 
 
 def check_java() -> Problem | None:
-    """There is a Java, and it is the right one."""
+    """Checks that there is a Java of the right version."""
     return find_java().problem
 
 
 def check_disk(folder: Path = Path("."), free_gib: float = DISK_FREE_GIB) -> Problem | None:
-    """There is room for the installation under `folder`, or under its first parent that exists."""
+    """Checks that `folder`, or its first parent that exists, has room for the installation."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
     if free < free_gib:
         return Problem(
-            f"only {free:.1f} GiB are free in {folder}, and {free_gib:.1f} GiB are needed",
-            "free some disk, or put the project on a larger one",
+            f"only {free:.1f} GiB are free in {folder}, but {free_gib:.1f} GiB are needed",
+            "free some disk space, or move the project to a larger disk",
         )
     return None
 
 
 def check_port(port: int, setting: str = "SWITCHYARD_BROKER_PORT") -> Problem | None:
-    """Nothing listens on `port` of this machine."""
+    """Checks that nothing listens on `port` of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # a port whose last connections are in TIME_WAIT is free; one with a listener is not
+        # a port with old connections in TIME_WAIT is free; one with a listener is not
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -122,13 +123,13 @@ def check_port(port: int, setting: str = "SWITCHYARD_BROKER_PORT") -> Problem | 
             owner = listener(port)
             return Problem(
                 f"port {port} is busy: {f'process {owner} listens on it' if owner else error.strerror}",
-                f"end that process, or choose another port: {setting}=<port>",
+                f"stop that process, or choose another port: {setting}=<port>",
             )
     return None
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str | None:
-    """Who listens on a TCP port: "pid (command)", or None if that can't be seen."""
+    """The process that listens on a TCP port, as "pid (command)"; None if that can't be seen."""
     found = listening(port, proc)
     if found is None:
         return None
@@ -137,7 +138,7 @@ def listener(port: int, proc: Path = Path("/proc")) -> str | None:
 
 
 def listening(port: int, proc: Path = Path("/proc")) -> tuple[int, list[str]] | None:
-    """The process that listens on a TCP port: its number and the words of its command; None if that can't be seen."""
+    """The process that listens on a TCP port: its pid and the words of its command; None if that can't be seen."""
     inodes = set()
     for table in ("net/tcp", "net/tcp6"):
         try:
@@ -156,12 +157,12 @@ def listening(port: int, proc: Path = Path("/proc")) -> tuple[int, list[str]] | 
                 command = (folder / "cmdline").read_bytes().decode(errors="replace")
                 return int(folder.name), command.rstrip("\0").split("\0")
         except OSError:
-            continue  # ended meanwhile, or another user's
+            continue  # has ended in the meantime, or belongs to another user
     return None
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the checks named by `arguments`; prints every problem; 1 if there is one, 2 for an unknown check."""
+    """Runs the checks named by `arguments` and prints every problem. Returns 1 if there is one, 2 for an unknown check."""
     checks: dict[str, Callable[[], Problem | None]] = {
         "python": check_python,
         "java": check_java,
@@ -178,7 +179,7 @@ def main(arguments: list[str]) -> int:
             problems.append(checks[argument]())
         else:
             print(
-                f"error: unknown check {argument}\n  one of {', '.join(checks)}, port=<port>, ui-port=<port>",
+                f"error: unknown check {argument}\n  use one of {', '.join(checks)}, port=<port>, ui-port=<port>",
                 file=sys.stderr,
             )
             return 2

@@ -1,4 +1,6 @@
-"""Supervisors of this host, as they say of themselves: whoever waits for a dead driver asks whether it will be replaced."""
+"""Which supervisors run on this host, by files that they write. Tells an operation whether a dead driver will be
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from orchestration.local.process import ProcessRef
 from pipelines.private import private
 from pipelines.settings import Settings
 
-# Dagster's sensor has a turn each 10 s, and may be late
+# Dagster's sensor has a turn every 10 s, and may be late
 _FRESH_S = 60.0
 
 
 def say_present(settings: Settings) -> None:
-    """Says that this process supervises the releases of this host; a supervisor says it in each turn."""
+    """Records that this process supervises the releases of this host. A supervisor calls it in each turn."""
     folder = _folder(settings)
     if not folder.is_dir():
         private(settings.state_dir)
@@ -26,12 +28,12 @@ def say_present(settings: Settings) -> None:
 
 
 def say_gone(settings: Settings) -> None:
-    """Says that this process no longer does."""
+    """Records that this process no longer supervises."""
     (_folder(settings) / f"{os.getpid()}.json").unlink(missing_ok=True)
 
 
 def is_supervised(settings: Settings) -> bool:
-    """Whether a supervisor of this host has had a turn in the last minute, and lives."""
+    """Whether a living supervisor on this host has had a turn in the last minute."""
     now = time.time()
     for path in _folder(settings).glob("*.json"):
         process = ProcessRef.read(path)

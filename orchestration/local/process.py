@@ -1,4 +1,4 @@
-"""A process that outlives its parent, named so that a reused pid is never taken for it."""
+"""A process that outlives its parent, identified so that a reused pid is never taken for it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from pipelines.errors import SwitchyardError
 
 POLL_S = 0.05
-# a JVM of many GiB that is killed gives its memory back first
+# a killed JVM with many GiB first gives back its memory
 _DEATH_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRef:
-    """A process by its pid and when it started: the pid alone may be another process by now."""
+    """A process by its pid and its start time. The pid alone may belong to another process by now."""
 
     pid: int
     started: str
@@ -32,7 +32,7 @@ class ProcessRef:
 
     @classmethod
     def read(cls, path: Path) -> ProcessRef | None:
-        """The process that `write` left in `path`, alive or not; None without a readable file."""
+        """The process that `write` recorded in `path`, alive or not; None without a readable file."""
         try:
             fields = json.loads(path.read_text())
             return cls(pid=int(fields["pid"]), started=str(fields["started"]))
@@ -40,27 +40,29 @@ class ProcessRef:
             return None
 
     def write(self, path: Path) -> None:
-        """Leaves this process in `path`, whole or not at all."""
+        """Records this process in `path`, atomically."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(asdict(self)))
         temporary.replace(path)
 
     def alive(self) -> bool:
-        """Whether this very process runs. One that has ended and was not waited for does not."""
-        # reaps it if it is a child of ours; else it would stay a zombie for as long as we live
+        """Whether this very process runs. A zombie does not."""
+        # reaps it if it is our child; otherwise it would stay a zombie as long as we live
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         return _started(self.pid) == self.started
 
     def terminate(self, timeout_s: float) -> bool:
-        """Ends its process group: SIGTERM, and SIGKILL after `timeout_s`. Whether it ended in time by itself.
-        Does nothing to another process that has its pid by now. Raises SwitchyardError for one that outlives SIGKILL by seconds.
+        """Ends its process group: SIGTERM, then SIGKILL after `timeout_s` seconds. Returns whether SIGTERM was enough.
+
+        Does nothing to another process that has its pid by now. Raises SwitchyardError if it does not end after
+        SIGKILL.
         """
         if not self.alive():
             return True
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
-        # asked after each sleep, and before the clock: a machine that stood still has not made the process late
+        # looks at the process before the clock: after a suspend of the machine, the process is not late
         while self.alive():
             if time.monotonic() >= deadline:
                 self._signal(signal.SIGKILL)
@@ -74,19 +76,19 @@ class ProcessRef:
         while self.alive():
             if time.monotonic() >= deadline:
                 raise SwitchyardError(
-                    f"process {self.pid} was killed and has not ended within {_DEATH_S:g} s: it waits in the kernel, as for a disk "
-                    "or a network file system that doesn't answer",
-                    fix=f"`ps -o pid,stat,wchan:32,args -p {self.pid}` shows what for; mend that, or reboot this host, then type the same command again",
+                    f"process {self.pid} was killed but has not ended within {_DEATH_S:g} s: it waits in the kernel, for example "
+                    "for a disk or a network file system that does not answer",
+                    fix=f"`ps -o pid,stat,wchan:32,args -p {self.pid}` shows what it waits for; fix that, or reboot this host, then run the same command again",
                 )
             time.sleep(POLL_S)
 
     def kill(self) -> None:
-        """Kills its process group, one that is stopped included. Does nothing to another process that has its pid by now."""
+        """Kills its process group, even if it is stopped. Does nothing to another process that has its pid by now."""
         if self.alive():
             self._signal(signal.SIGKILL)
 
     def resident_bytes(self) -> int | None:
-        """Its resident memory; None if that can't be told."""
+        """Its resident memory in bytes; None: unknown."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -95,7 +97,7 @@ class ProcessRef:
         return int(rows["VmRSS"].split()[0]) * 1024 if "VmRSS" in rows and self.alive() else None
 
     def uptime_s(self) -> float | None:
-        """For how long it has been running; None once it has ended."""
+        """How long it has been running, in seconds; None: it has ended."""
         if not self.alive():
             return None
         since_boot_s = float(Path("/proc/uptime").read_text().split()[0])
@@ -112,17 +114,17 @@ class ProcessRef:
 
 def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
     """Starts `command` in a session of its own, so that it outlives the terminal and leads its process group.
-    What it prints goes to `output`, which is emptied first.
+    Its output goes to `output`, which is emptied first.
     """
     writing = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        # not Popen: that warns when it is dropped while the process runs
+        # not Popen, which warns when it is dropped while the process runs
         pid = os.posix_spawn(
             command[0],
             command,
             env,
             setsid=True,
-            # a shell's background job ignores SIGINT, Dagster then SIGTERM, too: what is started here would never hear them
+            # a background job of a shell ignores SIGINT, and under Dagster SIGTERM too; a child would inherit that
             setsigdef=(signal.SIGINT, signal.SIGTERM),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -132,17 +134,17 @@ def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
         )
     finally:
         os.close(writing)
-    # one that has already ended keeps its pid until it is waited for, and has no start time to be told
+    # a process that has already ended keeps its pid until it is reaped, but has no start time to read
     return ProcessRef.of(pid) or ProcessRef(pid=pid, started="ended")
 
 
 def _started(pid: int) -> str | None:
-    """When the process began, in ticks since a boot: equal only for the same process. Linux's /proc."""
+    """When the process started, in ticks since boot; equal only for the same process. From Linux's /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # the command is in brackets and may hold anything; the state is the 3rd field, the start time the 22nd
+    # the command is in brackets and may contain anything; the state is the 3rd field, the start time the 22nd
     fields = stat.rpartition(")")[2].split()
     if fields[0] in "ZX":
         return None

@@ -1,7 +1,7 @@
-"""What runs with a state directory: drivers, commands such as `produce`, Dagster.
+"""What runs with a state folder: drivers, commands such as `produce`, Dagster.
 
-Nothing lists these processes, as a driver outlives what started it: they are known by their environment and by what they
-run. `python -m orchestration.local.running DIR...` ends them.
+There is no list of these processes, because a driver outlives whoever started it. They are recognized by their
+environment and by what they run. `python -m orchestration.local.running DIR...` ends them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _VARIABLE = "SWITCHYARD_STATE_DIR"
 _DRIVER = "pipelines.engine.driver"
 _PROGRAMS = (_DRIVER, "orchestration.cli", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
              "dagster_webserver", "dagster._daemon")  # fmt: skip
-# Dagster's supervisor may start a driver again while it is itself being ended
+# Dagster's supervisor may start a driver again before it has ended itself
 _ROUNDS = 3
 _KILLED_S = 5.0
-# a JVM ends when it can no longer read from the process that started it, after Spark's own clean-up
+# a JVM ends when its parent is gone, after Spark's own clean-up
 _FOLLOW_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
-    """A process and what it runs. `release`: of a driver; `cluster`: None for the embedded broker."""
+    """A process and what it runs. `release`: only for a driver. `cluster`: None for the embedded broker."""
 
     process: ProcessRef
     program: str
@@ -43,12 +43,12 @@ class Running:
 
 
 def running_with(state_dir: Path) -> list[Running]:
-    """The processes of `state_dir`, this one left out; those of other users can't be seen."""
+    """The processes that run with `state_dir`, except this one. Processes of other users can't be seen."""
     found = []
     for pid in _pids():
         arguments, environment = _words(pid, "cmdline"), dict(_pairs(_words(pid, "environ")))
         program, rest = _program(arguments)
-        # a run of Dagster's is forked off a code server, and then its command says no more than that
+        # a Dagster run is forked from a code server, and its command shows only that
         known = program in _PROGRAMS or ("--multiprocessing-fork" in arguments and "DAGSTER_HOME" in environment)
         process = ProcessRef.of(pid)
         if not known or process is None or _state_dir(pid, environment) != state_dir.resolve():
@@ -61,15 +61,15 @@ def running_with(state_dir: Path) -> list[Running]:
 
 
 def drivers_of_embedded(state_dir: Path) -> list[str]:
-    """Names of the releases whose drivers run with `state_dir` and its embedded broker."""
+    """The names of the releases whose drivers run with `state_dir` and its embedded broker."""
     found = running_with(state_dir)
     return sorted({each.release for each in found if each.release is not None and each.cluster is None})
 
 
 def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running]:
-    """Ends what runs with these state directories, by force after `wait_s`: a driver stops at a boundary, as the broker
-    is still there. Returns what it ended. What these have started, such as a driver's JVM, ends with them: until then it
-    may write to the state directory.
+    """Ends what runs with these state folders, and kills it after `wait_s` seconds. A driver stops at a boundary,
+    because the broker still runs. Returns what it ended. Also waits for their children, such as a driver's JVM, which
+    may write to the state folder until they end.
     """
     ended: list[Running] = []
     wanted = list(state_dirs)
@@ -80,7 +80,7 @@ def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running
         ended += found
         processes = [each.process for each in found]
         theirs = _descendants(processes)
-        # not its group: a driver's JVM must live until the driver has stopped
+        # not the process group: a driver's JVM must live until the driver has stopped
         if not _signal(processes, signal.SIGTERM, wait_s):
             _signal(processes, signal.SIGKILL, _KILLED_S)
         if not _ended(theirs, _FOLLOW_S):
@@ -89,7 +89,7 @@ def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running
 
 
 def _signal(processes: Sequence[ProcessRef], number: signal.Signals, wait_s: float) -> bool:
-    """Signals each that is alive. Whether all end in time."""
+    """Signals each process that is alive. Returns whether all end in time."""
     for process in processes:
         if process.alive():
             with contextlib.suppress(ProcessLookupError):
@@ -107,11 +107,11 @@ def _ended(processes: Sequence[ProcessRef], wait_s: float) -> bool:
 
 
 def _descendants(processes: Iterable[ProcessRef]) -> list[ProcessRef]:
-    """What these processes have started, and what that has."""
+    """The children of these processes, and their children."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         with contextlib.suppress(OSError):
-            # the command is in brackets and may hold anything; the parent is the 4th field
+            # the command is in brackets and may contain anything; the parent is the 4th field
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(pid)
     left, found = [process.pid for process in processes], []
@@ -130,7 +130,7 @@ def _words(pid: int, file: str) -> list[str]:
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
     except OSError:
-        # ended meanwhile, or another user's
+        # has ended in the meantime, or belongs to another user
         return []
 
 
@@ -142,9 +142,9 @@ def _pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _program(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The module or script that a Python process runs, and what follows it; "" for any other process.
+    """The module or script that a Python process runs, and its arguments; "" for any other process.
 
-    Not any process with such a word in its command: an editor or `tail -f dagster.log` is left alone.
+    A process that only has such a word in its command does not count, for example an editor or `tail -f dagster.log`.
     """
     if len(arguments) < 2 or not Path(arguments[0]).name.startswith("python"):
         return "", ()
@@ -153,7 +153,9 @@ def _program(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _state_dir(pid: int, environment: dict[str, str]) -> Path | None:
-    """As the process's settings find it: relative to where it runs, and `.switchyard` there if nothing is said."""
+    """The state folder of a process, as its settings find it: relative to where it runs; by default `.switchyard`
+    there.
+    """
     try:
         folder = Path(environment.get(_VARIABLE) or ".switchyard").expanduser()
         return Path(os.readlink(f"/proc/{pid}/cwd"), folder).resolve()
@@ -162,7 +164,7 @@ def _state_dir(pid: int, environment: dict[str, str]) -> Path | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ends what runs with the state directories that are named, and says what that was."""
+    """Ends what runs with the given state folders, and prints what it ended."""
     for each in end_all([Path(name) for name in (sys.argv[1:] if arguments is None else arguments)]):
         print(f"ended {each}")
 

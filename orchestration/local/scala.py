@@ -1,4 +1,4 @@
-"""Compiles what of Spark is ours by the Scala compiler that pyspark bundles: `python -m orchestration.local.scala`."""
+"""Compiles our Scala extensions of Spark with the compiler that pyspark bundles: `python -m orchestration.local.scala`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPILE_TIMEOUT_S = 300
 
 
 def compile_to(jar: Path, sources: Sequence[Path] = SCALA_SOURCES) -> None:
-    """Writes the classes of `sources` to `jar`, whole or not at all. Raises SwitchyardError with what the compiler says."""
+    """Writes the classes of `sources` to `jar`, atomically. Raises SwitchyardError with the compiler's output."""
     jar.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=jar.parent) as work:
         made = Path(work) / jar.name
@@ -25,13 +25,13 @@ def compile_to(jar: Path, sources: Sequence[Path] = SCALA_SOURCES) -> None:
             *("scala.tools.nsc.Main", "-usejavacp", "-Xfatal-warnings", "-d", str(made), *map(str, sources)),
             doing=f"compiling {', '.join(source.name for source in sources)}",
             timeout_s=COMPILE_TIMEOUT_S,
-            fix="is this the pyspark of the lock file? If so, run `make setup` again",
+            fix="make sure that this is the pyspark of the lock file, then run `make setup` again",
         )
         os.replace(made, jar)
 
 
 def main() -> None:
-    """Compiles what isn't compiled, or is older than the jars; says in one line what it did."""
+    """Compiles the classes if they are missing or older than the jars, and prints in one line what it did."""
     jar = scala_jar()
     try:
         with one_at_a_time(jars_dir()):

@@ -1,4 +1,4 @@
-"""The files that the embedded broker is started with."""
+"""The configuration files of the embedded broker."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-# 50 each by default: seconds of a first start, and thousands of files, for one machine's few groups
+# 50 each by default, which costs seconds at the first start and thousands of files; one machine has few groups
 offsets.topic.num.partitions=8
 transaction.state.log.num.partitions=8
 share.coordinator.state.topic.num.partitions=1
 
-# over the sink's transaction timeout, which is over the longest batch
+# longer than the sink's transaction timeout, which is longer than the longest batch
 transaction.max.timeout.ms=900000
 # a release stopped for a holiday must find its offsets: a year
 offsets.retention.minutes=525600
-# one member per release: nobody to wait for
+# a release's group has one member, so there is no one to wait for
 group.initial.rebalance.delay.ms=0
 
-# after a kill the node waits until its earlier self has expired: 9 s by default
+# after a kill, the node waits until its earlier session has expired: 9 s by default
 broker.session.timeout.ms=5000
 broker.heartbeat.interval.ms=1000
 
@@ -57,7 +57,7 @@ background.threads=4
 
 _LOGGING = """\
 status=warn
-# else what is logged while it shuts down is lost
+# otherwise log lines from the shutdown are lost
 shutdownHook=disable
 appender.file.type=RollingFile
 appender.file.name=file
@@ -76,24 +76,24 @@ rootLogger.appenderRef.file.ref=file
 
 
 def properties_file(home: Path) -> Path:
-    """Where the broker's own configuration is."""
+    """The path of the broker's own configuration."""
     return home / "server.properties"
 
 
 def home_of(command: list[str]) -> Path | None:
-    """The home of the embedded broker that a command runs; None: it runs something else."""
+    """The home folder of the embedded broker that a command runs; None: it runs something else."""
     if "kafka.Kafka" not in command or Path(command[-1]).name != "server.properties":
         return None
     return Path(command[-1]).parent
 
 
 def ports(port: int) -> tuple[int, int]:
-    """What a broker on `port` listens on: that, and the one after it, for its controller."""
+    """The ports of a broker on `port`: that one, and the next one for its controller."""
     return port, port + 1
 
 
 def write(home: Path, *, data: Path, log: Path, port: int) -> Path:
-    """Writes both files for a broker on `port`; the path of the first."""
+    """Writes both files for a broker on `port`. Returns the path of the first."""
     own, controllers = ports(port)
     properties_file(home).write_text(
         _SERVER.format(node_id=NODE_ID, port=own, controller_port=controllers, data=_escaped(data))
@@ -103,7 +103,7 @@ def write(home: Path, *, data: Path, log: Path, port: int) -> Path:
 
 
 def port(home: Path) -> int | None:
-    """The port in the configuration that is there; None without one."""
+    """The port in the existing configuration; None without one."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search(r"^listeners=PLAINTEXT://[^:]+:(\d+)", properties_file(home).read_text(), re.MULTILINE)
         return int(found[1]) if found else None
@@ -111,7 +111,7 @@ def port(home: Path) -> int | None:
 
 
 def cluster_id(data: Path) -> str | None:
-    """The id that a broker with this data answers by: each data directory is made with its own. None without one."""
+    """The cluster id of a broker with this data, which each data folder has its own of; None without one."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search(r"^cluster\.id=(\S+)$", (data / "meta.properties").read_text(), re.MULTILINE)
         return found[1] if found else None
@@ -119,7 +119,7 @@ def cluster_id(data: Path) -> str | None:
 
 
 def jvm_options(home: Path, logs: Path, heap_mb: int) -> list[str]:
-    """The options of a JVM whose memory is bounded by `heap_mb` of heap and a quarter of it outside."""
+    """The options of a JVM with at most `heap_mb` MiB of heap, and a quarter of that outside the heap."""
     return [
         f"-Xmx{heap_mb}m",
         f"-Xms{min(heap_mb, 256)}m",
@@ -135,7 +135,7 @@ def jvm_options(home: Path, logs: Path, heap_mb: int) -> list[str]:
 
 
 def heap_mb(pid: int) -> int | None:
-    """The heap that a running broker was started with; None if that can't be seen."""
+    """The heap that a running broker was started with, in MiB; None if that can't be seen."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -145,5 +145,5 @@ def heap_mb(pid: int) -> int | None:
 
 
 def _escaped(path: Path) -> str:
-    # a backslash begins an escape in a properties file
+    # a backslash starts an escape in a properties file
     return str(path).replace("\\", "\\\\")

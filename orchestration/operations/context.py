@@ -1,4 +1,4 @@
-"""What an operation works with: beside what it looks with, the registry's steps, the launcher; clock and sleep as arguments."""
+"""What an operation works with: what it reads, plus registry steps and the launcher. Clock and sleep are arguments."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pipelines.settings import Settings, get_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Below it Java's optimising compiler costs more than it earns, beside two drivers on two cores: a diff of 2 x 10,000 keys took
-# 33 s without it and 75 s with it, one of 2 x 1,000,000 keys 243 s and 191 s
+# Below this, Java's optimizing compiler costs more than it saves. Measured beside two drivers on two cores: a diff of
+# 2 x 10,000 keys took 33 s without it and 75 s with it; one of 2 x 1,000,000 keys took 243 s and 191 s
 _FEW_RECORDS = 500_000
 
 
@@ -35,23 +35,26 @@ class Context(Reading):
 
     @property
     def cluster(self) -> Cluster:
-        """What else can be asked of the cluster that the registry is on."""
+        """The cluster that the registry is on, for everything else."""
         return self.registry.cluster
 
     def until(
         self, what: str, probe: Callable[[], object], *, timeout_s: float, fix: str = "", poll_s: float = 0.05
     ) -> None:
-        """Waits until `probe()` is true. Raises SwitchyardError naming `what` after `timeout_s`; what `probe` raises, too."""
+        """Waits until `probe()` is true. Raises SwitchyardError after `timeout_s` seconds, and whatever `probe` raises.
+
+        `what`: the start of the message, such as "sums.v1 has not stopped".
+        """
         deadline = self.monotonic() + timeout_s
         while not probe():
             if self.monotonic() > deadline:
-                raise SwitchyardError(f"{what}: not within {timeout_s:g} s", fix=fix)
+                raise SwitchyardError(f"{what} within {timeout_s:g} s", fix=fix)
             self.sleep(poll_s)
 
     def session(self, records: int | None = None) -> SparkSession:
-        """The Spark session for comparisons and checks: Dagster's resource, or one of this process.
+        """The Spark session for comparisons and checks: Dagster's resource, or this process's own.
 
-        `records`: how many it is to read; None: any number.
+        `records`: how many records it will read; None: unknown.
         """
         if self.spark is not None:
             return self.spark()
@@ -67,8 +70,8 @@ def open_context(
     actor: str | None = None,
     spark: Callable[[], SparkSession] | None = None,
 ) -> Context:
-    """A context on the cluster of the settings. Raises Unavailable where it can't be reached, BadUsage where it is the
-    embedded broker of another state directory.
+    """A context on the cluster of the settings. Raises Unavailable if it can't be reached, BadUsage if it is the
+    embedded broker of another state folder.
     """
     settings = settings or get_settings()
     refuse_another_s(settings)

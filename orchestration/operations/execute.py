@@ -1,4 +1,4 @@
-"""Carrying out a plan, and ending what another one has begun."""
+"""Carries out plans, and abandons operations that were left unfinished."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pipelines.model.registry import WantedSet
 
 log = logging.getLogger(__name__)
 
-# journaled: others on these releases wait until they are closed
+# journaled operations: they block other operations on their releases until they are closed
 _JOURNALED = RESETS | {Kind.DIFF, Kind.PROMOTE, Kind.ROLLBACK, Kind.RETIRE, Kind.CLEAN}
 
 
 def execute(context: Context, plan: Plan) -> None:
-    """Applies a plan. A journaled one blocks its releases meanwhile, and is resumed by applying it again."""
+    """Applies a plan. A journaled one blocks its releases until it is closed; applying it again resumes it."""
     applier = Applier(context, plan)
     if plan.operation in _JOURNALED:
-        # a generation that is begun can only be finished, or undone: whoever fails on the way leaves it to `resume`
+        # once its generation has started, an operation can only be finished or undone, so it stays open for `resume`
         try:
             journal.journaled(
                 context,
@@ -42,7 +42,7 @@ def execute(context: Context, plan: Plan) -> None:
 
 
 def _as_before(plan: Plan) -> list[WantedSet]:
-    """What is wanted again of a release that a reset or an undo has stopped and then failed to change: it ran before."""
+    """The entries that want a release running again that a reset or an undo stopped, and then failed to change."""
     if plan.operation not in RESETS:
         return []
     stopped = [s.release for s in plan.stages if isinstance(s, Want) and (s.wanted, s.before) == ("stopped", "running")]
@@ -50,10 +50,10 @@ def _as_before(plan: Plan) -> list[WantedSet]:
 
 
 def _run_again(context: Context, plan: Plan) -> None:
-    """Starts what a plan had stopped before it failed, or was ended, without a change.
+    """Starts the releases that a plan stopped before it failed or was ended without changing them.
 
-    Only where the plan's own operation is over: one that was refused has stopped nothing, and what stands still may do so
-    for whoever is at work on it.
+    Only if the plan's own operation is closed. A refused plan has stopped nothing, and another operation may need the
+    release stopped.
     """
     for entry in _as_before(plan):
         try:
@@ -67,13 +67,15 @@ def _run_again(context: Context, plan: Plan) -> None:
         except SwitchyardError as error:
             context.say(f"{entry.release} could not be started again: {error}")
             continue
-        context.say(f"{release.name} is as it was, and started again: {where}")
+        context.say(f"{release.name} is unchanged and was started again: {where}")
 
 
 def abandon(context: Context, operation_id: str, *, reason: str | None = None) -> None:
-    """Ends an operation for whoever began it. What it had stopped, and has not changed, runs on.
+    """Ends an operation that its operator left unfinished. Starts the releases again that it stopped and did not
+    change.
 
-    Where its plan can't be read, what it had stopped isn't known, and stays stopped. Raises as `journal.abandon` does.
+    If its plan can't be read, it is unknown which releases it stopped; they stay stopped. Raises as `journal.abandon`
+    does.
     """
     state = context.registry.state()
     opened = journal.under_way(state, operation_id).opened

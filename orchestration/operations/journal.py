@@ -1,4 +1,4 @@
-"""The journal: an operation under way blocks others on its releases, and can be resumed or abandoned by anyone."""
+"""The journal: an operation under way blocks others on its releases. Anyone can resume or abandon it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.model.unread import refuse_unread
 
 
 def ending(state: RegistryState, operation: Operation, outcome: str, detail: str) -> list[Entry]:
-    """The entries that end an operation; a switch that wasn't promoted is aborted, in the same step."""
+    """The entries that end an operation. They also abort its switch if that was not promoted."""
     order = operation.mark or operation.align
     entries = abortion(state, operation.id, detail) if order is not None and order.switch is not None else []
     entries.append(Closed(id=operation.id, outcome=outcome, detail=detail, op=operation.id))  # type: ignore[arg-type]
@@ -27,19 +27,20 @@ def ending(state: RegistryState, operation: Operation, outcome: str, detail: str
 
 
 def aborting(state: RegistryState, operation_id: str, reason: str | None) -> list[Entry]:
-    """The entries that end a switch under way, so that followers and the next operation go on; none if it is over.
+    """The entries that abort a switch under way, so that followers and the next operation can continue; none if it is
+    over.
 
-    Raises Refused if it was carried out.
+    Raises Refused if the switch has already happened.
     """
     operation = state.operations[operation_id]
     if operation.promoted is not None:
         app = operation.promoted.alias
-        raise Refused(f"{operation_id} is carried out already", fix=f"`switchyard rollback {app}` goes back")
+        raise Refused(f"{operation_id} has already switched", fix=f"`switchyard rollback {app} --execute` goes back")
     return [] if operation.closed else ending(state, operation, "abandoned", reason or "aborted by order")
 
 
 def expire(registry: Registry) -> RegistryState:
-    """Ends operations whose deadline has passed; writes nothing if there are none."""
+    """Ends operations that are past their deadline; writes nothing if there are none."""
     state = registry.state()
     if expired(state, now_ms()):
         state = registry.step(lambda s: expired(s, now_ms()), reason="deadline passed")
@@ -47,9 +48,10 @@ def expire(registry: Registry) -> RegistryState:
 
 
 def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryState:
-    """Opens the plan's operation, or finds it open already. `also`: entries of the same step.
+    """Opens the plan's operation, or resumes it if it is already open. `also`: entries to write in the same step.
 
-    Raises Refused while another operation is under way on one of its releases, or another process that lives carries this one out.
+    Raises Refused while another operation is under way on one of its releases, and while another living process carries
+    this one out.
     """
     mine = this_process(context.settings)
     carried = Carried(id=plan.id, holder=mine)
@@ -68,14 +70,16 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             _refuse_changed(state, plan)
         if known is not None:
             if known.closed is not None:
-                raise Refused(f"{plan.id} is {known.closed.outcome}: {known.closed.detail}", fix="make a new plan")
+                raise Refused(
+                    f"{plan.id} is already over: {known.closed.outcome}, {known.closed.detail}", fix="make a new plan"
+                )
             carrier = known.carrier
             if carrier == mine:
                 return entries
             if carrier is not None and is_alive(carrier, context.settings):
                 raise Refused(
-                    f"{plan.id} is being carried out by process {carrier.pid} on {carrier.host}",
-                    fix="wait for it; or end that process, then try again",
+                    f"process {carrier.pid} on {carrier.host} is carrying out {plan.id}",
+                    fix="wait for it; or stop that process, then try again",
                 )
             return [*entries, carried]
         opened = Opened(
@@ -92,8 +96,8 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
 
 
 def _refuse_changed(state: RegistryState, plan: Plan) -> None:
-    """Raises Refused if the alias has been switched since the plan, or a release of it was started or stopped: before
-    anything of it pauses or waits.
+    """Raises Refused if the alias was switched since the plan was made, or a release of the plan was started or
+    stopped. Called before any driver pauses or consumer waits.
     """
     for stage in plan.stages:
         if isinstance(stage, Want) and stage.before is not None:
@@ -101,7 +105,7 @@ def _refuse_changed(state: RegistryState, plan: Plan) -> None:
             if wanted != stage.before:
                 done = "started" if wanted == "running" else "stopped"
                 raise Refused(
-                    f"{stage.release} has been {done} since the plan was made", fix="make a new plan, and look at it"
+                    f"{stage.release} was {done} after the plan was made", fix="make a new plan, and look at it"
                 )
         if isinstance(stage, BeginGeneration):
             refuse_other_generation(state, stage)
@@ -115,14 +119,14 @@ def _refuse_changed(state: RegistryState, plan: Plan) -> None:
 
 
 def refuse_other_generation(state: RegistryState, stage: BeginGeneration) -> None:
-    """Raises Refused if the release is in another generation, or its alias at another switch, than when the plan was made."""
+    """Raises Refused if the release's generation or the alias's switch has changed since the plan was made."""
     release = state.releases[stage.release]
     links = len(state.chains.get(release.spec.app, ()))
     if (stage.old is not None and release.generation != stage.old) or (
         stage.links is not None and links != stage.links
     ):
         raise Refused(
-            f"{release.name}, or what is live of {release.spec.app}, has changed since the plan was made",
+            f"{release.name}, or the live release of {release.spec.app}, has changed since the plan was made",
             fix="make a new plan, and look at it",
         )
 
@@ -133,15 +137,16 @@ def finish(context: Context, plan: Plan, detail: str = "") -> None:
 
 
 def fail(context: Context, plan_id: str, error: BaseException, also: Sequence[Entry] = ()) -> None:
-    """Closes the operation as failed, if it is this process that carries it out; its switch, if it had one, is aborted.
-    `also`: entries of the same step.
+    """Closes the operation as failed, if this process carries it out, and aborts its switch if it had one.
+
+    `also`: entries to write in the same step.
     """
     detail = error.what if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
     _close(context, plan_id, "failed", detail, also, only_by=this_process(context.settings))
 
 
 def under_way(state: RegistryState, operation_id: str) -> Operation:
-    """The operation of that id. Raises BadUsage for an unknown one, Refused for one that is over."""
+    """The operation with that id. Raises BadUsage for an unknown id, Refused if the operation is over."""
     operation = state.known_operations.get(operation_id)
     if operation is None:
         raise BadUsage(f"there is no operation {operation_id}", fix="`switchyard operations` lists those under way")
@@ -149,23 +154,23 @@ def under_way(state: RegistryState, operation_id: str) -> Operation:
         detail = f", {operation.closed.detail}" if operation.closed.detail else ""
         raise Refused(
             f"operation {operation_id} is over: {operation.closed.outcome}{detail}",
-            fix=f"`switchyard log {operation_id}` says what it did; begin anew if it is still wanted",
+            fix=f"`switchyard log {operation_id}` shows what it did; if you still want it, run the command again",
         )
     return operation
 
 
 def abandon(context: Context, operation_id: str, *, reason: str | None = None, also: Sequence[Entry] = ()) -> None:
-    """Ends an operation for whoever began it. `also`: entries of the same step.
+    """Ends an operation that its operator left unfinished. `also`: entries to write in the same step.
 
-    Raises as `under_way` does, and Refused for one that empties a result and has begun to: what is there is neither the
-    old table nor the new one.
+    Raises as `under_way` does, and Refused for an operation that has started to empty a result: what is there is
+    neither the old table nor the new one.
     """
     state = context.registry.state()
     for name in under_way(state, operation_id).opened.releases:
         refuse_unread(state.not_understood(name), name)
     if (release := emptying(state, operation_id)) is not None:
         raise Refused(
-            f"{operation_id} empties {release}, which can only be finished",
+            f"{operation_id} has started to empty the result of {release}, so it can only be finished",
             fix=f"`switchyard resume {operation_id}`",
         )
     _close(context, operation_id, "abandoned", reason or "by order", also)
@@ -195,10 +200,10 @@ def journaled(
     stays_open: Callable[[RegistryState], bool] = lambda _: False,
     give_up: Sequence[Entry] = (),
 ) -> None:
-    """Opens the operation, does `work`, closes it; what `work` raises closes it as failed, Ctrl-C included.
+    """Opens the operation, does `work`, and closes it. If `work` raises, Ctrl-C included, it is closed as failed.
 
-    `stays_open`: whether the registry is such that it can't be left as it is, and has to be resumed or abandoned.
-    `give_up`: entries of the step that closes it as failed.
+    `stays_open`: whether, by the registry, the operation has gone too far to be closed and must be resumed or
+    abandoned. `give_up`: entries for the step that closes it as failed.
     """
     begin(context, plan, also)
     try:
@@ -215,5 +220,5 @@ def journaled(
 
 
 def begun(state: RegistryState, plan_id: str) -> bool:
-    """Whether the operation has begun its generation: from there on it can only be finished, or undone."""
+    """Whether the operation has started its generation. From then on it can only be finished or undone."""
     return any(r.under is not None and r.under.op == plan_id for r in state.releases.values())

@@ -1,4 +1,4 @@
-"""What an operation looks with, and nothing that it could change: whoever makes a plan gets no more than this."""
+"""What an operation reads with. It can't write anything, and a planner gets no more than this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quiet(_: str) -> None:
 
 
 class ReadingCluster(Protocol):
-    """What can be asked of a cluster: as `pipelines.kafka.cluster.Cluster` has it."""
+    """What can be asked of a cluster. `pipelines.kafka.cluster.Cluster` implements it."""
 
     def topic_names(self) -> set[str]: ...
 
@@ -48,7 +48,7 @@ class ReadingCluster(Protocol):
 
 
 class ReadingRegistry(Protocol):
-    """A registry that is read and not written: as `pipelines.kafka.registry.Registry` has it."""
+    """A registry that is only read. `pipelines.kafka.registry.Registry` implements it."""
 
     @property
     def cluster(self) -> ReadingCluster: ...
@@ -66,7 +66,7 @@ class ReadingRegistry(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What an operation may look at. `say` is told what happens, a line at a time."""
+    """What an operation may read. `say` gets what happens, a line at a time."""
 
     settings: Settings
     registry: ReadingRegistry
@@ -74,20 +74,20 @@ class Reading:
 
     @property
     def cluster(self) -> ReadingCluster:
-        """What else can be asked of the cluster that the registry is on."""
+        """The cluster that the registry is on, for everything else."""
         return self.registry.cluster
 
     def standing(self) -> RegistryState:
-        """The registry as if operations whose deadline has passed had been ended: what a plan is made on."""
+        """The registry as if operations past their deadline had been ended. Plans are made on this."""
         state = self.registry.state()
         return fold(state, expired(state, now_ms()))
 
     def holder(self, release: Release) -> str | None:
-        """Who runs a release, in words; None if nobody does."""
+        """Who runs a release, in words; None: nobody."""
         return self.holder_by(release, self.beats())
 
     def holder_by(self, release: Release, beats: Mapping[str, Heartbeat]) -> str | None:
-        """The same, by heartbeats that are known already."""
+        """The same, by heartbeats that are already known."""
         return held_by(release, beats.get(release.name), self.settings, at_ms=now_ms())
 
     def progress(self, release: str) -> Progress | None:
@@ -95,5 +95,5 @@ class Reading:
         return newest_progress(self.settings, release, kept=self.registry.kept)
 
     def beats(self, window_s: float = 60.0) -> dict[str, Heartbeat]:
-        """Release -> the newest heartbeat of its newest driver, of the last `window_s` seconds."""
+        """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds."""
         return latest_heartbeats(self.settings, window_s=window_s, kept=self.registry.kept)

@@ -1,4 +1,4 @@
-"""Input for `switchyard produce`: real data where there is some, generated with a fixed seed where there is none."""
+"""Input for `switchyard produce`: real data if there is some, otherwise data generated from a fixed seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every source shares: its records, its options, and the faults that are mixed into them."""
+"""What all sources share: records, options, and the faults that are mixed into the records."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy.typing as npt
 
 from pipelines.errors import BadUsage
 
-# key, value, event time in ms; a plain tuple, since millions are made
+# key, value, event time in ms; a plain tuple, because millions are made
 Record = tuple[bytes | None, bytes | None, int]
 Int64s = npt.NDArray[np.int64]
 Density = Literal["dense", "sparse"]
 
-# a late record is within the 10 s of grace, less the 3 s by which partitions may run apart
+# a late record stays within the 10 s watermark delay, minus the 3 s by which partitions may drift apart
 OUT_OF_ORDER_MS = (1, 3_000)
 LATE_MS = (4_000, 7_000)
-# far behind any grace: a stream that drops late rows drops these
+# later than any watermark delay: a stream that drops late rows drops these
 TOO_LATE_MS = (60_000, 120_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Shares of the records, 0 to 1, that are not as one would wish. None of them is too late by default.
+    """Shares of faulty records, from 0 to 1. By default, none is too late.
 
-    out_of_order: up to 3 s behind; late: 4 to 7 s behind; too_late: 1 to 2 min behind;
+    out_of_order: up to 3 s late; late: 4 to 7 s late; too_late: 1 to 2 min late;
     duplicate: sent twice; malformed: the value can't be parsed; tombstone: no value.
     """
 
@@ -42,7 +42,9 @@ class Faults:
         for each in fields(self):
             share = getattr(self, each.name)
             if not 0 <= share <= 1:
-                raise BadUsage(f"--{each.name.replace('_', '-')} {share} is no share", fix="use a number from 0 to 1")
+                raise BadUsage(
+                    f"--{each.name.replace('_', '-')} {share} is not a share", fix="use a number from 0 to 1"
+                )
         if self.malformed + self.tombstone + self.duplicate > 1 or self.out_of_order + self.late + self.too_late > 1:
             raise BadUsage("the shares of faulty records add up to more than 1", fix="lower some of them")
 
@@ -56,7 +58,7 @@ class Faults:
 class Options:
     """How a source makes its records. None: the source's own default.
 
-    per_second: records in each second of event time; per_day: trades per ticker and day, where `sparse`.
+    per_second: records per second of event time; per_day: trades per ticker and day, with density `sparse`.
     """
 
     seed: int = 1
@@ -75,7 +77,7 @@ class Options:
 
 
 class Source(Protocol):
-    """Makes the input of one app. The same options make the same records, wherever a run begins."""
+    """Makes the input of one app. The same options make the same records, wherever a run starts."""
 
     @property
     def topic(self) -> str: ...
@@ -84,17 +86,17 @@ class Source(Protocol):
     def partitions(self) -> int: ...
 
     def blocks(self, after_ms: int | None) -> Iterator[list[Record]]:
-        """Records in order of arrival, without end, starting after event time `after_ms` (None: at the first)."""
+        """Endless blocks of records in order of arrival, starting after event time `after_ms` (None: at the first)."""
         ...
 
 
 def generator(seed: int, *path: int) -> np.random.Generator:
-    """The random numbers of one block: they depend on nothing made before it."""
+    """The random numbers of one block. They do not depend on earlier blocks."""
     return np.random.default_rng([seed, *path])
 
 
 def disorder(times_ms: Int64s, random: np.random.Generator, faults: Faults) -> Int64s:
-    """Event times of records that arrive at `times_ms`, some of them behind, as `faults` says."""
+    """Event times of records that arrive at `times_ms`, some of them late, as `faults` says."""
     dice = random.random(len(times_ms))
     behind = np.zeros(len(times_ms), dtype=np.int64)
     floor = 0.0
@@ -112,10 +114,10 @@ def disorder(times_ms: Int64s, random: np.random.Generator, faults: Faults) -> I
 def spoil(
     records: list[Record], random: np.random.Generator, faults: Faults, malform: Callable[[bytes, int], bytes]
 ) -> list[Record]:
-    """The same records, some of them malformed, without a value, or twice. `malform` gets a value and a number."""
+    """The same records, some of them malformed, without a value, or twice. `malform` gets a value and a random number."""
     dice = random.random(len(records))
     threshold = faults.malformed + faults.tombstone + faults.duplicate
-    # from the end, so that an insertion moves no index still to come
+    # from the end, so that an insertion does not move the remaining indexes
     for index in np.flatnonzero(dice < threshold)[::-1].tolist():
         key, value, time_ms = records[index]
         if dice[index] < faults.malformed:

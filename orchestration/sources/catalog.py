@@ -18,18 +18,20 @@ SOURCES: Mapping[str, Callable[[Options], Source]] = {
 
 
 def app_names() -> list[str]:
-    """Apps that have a source."""
+    """The apps that have a source."""
     return sorted(SOURCES)
 
 
 def source_for(app: str, options: Options) -> Source:
-    """The source of `app`'s input. Raises BadUsage for an app without one, and for options that mean nothing to it."""
+    """The source of `app`'s input. Raises BadUsage for an app without one, and for options that do not fit it."""
     if app not in SOURCES:
-        raise BadUsage(f"there is no input to produce for {app!r}", fix=f"there is for: {', '.join(app_names())}")
+        raise BadUsage(
+            f"there is no source of input for {app!r}", fix=f"the apps with a source are: {', '.join(app_names())}"
+        )
     if app != "stock-stats" and (options.density != "dense" or options.tickers):
-        raise BadUsage(f"--density and --tickers mean nothing to {app}", fix="they are for stock-stats")
+        raise BadUsage(f"--density and --tickers do not apply to {app}", fix="leave them out; they are for stock-stats")
     if options.density == "sparse":
         if options.per_second is not None:
-            raise BadUsage("--per-second means nothing to sparse trades", fix="use --per-day")
+            raise BadUsage("--per-second does not apply to --density sparse", fix="use --per-day")
         return SparseTrades(options)
     return SOURCES[app](options)

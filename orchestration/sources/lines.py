@@ -13,7 +13,7 @@ START_MS = 1_362_148_200_000  # 2013-03-01T14:30:00Z
 
 
 class ReferenceLines:
-    """The reference's lines, topic after topic, over and over: `per_second` (100) in each second of event time."""
+    """The reference's lines, topic by topic, repeated forever: `per_second` (100) per second of event time."""
 
     topic = "lines"
     partitions = 4

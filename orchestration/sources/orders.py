@@ -16,7 +16,7 @@ THRESHOLD_CENTS = 1_000_000
 
 
 class Orders:
-    """`per_second` orders (200) in each second of event time. About one in twenty is over $10,000."""
+    """`per_second` orders (200) per second of event time. About one in twenty is over $10,000."""
 
     topic = "orders"
     partitions = 4
@@ -37,7 +37,7 @@ class Orders:
         arrives_ms = self.start_ms + second * 1000 + np.arange(n, dtype=np.int64) * 1000 // n
         times_ms = disorder(arrives_ms, random, options.faults)
         cents = np.maximum(1, np.rint(np.exp(random.normal(6.75, 1.5, n)) * 100)).astype(np.int64)
-        # at the threshold and a cent beside it, where a mistake would hide
+        # at the threshold, and a cent above and below it, where a mistake would hide
         edge = random.random(n) < 0.01
         cents[edge] = THRESHOLD_CENTS + random.integers(-1, 2, int(edge.sum()))
         records: list[Record] = [

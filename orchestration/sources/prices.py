@@ -1,4 +1,4 @@
-"""Daily prices: real ones 2000-2013 from a package that ships them, and generated ones for further tickers."""
+"""Daily prices: real ones for 2000-2013 from a package that ships them, and generated ones for more tickers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from orchestration.sources.base import generator
 from pipelines.errors import BadUsage
 
 REAL = ("AAPL", "FB", "GOOG", "IBM", "MSFT")
-# so named that with the real ones they spread over 4 partitions as 3, 3, 2, 2
+# named so that, with the real ones, they spread over 4 partitions as 3, 3, 2, 2
 GENERATED = ("GLOBEX", "HOOLI", "STARK", "TYRELL", "UMBRELLA")
 TICKERS = REAL + GENERATED
 
-# when a day's path is at its open, high, low and close
+# where in the day the price is at its open, high, low and close
 PATH_AT = (0.0, 1 / 3, 2 / 3, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Daily:
-    """One ticker: its days, ascending, and for each day its open, high, low and close in dollars."""
+    """One ticker: its days in ascending order, and for each day its open, high, low and close in dollars."""
 
     ticker: str
     days: tuple[date, ...]
     prices: npt.NDArray[np.float64]
 
     def mid(self, day: int, fraction: npt.NDArray[np.float64] | float) -> npt.NDArray[np.float64]:
-        """Dollars at `fraction` (0 to 1) of day number `day`, which begins again after the last."""
+        """The price in dollars at `fraction` (0 to 1) of day number `day`; after the last day, the first follows."""
         return np.asarray(np.interp(np.asarray(fraction), PATH_AT, self.prices[day % len(self.days)]))
 
 
@@ -38,7 +38,7 @@ def daily_prices(tickers: Sequence[str], seed: int) -> list[Daily]:
     """Prices of `tickers`, in that order. Raises BadUsage for one that is neither real nor generated."""
     for ticker in tickers:
         if ticker not in TICKERS:
-            raise BadUsage(f"no prices of ticker {ticker!r}", fix=f"use some of {', '.join(TICKERS)}")
+            raise BadUsage(f"there are no prices for ticker {ticker!r}", fix=f"use some of {', '.join(TICKERS)}")
     return [_real(t) if t in REAL else _generated(t, seed) for t in tickers]
 
 
@@ -56,7 +56,7 @@ def _real(ticker: str) -> Daily:
 
 
 def _generated(ticker: str, seed: int) -> Daily:
-    """A random walk over the days of the real ones."""
+    """A random walk over the days of the real prices."""
     days = _real(REAL[0]).days
     random = generator(seed, 1, GENERATED.index(ticker))
     close = random.uniform(20, 200) * np.exp(np.cumsum(random.normal(0, 0.01, len(days))))

@@ -1,4 +1,4 @@
-"""Sends a source's records to Kafka: the history at full speed, then live ones at a rate."""
+"""Sends a source's records to Kafka: history at full speed, then live records at a rate."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pipelines.kafka.client import admin, await_connection, failure, producer, r
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
 
-# live records are sent in slices of this length, so that a low rate is smooth and a high one cheap
+# live records are sent in slices of this length: short enough for a smooth low rate, long enough for a cheap high one
 SLICE_S = 0.02
 FLUSH_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What was sent. `first_ms` and `last_ms` are the least and greatest event times; None if nothing was sent."""
+    """What was sent. `first_ms`, `last_ms`: the earliest and latest event time; None if nothing was sent."""
 
     topic: str
     records: int
@@ -36,8 +36,8 @@ class Produced:
 
 
 def last_timestamp_ms(settings: Settings, topic: str, partitions: int) -> int | None:
-    """The greatest record timestamp in `topic`; None if it is empty. Raises Unavailable if it can't be told."""
-    client = admin(settings)  # kept: the answers of a client that is gone never come
+    """The latest record timestamp in `topic`; None if it is empty. Raises Unavailable if the broker does not answer."""
+    client = admin(settings)  # kept in a variable: a client that is dropped never answers
     newest = OffsetSpec.max_timestamp()
     specs = {TopicPartition(topic, p): newest for p in range(partitions)}
     deadline = time.monotonic() + settings.request_timeout_s
@@ -47,7 +47,7 @@ def last_timestamp_ms(settings: Settings, topic: str, partitions: int) -> int | 
             found = [answer.result(timeout=2 * settings.request_timeout_s) for answer in answers]
             return max((each.timestamp for each in found if each.offset >= 0 and each.timestamp >= 0), default=None)
         except KafkaException as error:
-            # a topic just made has no leader yet
+            # a topic that was just created has no leader yet
             if time.monotonic() > deadline:
                 raise failure(settings, error.args[0], topic=topic) from error
             time.sleep(0.1)
@@ -67,11 +67,11 @@ def produce(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Produced:
-    """Creates the topic if need be and sends `history` records at full speed, then, with a `rate`, live ones.
+    """Creates the topic if necessary, and sends `history` records at full speed; then, with a `rate`, live records.
 
-    Live ones end after `records` of them, after `duration_s`, or when `stopped()`; without these, never.
-    Event time goes on from the greatest one in the topic. `report` is called about once a second.
-    Raises Unavailable without a broker, Refused if the topic has other partitions, SwitchyardError for a lost record.
+    Live records end after `records` of them, after `duration_s` seconds, or when `stopped()`; without these, never.
+    Event time continues from the latest one in the topic. Calls `report` about once a second. Raises Unavailable
+    without a broker, Refused if the topic has another number of partitions, SwitchyardError for a lost record.
     """
     require_broker(settings)
     topic = topic or source.topic
@@ -96,7 +96,7 @@ def _live(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
-    """Keeps to the schedule `start + n / rate`: after a stall it catches up."""
+    """Sends record n at `start + n / rate`; after a stall it catches up."""
     start, sent = clock(), 0
     while not stopped():
         elapsed_s = clock() - start
@@ -129,7 +129,7 @@ class _Sender:
         self._clock = clock
         self._stopped = stopped
         self._report = report
-        # only failures are called back: a callback per record would take longer than the record
+        # callbacks for failures only: a callback per record would take longer than sending it
         self._producer: Producer = producer(settings, delivery_report_only_error=True, linger_ms=10)
         await_connection(self._producer, topic)
         self._lost: KafkaError | None = None
@@ -152,13 +152,13 @@ class _Sender:
         self._raise_lost()
 
     def close(self) -> None:
-        """Waits for the acknowledgements. Raises SwitchyardError if some don't come."""
+        """Waits for the acknowledgements. Raises SwitchyardError if some do not come."""
         left = self._producer.flush(FLUSH_TIMEOUT_S)
         self._raise_lost()
         if left:
             raise SwitchyardError(
                 f"{left:,} records for {self._topic} were not acknowledged within {FLUSH_TIMEOUT_S:.0f} s",
-                fix="see `switchyard status`; these records may or may not be there",
+                fix="see `switchyard status`; these records may or may not be in the topic",
             )
 
     def produced(self) -> Produced:
@@ -196,6 +196,6 @@ class _Sender:
     def _raise_lost(self) -> None:
         if self._lost is not None:
             raise SwitchyardError(
-                f"a record for {self._topic} was not accepted: {self._lost.str()}",
-                fix="see `switchyard status`; produce again when the cluster is well",
+                f"the broker did not accept a record for {self._topic}: {self._lost.str()}",
+                fix="see `switchyard status`; produce again when the cluster is healthy",
             ) from KafkaException(self._lost)

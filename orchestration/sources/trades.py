@@ -1,4 +1,4 @@
-"""Trades: asks and bids around the price path of each day, from open over high and low to close."""
+"""Trades: asks and bids around each day's price path, from open through high and low to close."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestration.sources.prices import REAL, TICKERS, Daily, daily_prices, wee
 
 SESSION_OPENS = time(14, 30, tzinfo=UTC)
 SESSION_S = 23_400
-# an ask is up to this share above the path, a bid up to this share below it
+# asks are up to this share above the path, bids up to this share below it
 SPREAD = 0.002
 
 
 class DenseTrades:
-    """`per_second` trades (2,000) in each second of event time, of ten tickers.
+    """`per_second` trades (2,000) per second of event time, of ten tickers.
 
-    Sessions follow each other without a night; each has the prices of the next day that all real
-    tickers have, and after the last day they begin again. One block is one second.
+    Sessions follow each other without nights. Each has the prices of the next day that all tickers have; after the last
+    day, the first follows. One block is one second.
     """
 
     topic = "trades"
@@ -58,10 +58,10 @@ class DenseTrades:
 
 
 class SparseTrades:
-    """`per_day` trades (8) of each ticker on each of its real days, 2000 to 2013, nights and weekends left out.
+    """`per_day` trades (8) of each ticker on each of its real days, 2000 to 2013, without nights and weekends.
 
-    The five real tickers, unless told: GOOG begins in 2004 and FB in 2012. After the last day, weekdays follow with
-    the prices of the days from the first. One block is one day.
+    By default the five real tickers; GOOG starts in 2004 and FB in 2012. After the last day, weekdays follow with the
+    prices of the days from the first. One block is one day.
     """
 
     topic = "trades"
@@ -87,7 +87,7 @@ class SparseTrades:
 
     def _block(self, number: int, day: date) -> list[Record]:
         options, per_day = self._options, self._options.per_day
-        # by the date, so that a run which begins later makes the same day
+        # seeded by the date, so that a run that starts later makes the same day
         random = generator(options.seed, 3, day.toordinal())
         known = number < len(self._days)
         trading = [i for i, index in enumerate(self._index) if not known or day in index]

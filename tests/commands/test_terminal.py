@@ -31,7 +31,7 @@ def test_an_error_of_kafka_s_that_nobody_foresaw_is_no_traceback(
         cli.main()
     assert end.value.code == 1
     said = capsys.readouterr().err
-    assert "error: Kafka fails: " in said and "in-sync replicas" in said and "switchyard status" in said
+    assert "error: Kafka failed: " in said and "in-sync replicas" in said and "switchyard status" in said
 
 
 def test_a_mistake_of_the_program_s_own_is_not_dressed_up(
@@ -78,9 +78,9 @@ def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
     def reset(**options: Any) -> None:
         commands.reset("sums.v2", to_earliest=True, output="truncate", export=export, execute=True, **options)
 
-    with pytest.raises(Refused, match="nobody can be asked"):
+    with pytest.raises(Refused, match="not a terminal to confirm that on"):
         reset()
-    assert "want sums.v2 stopped" in capsys.readouterr().out
+    assert "ask sums.v2 to stop" in capsys.readouterr().out
     assert not export.exists() and did == []
     reset(yes=True)
     assert did == ["numbers,0,7\n"]

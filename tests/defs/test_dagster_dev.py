@@ -181,7 +181,7 @@ def test_reprocess_and_promote_then_dagster_dies_and_returns(
 
         # the registry's verdict counts: unchecked is refused, with what to do
         refused = dev.materialize("live", APP, config={"execute": True}, timeout_s=STEP_TIMEOUT_S, ok=False)
-        assert "its result isn't checked" in failure_of(refused)
+        assert "its result is not checked" in failure_of(refused)
         dev.check("results", APP, check="stock_stats", partition=V1, timeout_s=STEP_TIMEOUT_S)
         [checked] = dev.checks("results", APP, check="stock_stats")
         assert checked["partition"] == V1 and checked["evaluation"]["success"], checked

@@ -112,7 +112,7 @@ def test_a_result_is_deleted_only_by_the_name_of_its_release(done: list[Any], tm
 
 def test_positions_are_refused_as_at_the_terminal(done: list[Any]) -> None:
     assert "needs a position" in run()
-    with pytest.raises(BadUsage, match="can't both be"):
+    with pytest.raises(BadUsage, match="exclude each other"):
         ResetConfig(release="sums.v2", to_earliest=True, to_latest=True).request()
     assert done == []
 

@@ -62,7 +62,7 @@ def refused(said: Said, code: int, *words: str) -> None:
         ("stage stock-stats --version 0", 2, ["version 0"]),
         ("stage stock-stats --from no-such-folder", 2, ["no code folder"]),
         ("stage stock-stats --set window_s", 2, ["window_s", "KEY=VALUE"]),
-        ("stage stock-stats --set a=1 --set a=2", 2, ["stands twice"]),
+        ("stage stock-stats --set a=1 --set a=2", 2, ["is given twice"]),
         ("start no-such.v1 --execute", 2, ["no release no-such.v1"]),
         ("start no-such-app --execute", 2, ["no release of an app no-such-app"]),
         ("stop no-such.v1 --execute", 2, ["no release no-such.v1"]),
@@ -82,7 +82,7 @@ def refused(said: Said, code: int, *words: str) -> None:
         ("produce stock-stats --rate 1 --late 2", 2, ["--late"]),
         ("resume no-such-operation", 2, ["no-such-operation", "switchyard operations"]),
         ("abandon no-such-operation", 2, ["no-such-operation", "switchyard operations"]),
-        ("forget-follower no-such-app nobody", 2, ["no follower nobody"]),
+        ("forget-follower no-such-app nobody", 2, ["has no follower nobody"]),
         ("register-follower no-such-app somebody", 2, ["no app no-such-app"]),
         ("no-such-command", 2, ["No such command"]),
         ("stage stock-stats --no-such-option", 2, ["No such option"]),
@@ -109,7 +109,7 @@ def test_what_is_unknown_is_named_with_what_there_is(
     ],
 )
 def test_a_bad_duration_is_said_before_anything_is_done(unchanged: Cluster, command: str) -> None:
-    refused(unchanged.cli(*command.split()), 2, "is not a duration", "as in 10s, 5m or 24h")
+    refused(unchanged.cli(*command.split()), 2, "is not a duration", "like 10s, 5m or 24h")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_without_a_broker_every_command_says_how_to_start_it(cluster: Cluster, c
 def test_without_a_broker_the_status_knows_of_no_release(cluster: Cluster) -> None:
     said = cluster.cli("status", SWITCHYARD_BROKER_PORT=str(port_of("nobody")), **IMPATIENT)
     assert said.code == 1
-    assert "unknown, the broker does not answer" in said.out and "no release is staged" not in said.text
+    assert "unknown, because the broker does not answer" in said.out and "no release is staged" not in said.text
 
 
 @pytest.mark.parametrize("where", ["no-such-host.invalid:9092", f"127.0.0.1:{port_of('nobody')}"], ids=["name", "port"])
@@ -319,7 +319,7 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(cluster:
     staged = cluster.world()
     assert {"odd.v1.g1", "odd.v1.progress", "odd.v1.dead-letters"} <= staged[0] - before[0]
 
-    refused(cluster.cli(*stage, "--version", 1, "--execute"), 3, "odd.v1 is staged already")
+    refused(cluster.cli(*stage, "--version", 1, "--execute"), 3, "odd.v1 is already staged")
     refused(cluster.cli(*stage, "--execute"), 3, "same code, same settings", "--correction")
     # the same again is what was frozen, whatever lies in the folder now
     digest = cluster.state.releases["odd.v1"].spec.code_digest
@@ -341,7 +341,7 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(cluster:
         refused(
             cluster.cli(*again, "--from", code, *more),
             3,
-            "odd.v1 is staged already",
+            "odd.v1 is already staged",
             f"its code is {digest[:12]}, not",
         )
         refused(cluster.cli(*again, "--set", "over=6", *more), 3, "its over is 5, not 6", "stage another version")
@@ -377,7 +377,7 @@ def test_a_batch_that_fails_names_release_batch_range_and_cause(cluster: Cluster
     assert not cluster.last_offsets("odd.v7"), "nothing of the batch may be there"
     # started again it begins anew, and never goes on from its own bad state
     said = cluster.cli("start", "odd.v7")
-    assert "begin generation 2 of odd.v7, from fresh state" in said.out
+    assert "start generation 2 of odd.v7 with an empty state" in said.out
     cluster.cli("start", "odd.v7", "--execute")
     cluster.until("it has not failed again", lambda: cluster.state.releases["odd.v7"].state == "failed")
     release = cluster.state.releases["odd.v7"]
@@ -396,7 +396,7 @@ def test_an_app_that_says_so_is_never_reset(cluster: Cluster, tmp_path: Path) ->
         refused(
             cluster.cli("reset", name, "--to-earliest", *more),
             3,
-            "odd states that it may not be reset",
+            "odd declares that it may not be reset",
             "`switchyard reprocess odd`",
         )
     assert cluster.world() == before

@@ -378,7 +378,7 @@ class Story:
             try:
                 found.append(plan_promote(context, candidate) if candidate else plan_rollback(context, self.app))
             except Refused as refusal:
-                assert "behind its input" in refusal.what, refusal
+                assert "records behind" in refusal.what, refusal
             return bool(found)
 
         until("what was killed stays behind", plan, 120)

@@ -96,7 +96,7 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(
     before = live.world()
     shown = live.cli("reset", NAME, "--to-earliest", "--stop")
     assert shown.code == 0 and live.world() == before
-    for said in ("to replay", "lines[0]", "begin generation 2", "switchyard undo reset-", "add --execute", "follower"):
+    for said in ("to replay", "lines[0]", "start generation 2", "switchyard undo reset-", "add --execute", "follower"):
         assert said in shown.out, shown.out
     for more in (
         ("--force",),
@@ -124,7 +124,7 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
     assert live.state.releases[NAME].generation == 2
     operation = next(o for o in live.state.operations.values() if o.opened.name == "reset" and o.closed is None)
     shown = live.cli("operations").out
-    assert operation.id in shown and f"nobody is at it: `switchyard resume {operation.id}`" in shown
+    assert operation.id in shown and f"nobody carries it out: `switchyard resume {operation.id}`" in shown
     blocked = live.cli("stop", NAME, "--execute")
     assert blocked.code == 3 and f"switchyard resume {operation.id}" in blocked.err
     resumed = live.cli("resume", operation.id)
@@ -183,7 +183,7 @@ def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: F
         refused = live.operators.start("reset", NAME, "--to-earliest", "--stop", "--execute").end()
     finally:
         os.kill(first.process.pid, signal.SIGCONT)
-    assert refused.code == 3 and "is being carried out by process" in refused.err, refused.text
+    assert refused.code == 3 and "is carrying out" in refused.err, refused.text
     done = first.end()
     assert done.code == 0, done.text
     assert len(live.state.releases[NAME].generations) - before == 1
@@ -213,7 +213,7 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
         assert first and set(first.values()) == {1}
         cluster.until("the orders have not been told", lambda: told(replay=False) == first)
         said = cluster.cli("reset", "large-orders.v1", "--to-earliest", "--output", "keep", "--stop", "--execute")
-        assert said.code == 0 and "they bear the header replay" in said.text, said.text
+        assert said.code == 0 and "they carry the header replay" in said.text, said.text
         cluster.load("large-orders", 500, per_second=200)
         cluster.settle("large-orders.v1", "orders")
         news = written() - first - first
@@ -227,16 +227,16 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
     ("options", "said"),
     [
         ("", "a reset needs a position"),
-        ("--to-earliest --to-latest", "can't both be"),
+        ("--to-earliest --to-latest", "exclude each other"),
         ("--to-offset -1", "is negative"),
         ("--to-offset 99999999", "lies behind its end"),
         ("--to-datetime yesterday", "is not a date and time"),
-        ("--to-datetime 2026-11-01T00:00:00.000", "has no zone"),
+        ("--to-datetime 2026-11-01T00:00:00.000", "has no time zone"),
         ("--to-datetime 2199-01-01T00:00:00Z", "no record at or after that time"),
         ("--by-duration PT0S", "is zero"),
         ("--from-file none.csv", "can't be read"),
         ("--from-file {lines,0,5;lines,0}", "line 2: 'lines,0' is not topic,partition,offset"),
-        ("--from-file {lines,0,5;lines,0,6}", "line 2: lines[0] stands twice"),
+        ("--from-file {lines,0,5;lines,0,6}", "line 2: lines[0] is listed twice"),
         ("--from-file {lines,77,5}", "no partition 77"),
         ("--from-file {lines,0,-5}", "line 1: 'lines,0,-5' is not topic,partition,offset"),
         ("--from-file {lines,0,99999999}", "lies behind its end"),
@@ -244,9 +244,9 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
         ("--to-earliest --input-topics lines:77", "no partition 77"),
         ("--to-earliest --output keep", "would keep their old rows"),
         ("--to-earliest --state keep", "would count twice"),
-        ("--to-earliest --until 0", "lies at or before"),
+        ("--to-earliest --until 0", "is not after"),
         ("--to-earliest --export /none/offsets.csv", "can't be written"),
-        ("--to-earliest --output truncate", "nobody can be asked"),
+        ("--to-earliest --output truncate", "not a terminal to confirm that on"),
     ],
 )
 def test_what_makes_no_sense_is_said_and_changes_nothing(

@@ -334,7 +334,7 @@ def test_a_plan_with_that_stage_goes_through_the_registry(stage: Stage) -> None:
 
 
 def test_a_stage_of_another_version_of_the_platform_is_named() -> None:
-    with pytest.raises(SwitchyardError, match="a stage Teleport that this version doesn't know"):
+    with pytest.raises(SwitchyardError, match="a stage Teleport that this version does not know"):
         from_journal({"stage": "Teleport"})
 
 

@@ -207,11 +207,11 @@ def test_a_repair_has_them_not_count_any_more_and_the_log_keeps_them() -> None:
     with pytest.raises(BadUsage, match="no unread entry at offset 6"):
         plan_repair(context, (6,))
     plan = plan_repair(context, (5,))
-    assert plan.warnings == ("this can't be undone; the entries stay in the log",)
+    assert plan.warnings == ("this can't be undone; the entries stay in the registry",)
     execute(context, plan)
     assert [u.offset for u in log.state().unread] == [7]
     plan = plan_repair(context)
-    assert any("upgrading is the safe way" in each for each in plan.warnings)
+    assert any("if you can, upgrade instead" in each for each in plan.warnings)
     execute(context, plan)
     state = log.state()
     assert (state.unread, in_short(state)) == ((), None)

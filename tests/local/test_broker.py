@@ -70,7 +70,7 @@ def test_it_listens_here_alone(broker: Settings) -> None:
 
 
 def test_a_cluster_of_ones_own_has_no_embedded_broker() -> None:
-    with pytest.raises(BadUsage, match="existing cluster, elsewhere:9092"):
+    with pytest.raises(BadUsage, match="name a cluster, elsewhere:9092"):
         EmbeddedBroker(Settings(bootstrap_servers="elsewhere:9092"))
 
 
@@ -106,7 +106,7 @@ def test_the_broker_of_another_state_directory_is_named(settings: Settings, tmp_
             for asked in (EmbeddedBroker(settings).start, lambda: open_context(settings)):
                 with pytest.raises(BadUsage) as caught:
                     asked()
-                assert f"the broker on port {PORT} is that of {theirs}" in caught.value.what
+                assert f"the broker on port {PORT} belongs to the state folder {theirs}" in caught.value.what
                 assert f"SWITCHYARD_STATE_DIR={theirs}" in caught.value.fix
             refuse_another_s(settings.model_copy(update={"state_dir": theirs}))
             refuse_another_s(settings.model_copy(update={"broker_port": PORT + 1}))
@@ -189,7 +189,7 @@ def test_another_broker_that_answers_is_not_taken_for_ones_own(broker: Settings,
             with pytest.raises(Unavailable) as caught:
                 own.start(timeout_s=0.1)
             assert f"does not answer on port {broker.broker_port}" in caught.value.what
-            assert "another one answers there" in caught.value.what
+            assert "another broker answers there" in caught.value.what
         finally:
             silent.kill()
 
@@ -287,10 +287,10 @@ def test_the_terminal_starts_and_stops_it(settings: Settings) -> None:
         shown = switchyard("status", "--json")
         assert shown.returncode == 0
         assert json.loads(shown.stdout)["heap_mb"] == 256
-        assert "heap at most 256 MiB, resident" in switchyard("status").stdout
+        assert "heap up to 256 MiB, resident" in switchyard("status").stdout
     finally:
         down = switchyard("down")
-    assert "broker stopped" in down.stdout
+    assert "the broker is stopped" in down.stdout
     assert "not running" in switchyard("down").stdout
     assert switchyard("status").returncode == 1
     assert server_config.port(settings.state_dir / "broker") == PORT

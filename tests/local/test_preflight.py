@@ -55,14 +55,14 @@ def test_java_options_in_the_environment_do_not_hide_the_version(tmp_path: Path)
 def test_another_java_is_named_with_what_to_do(tmp_path: Path) -> None:
     found = preflight.find_java(fake_java(tmp_path, 'openjdk version "11.0.2" 2019-01-15'))
     assert found.problem is not None
-    assert "is Java 11, and Java 17 is needed" in found.problem.what
+    assert "is Java 11, but Java 17 is needed" in found.problem.what
     assert "openjdk-17-jre-headless" in found.problem.fix
 
 
 def test_a_java_that_tells_nothing_is_refused(tmp_path: Path) -> None:
     found = preflight.find_java(fake_java(tmp_path, "Segmentation fault"))
     assert found.problem is not None
-    assert "does not tell its version: Segmentation fault" in found.problem.what
+    assert "does not print its version: Segmentation fault" in found.problem.what
 
 
 def test_no_java_at_all(tmp_path: Path) -> None:

@@ -140,4 +140,4 @@ def test_down_names_the_drivers_that_it_leaves(
     if as_json:
         assert json.loads(said) == {"stopped": False, "drivers": ["stock-stats.v1"]}
     else:
-        assert "left running, without a broker: stock-stats.v1" in said and "switchyard up" in said
+        assert "these drivers still run, without a broker: stock-stats.v1" in said and "switchyard up" in said

@@ -178,7 +178,7 @@ def test_it_recovers_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
 
     with collected(read) as scrape, caplog.at_level(logging.WARNING):
         assert [scrape()["switchyard_up"] for _ in range(3)] == [0, 1, 1]
-    assert [r.message for r in caplog.records] == ["the releases aren't known: gone", "the releases are known again"]
+    assert [r.message for r in caplog.records] == ["the releases are unknown: gone", "the releases are known again"]
 
 
 def test_a_reading_that_takes_long_bounds_the_scrape_and_is_not_begun_twice() -> None:
@@ -256,7 +256,7 @@ def test_the_command_binds_to_loopback_unless_told_otherwise() -> None:
 
 def test_a_busy_port_is_an_error_that_says_what_to_do(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "load_settings", lambda: Settings(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(SwitchyardError, match="nothing can be served on") as error:
+    with pytest.raises(SwitchyardError, match="can't serve metrics on") as error:
         command.metrics(port=int(silent.rpartition(":")[2]), host="127.0.0.1")
     assert "--port" in error.value.fix
 

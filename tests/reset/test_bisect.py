@@ -116,10 +116,10 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         left = sum(int(row[4].replace(",", "")) for row in plan.tables[0].rows)
         assert plan.figures["replay_records"] == left == _unread(world) - 1
         assert all(row[1] == row[2] and row[3] == "+0" for row in plan.tables[0].rows)
-        assert [row[0] for row in plan.tables[0].rows][partition] == f"{world.topic}[{partition}] (without {offset:,})"
+        assert [row[0] for row in plan.tables[0].rows][partition] == f"{world.topic}[{partition}] (skips {offset:,})"
         assert plan.figures["left_out"] == f"{world.topic}:{partition}:{offset}"
         # a file of positions would leave out all before it, too
-        with pytest.raises(Refused, match="a file of positions can't say that a record is left out"):
+        with pytest.raises(Refused, match="a file of positions can't hold a skipped record"):
             new_positions(world.context, plan)
         world.run(plan)
         world.produce(20)

@@ -44,11 +44,11 @@ def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: Wor
         assert reader.result() == reader.expected({})
         plan = plan_reset(world.context, world.name, Request(target=EARLIEST, stop=True))
         assert plan.facts["read by"] == (
-            f"{reader.name}: they read the result of this generation, which is written no more: "
-            "each needs a version that reads the next one"
+            f"{reader.name}: they read the result of this generation, which gets no more records; "
+            "each needs a version that reads the next generation's result"
         )
         again = plan_reset(world.context, world.name, Request(target=EARLIEST, output="keep", stop=True))
-        assert "take what comes again for news: each needs a reset of its own" in again.facts["read by"]
+        assert "take the repeated records for new ones; each needs a reset of its own" in again.facts["read by"]
         with pytest.raises(Refused, match=rf"can't be deleted: still needed by {reader.name}"):
             plan_reset(world.context, world.name, Request(target=EARLIEST, output="truncate", stop=True))
         with following(reader) as follower:

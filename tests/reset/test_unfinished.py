@@ -56,6 +56,6 @@ def test_it_is_finished_before_a_kept_state_moves(world: World) -> None:
 
 
 def test_bisect_asks_to_have_it_finished(world: World) -> None:
-    with pytest.raises(Refused, match="has a batch in Kafka that Spark's log has not") as refused:
+    with pytest.raises(Refused, match="has committed a batch to Kafka that is missing in Spark's log") as refused:
         bisect(world.context, world.name)
     assert f"switchyard start {world.name} --execute" in refused.value.fix

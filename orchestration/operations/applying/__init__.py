@@ -1,6 +1,6 @@
-"""Carrying a plan out: `applier` goes through its stages, and each kind has a function in one of these modules."""
+"""Carries out a plan: `applier` goes through its stages. Each kind of stage has a function in one of these modules."""
 
-# a stage can be applied only once its function is marked as what applies it
+# importing a module registers its functions; a stage can't be applied before that
 from orchestration.operations.applying import consumers, generations, meeting, releases, switching
 
 __all__ = ["consumers", "generations", "meeting", "releases", "switching"]

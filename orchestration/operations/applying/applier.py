@@ -1,4 +1,4 @@
-"""Applies the stages of a plan. Each does only what is left of it, so that applying a plan again resumes it."""
+"""Applies the stages of a plan. Each stage does only what is left of it, so applying a plan again resumes it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ class Applier:
         self._work = Work(context, plan)
 
     def orders(self) -> list[Entry]:
-        """What the drivers may be asked in the very step that opens the operation: it saves a step where seconds count."""
+        """The orders to drivers that may go into the step that opens the operation. That saves a step when seconds
+        count.
+        """
         if any(isinstance(stage, PrepareDelta) for stage in self._plan.stages):
-            # that takes long, and goes before
+            # preparing takes long, and must end before drivers pause
             return []
         return [order(self._plan.id, stage) for stage in self._plan.stages if isinstance(stage, Align)]
 
     def run(self) -> None:
-        """Applies every stage, saying each."""
+        """Applies every stage that is left, and says each one first. Gives back every lease that is still held."""
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
             for stage in self._left():
@@ -40,18 +42,18 @@ class Applier:
                 self._context.say(stage.describe())
                 self.apply(stage)
         finally:
-            # what is still held
+            # leases that are still held
             for name in list(self._work.tokens):
                 give_back(self._work, name)
             self._work.close()
 
     def _left(self) -> tuple[Stage, ...]:
-        """The stages to apply: behind the beginning of a generation, if that is done, what came before it is over."""
+        """The stages that are left: once the plan has started its generation, only those after that stage."""
         stages = self._plan.stages
         if begun(self._context.registry.known, self._plan.id):
             return stages[1 + next(n for n, s in enumerate(stages) if isinstance(s, BeginGeneration)) :]
         return stages
 
     def apply(self, stage: Stage) -> None:
-        """Applies one stage. Raises Refused where the world is not as planned, SwitchyardError where it fails."""
+        """Applies one stage. Raises Refused if something is not as planned, SwitchyardError if the stage fails."""
         EFFECTS[type(stage)](self._work, stage)

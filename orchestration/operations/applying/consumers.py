@@ -1,4 +1,4 @@
-"""Applies the stages by which consumers of a release go on in the result of its next generation."""
+"""Applies the stages that move consumers of a release to the result of its next generation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pipelines.model.switch import promotion
 
 @applies(Tombstone)
 def write_tombstones(work: Work, stage: Tombstone) -> None:
-    """In one transaction; the new generation's first progress record makes it visible to followers."""
+    """Writes all tombstones in one transaction. The new generation's first progress record shows them to followers."""
     last = work.context.progress(stage.release)
     if last is not None and last.generation == stage.generation:
         return
@@ -63,7 +63,7 @@ def reach(work: Work, stage: Reach) -> None:
         release = work.release(name)
         if release.state == "failed":
             raise SwitchyardError(f"{name} failed: {release.failure}",
-                                  fix=f"to go back: `switchyard abandon {work.plan.id}`, then `switchyard undo {work.plan.id} --execute`")  # fmt: skip
+                                  fix=f"to take the reset back: `switchyard abandon {work.plan.id}`, then `switchyard undo {work.plan.id} --execute`")  # fmt: skip
         return _met(work, release, tail.poll(0)) is not None
 
     try:
@@ -71,7 +71,7 @@ def reach(work: Work, stage: Reach) -> None:
             f"{name} has not read to where the old result ended",
             reached,
             timeout_s=stage.timeout_s,
-            fix=f"see `switchyard status {name}`; `switchyard resume {work.plan.id}` goes on waiting",
+            fix=f"see `switchyard status {name}`; to keep waiting, `switchyard resume {work.plan.id}`",
             poll_s=0.25,
         )
     finally:
@@ -79,7 +79,7 @@ def reach(work: Work, stage: Reach) -> None:
 
 
 def _met(work: Work, release: Release, last: Progress | None) -> Mark | None:
-    """Where the generation under way has met the old one's end, by its newest progress; None: it hasn't yet."""
+    """The mark where the generation under way reached the old one's end, by its newest progress; None: not yet."""
     reached = last.reached if last is not None and last.generation == release.generation else None
     return reached if reached is not None and reached.op == work.plan.id else None
 
@@ -93,7 +93,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     release = state.releases[stage.release]
     there, here = _met(work, release, work.context.progress(release.name)), release.ended[stage.old]
     if there is None:
-        raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
+        raise SwitchyardError(f"{release.name} has not reached the end of the old result", fix="make a new plan")
     found = compare_at(
         context.session(here.result.records + there.result.records),
         settings,
@@ -111,7 +111,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     )  # fmt: skip
     work.step(lambda _: [entry])
     context.say(
-        f"{found.changed:,} keys differ, {found.only_live:,} are gone, {found.only_new:,} are new, {found.identical:,} the same"
+        f"{found.changed:,} keys differ, {found.only_live:,} are deleted, {found.only_new:,} are new, {found.identical:,} are the same"
     )
 
 
@@ -123,7 +123,7 @@ def write_clearing(work: Work, stage: WriteClearing) -> None:
     ended, old = release.ended.get(stage.old), release.topic_of(stage.old)
     lost = _is_lost(work, release, old)
     if lost:
-        work.context.say(f"{old} is lost: which keys it had isn't known, and consumers keep their rows of them")
+        work.context.say(f"{old} is lost, so its keys are unknown: consumers keep the rows that they have from it")
     keys = _keys(work, release, old, ended.result) if ended and not lost else []
     topic = delta_topic(release.spec.app, work.plan.id)
     work.context.cluster.ensure_topic(topic, 1, APPEND_ONLY)
@@ -145,18 +145,18 @@ def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequen
     if stage.met:
         there = _met(work, release, work.context.progress(release.name))
         if there is None:
-            raise SwitchyardError(f"{release.name} has not met the old result's end", fix="make a new plan")
+            raise SwitchyardError(f"{release.name} has not reached the end of the old result", fix="make a new plan")
         start = there.result
     old_end: ResultPosition | None = (
         ended.result if ended else ResultPosition(topics={release.topic_of(stage.old): nothing})
     )
     if not stage.met and _is_lost(work, release, release.topic_of(stage.old)):
-        # nobody can read it to its end
+        # a lost result can't be read to its end
         old_end = None
     switch = Switch(
         number=stage.number,
         old=release.name,
-        # the generation whose result consumers read; what went on writing it may be a later one
+        # the generation whose result consumers read; a later generation may have written to it too
         old_generation=state.chains[stage.alias][-1].new_generation,
         old_end=old_end,
         new=release.name,
@@ -183,13 +183,13 @@ def await_followers(work: Work, stage: AwaitFollowers) -> None:
         f"followers of {stage.alias} have not passed switch {stage.number}",
         lambda: not followers_before(context, context.registry.state(), stage.alias, stage.number),
         timeout_s=stage.timeout_s,
-        fix=f"let them, or `switchyard forget-follower` one that is gone; then `switchyard resume {work.plan.id}`",
+        fix=f"start them, or `switchyard forget-follower` for one that will not come back; then `switchyard resume {work.plan.id}`",
         poll_s=0.25,
     )
 
 
 def _is_lost(work: Work, release: Release, topic: str) -> bool:
-    """Whether a result of a release is gone, or another topic by now."""
+    """Whether a result topic of a release was deleted, or recreated under the same name."""
     now = work.context.cluster.topic_ids([topic]).get(topic)
     return now is None or now != release.own_ids.get(topic, now)
 

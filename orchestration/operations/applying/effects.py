@@ -14,13 +14,13 @@ EFFECTS: dict[type[Stage], Callable[[Work, Any], None]] = {}
 
 
 def applies(kind: type[Kind]) -> Callable[[Callable[[Work, Kind], None]], Callable[[Work, Kind], None]]:
-    """Marks the function that applies the stages of one kind: done twice, it does only what is left. It raises Refused
-    where the world is not as planned, SwitchyardError where it fails.
+    """Marks the function that applies the stages of one kind. Called again, the function does only what is left. It
+    raises Refused if something is not as planned, SwitchyardError if it fails.
     """
 
     def mark(effect: Callable[[Work, Kind], None]) -> Callable[[Work, Kind], None]:
         if kind in EFFECTS:
-            raise TypeError(f"{kind.__name__} is applied by {EFFECTS[kind].__name__} already")
+            raise TypeError(f"{EFFECTS[kind].__name__} already applies {kind.__name__}")
         EFFECTS[kind] = effect
         return effect
 

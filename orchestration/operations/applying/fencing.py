@@ -1,4 +1,4 @@
-"""The end of a release whose writer is fenced: no batch comes after it."""
+"""Fences the writer of a release and finds its last batch: no batch can come after it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pipelines.model.registry import Release
 
 
 def last_of(context: Context, release: Release) -> Progress | None:
-    """The last committed progress record of the generation under way. Whoever could commit another one is fenced."""
+    """The last committed progress record of the generation under way. Fences every writer that could commit another
+    one.
+    """
     writer = Writer(context.settings, release.name, release.result_topic, release.spec.partitions)
     try:
         last = writer.connect()
         if last is not None and last.generation == release.generation:
             return last
-        # its driver has never connected, so that its first record is not written
+        # its driver has never connected, so its first progress record is not written yet
         seed = release.under.seed if release.under else None
         if seed is None:
             return None

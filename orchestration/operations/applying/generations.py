@@ -1,7 +1,7 @@
-"""Applies the stages by which a release goes from one generation to another: a reset, and its undo.
+"""Applies the stages that take a release from one generation to another: a reset, and its undo.
 
-The registry's entry of the new generation is the one step that counts: what comes before it can be done again, what comes
-behind does only what is left.
+The registry's entry of the new generation is the step that counts. Everything before it can be done again; everything
+after it does only what is left.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from pipelines.model.registry import (
 
 
 def seed_of(entry: BeginGeneration, old: Release) -> Progress:
-    """The progress record that the generation of `entry` goes on from, of batch -1 where it begins from nothing.
+    """The progress record that the generation of `entry` starts from; of batch -1 if it starts from nothing.
 
-    Its driver writes it, with the result's position as it is then.
+    Its driver writes the record, with the result position as it is then.
     """
-    # what operations asked of an earlier generation is over
+    # marks belong to operations on the earlier generation
     marks = dict.fromkeys(MARKS)
     if entry.again:
         return old.ended[entry.generation].model_copy(update=marks)
@@ -84,14 +84,14 @@ def finish_batch(work: Work, stage: FinishBatch) -> None:
 def seize(work: Work, stage: Seize) -> None:
     if begun(work.context.registry.state(), work.plan.id):
         raise Refused(
-            f"{work.plan.id} is carried out by someone else, who has begun its generation",
+            f"someone else carries out {work.plan.id} and has already started its generation",
             fix="see `switchyard operations`",
         )
     take_lease(work, stage.release)
 
 
 def take_lease(work: Work, name: str) -> None:
-    """Takes the lease of a release that nobody runs, for this process. Raises Refused where somebody does."""
+    """Takes the lease of a stopped release for this process. Raises Refused if a driver runs it."""
     release = work.release(name)
     holder = work.context.holder(release)
     if holder is not None:
@@ -101,7 +101,7 @@ def take_lease(work: Work, name: str) -> None:
     def decide(state: RegistryState) -> Sequence[Entry]:
         refuse_blocked(state, name, but=work.plan.id)
         if state.releases[name].token != release.token:
-            raise Refused(f"{name} was started meanwhile", fix="see `switchyard status`; then try again")
+            raise Refused(f"{name} was started in the meantime", fix=f"see `switchyard status {name}`, then try again")
         return [LeaseTaken(release=name, token=release.token + 1, holder=mine)]
 
     work.tokens[name] = work.step(decide).releases[name].token
@@ -113,7 +113,7 @@ def give_lease_back(work: Work, stage: GiveBack) -> None:
 
 
 def give_back(work: Work, name: str) -> None:
-    """Ends the lease that was taken; also what an operator who is gone has left of this very operation."""
+    """Ends the lease that this operation took, even if an earlier operator of it left it behind."""
     work.tokens.pop(name, None)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
@@ -121,7 +121,7 @@ def give_back(work: Work, name: str) -> None:
         mine = lease is not None and lease.op == work.plan.id and not state.releases[name].lease_ended
         return [LeaseEnded(release=name, token=lease.token)] if lease is not None and mine else []
 
-    # whatever has become of the operation
+    # even if the operation has ended by now
     work.context.registry.step(decide, op=work.plan.id)
 
 
@@ -133,7 +133,8 @@ def inherit_state(work: Work, stage: InheritState) -> None:
         raise Refused(f"{stage.release} has no state to keep", fix="reset it with --state clear")
     if not last.boundary.position.same(stage.at):
         raise Refused(
-            f"{stage.release} has read on since the plan was made", fix="make a new plan: it stands still now"
+            f"{stage.release} has read more input since the plan was made",
+            fix="make a new plan; the release is stopped now",
         )
     inherit(
         settings,
@@ -148,7 +149,7 @@ def inherit_state(work: Work, stage: InheritState) -> None:
 @applies(BeginGeneration)
 def begin_generation(work: Work, stage: BeginGeneration) -> None:
     name = stage.release
-    # a new candidate's first generation, or one that failed, has no operation that holds its lease
+    # a start gives a candidate a new generation without holding its lease; a reset or an undo holds it
     held = name in work.tokens
     before = work.release(name)
     ended = _ended(work, before) if held else None
@@ -156,25 +157,27 @@ def begin_generation(work: Work, stage: BeginGeneration) -> None:
     seen = processed(work.context, work.context.registry.state(), before.spec, old)
     known = _topics(work, before, stage)
     if differ(known.inputs, before.input_ids.get(before.generation, {})):
-        # offsets of a topic that is gone mean nothing in another of its name
+        # old offsets mean nothing on a topic recreated under the same name
         seen = ()
     if not stage.again and not stage.keeps:
-        # of an attempt that was given up before it began this generation
+        # left by an earlier attempt that ended before it started this generation
         forget(work.context.settings, name, stage.generation)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
         release = state.releases[name]
         if release.under is not None and release.under.op == work.plan.id:
             return []
-        # whoever is at work on the release means the generation that it has
+        # another operation on the release counts on its present generation
         refuse_blocked(state, name, but=work.plan.id)
         if held and release.token != work.tokens[name]:
-            raise Refused(f"{name} was started meanwhile", fix="make a new plan")
+            raise Refused(f"{name} was started in the meantime", fix="make a new plan")
         refuse_other_generation(state, stage)
         if stage.at is not None and ended is not None and not ended.boundary.position.same(stage.at):
-            raise Refused(f"{name} has read on since the plan was made", fix="make a new plan: it stands still now")
+            raise Refused(
+                f"{name} has read more input since the plan was made", fix="make a new plan; the release is stopped now"
+            )
         if not stage.again and stage.generation <= max(release.generations, default=0):
-            raise Refused(f"{name} has generation {stage.generation} already", fix="make a new plan")
+            raise Refused(f"{name} already has generation {stage.generation}", fix="make a new plan")
         entry = GenerationStarted(
             release=name,
             generation=stage.generation,
@@ -196,8 +199,8 @@ def begin_generation(work: Work, stage: BeginGeneration) -> None:
 
 
 def _ended(work: Work, release: Release) -> Progress | None:
-    """The last committed progress record; where the progress is lost, as much of it as the consumer group tells, whose offsets
-    were committed with it.
+    """The last committed progress record. If the progress topic is lost, a record made from the consumer group's
+    offsets, which were committed together with it.
     """
     last = last_of(work.context, release)
     topic = progress_topic(release.name)
@@ -211,7 +214,7 @@ def _with_end(release: Release, ended: Progress) -> Release:
 
 
 def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown:
-    """The ids of the topics that the generation reads and writes, as they are now; one that goes on again has its own."""
+    """The present ids of the topics that the generation reads and writes; a resumed generation keeps its known ids."""
     name = stage.release
     own = [progress_topic(name), dead_letter_topic(name)]
     if not stage.again and stage.result is None:

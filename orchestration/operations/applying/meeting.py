@@ -1,4 +1,4 @@
-"""Applies the stages by which two releases meet at one boundary, or by which one goes on without the other."""
+"""Applies the stages by which two releases meet at one boundary, or one continues without the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT_BATCH_MS = 5_000
 
 
 def order(plan_id: str, stage: Align) -> AlignOrdered:
-    """What asks a release to pause."""
+    """The entry that asks a release to pause."""
     return AlignOrdered(id=plan_id, release=stage.release, other=stage.other, switch=stage.switch)
 
 
@@ -32,7 +32,7 @@ def align(work: Work, stage: Align) -> None:
         work.step(lambda state: [] if work.operation(state).align is not None else [order(plan_id, stage)])
     beats = HeartbeatTail(context.settings)
     try:
-        # whichever comes first: its word, or the boundary at which it stands
+        # whichever comes first: the heartbeat that promises where it pauses, or the boundary at which it has paused
         work.await_progress(stage.release, stage.timeout_s, f"{stage.release} has not paused",
                             lambda p: _paused(work, p) or _promised(work, stage, beats))  # fmt: skip
     finally:
@@ -49,7 +49,7 @@ def _paused(work: Work, progress: Progress) -> bool:
 def _promised(work: Work, stage: Align, beats: HeartbeatTail) -> bool:
     token = work.context.registry.known.releases[stage.release].token
     for beat in beats.poll(0):
-        # consumers would wait at the barrier for the batch under way, too: not for one that is long, or the first
+        # with a switch, consumers also wait for the batch under way; so its promise counts only if batches are short
         short = stage.switch is None or 0 < beat.batch_ms <= _SHORT_BATCH_MS
         word = beat.pausing if (beat.release, beat.token) == (stage.release, token) else None
         if word is not None and word.op == work.plan.id and short:
@@ -92,7 +92,7 @@ def meet(work: Work, stage: Meet) -> None:
 
 @applies(Fence)
 def fence(work: Work, stage: Fence) -> None:
-    """A newer token ends a driver that still reads the registry; `init_transactions` ends one that doesn't."""
+    """A newer token stops a driver that still reads the registry; `init_transactions` fences one that does not."""
     name, holder = stage.release, this_process(work.context.settings)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
@@ -105,7 +105,7 @@ def fence(work: Work, stage: Fence) -> None:
 
     last = last_of(work.context, work.step(decide).releases[name])
     if last is None:
-        raise SwitchyardError(f"{name} has committed nothing", fix="promote another release instead")
+        raise SwitchyardError(f"{name} has committed nothing yet", fix="promote another release instead")
     work.ends[name] = Mark(op=work.plan.id, boundary=last.boundary, result=last.result)
 
 

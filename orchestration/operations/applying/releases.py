@@ -46,7 +46,9 @@ def create_topic(work: Work, stage: CreateTopic) -> None:
 def record_release(work: Work, stage: RecordRelease) -> None:
     def decide(state: RegistryState) -> Sequence[Entry]:
         if stage.release in state.releases:
-            raise Refused(f"{stage.release} is staged already", fix="stage another version; a release never changes")
+            raise Refused(
+                f"{stage.release} is already staged", fix="stage another version, because a release never changes"
+            )
         return stage.entries
 
     work.step(decide)
@@ -71,7 +73,7 @@ def want(work: Work, stage: Want) -> None:
         if _retires(work):
             refuse_live(state, release)
         entries = wanting(state, release, stage.wanted)
-        # a driver that died during a switch is started again: nothing that is wanted changes, and the switch needs it
+        # a release that is already wanted so is not blocked: a switch may need its dead driver to start again
         if entries:
             refuse_blocked(state, stage.release, but=work.plan.id)
         return entries
@@ -99,9 +101,9 @@ def _retires(work: Work) -> bool:
 
 
 def _refuse_in_use(work: Work, name: str) -> None:
-    """Since a retirement was planned, and before it blocked the release, someone may have come to need it."""
+    """Looks again whether the release is needed: that may have changed after the plan was made and before it blocked."""
     state = work.context.registry.state()
-    # one that is retired already has gone: what is left of it helps nobody
+    # what is left of a retired release is of no use to anyone
     if _retires(work) and (release := find_release(state, name)).state != "retired":
         refuse_needed(work.context, state, release)
 
@@ -111,7 +113,7 @@ def launch(work: Work, stage: Launch) -> None:
     context = work.context
     holder = None if stage.force else work.holder(stage.release)
     if holder is not None:
-        context.say(f"{stage.release} runs already: {holder}")
+        context.say(f"{stage.release} already runs: {holder}")
         return
     before = work.release(stage.release).token
     where = context.launcher.launch(stage.release, force=stage.force)
@@ -124,7 +126,7 @@ def launch(work: Work, stage: Launch) -> None:
         return beat is not None and beat.token > before and beat.state != "starting"
 
     context.until(
-        f"the driver of {stage.release} isn't running",
+        f"the driver of {stage.release} did not start",
         heard,
         timeout_s=context.settings.boot_timeout_s,
         fix=f"see {where}",
@@ -138,7 +140,7 @@ def await_stopped(work: Work, stage: AwaitStopped) -> None:
         f"{stage.release} has not stopped",
         lambda: work.holder(stage.release) is None,
         timeout_s=stage.timeout_s,
-        fix=f"it finishes its batch first; see `switchyard status {stage.release}`",
+        fix=f"it finishes its batch before it stops; see `switchyard status {stage.release}`",
         poll_s=0.1,
     )
 
@@ -159,7 +161,7 @@ def delete_group(work: Work, stage: DeleteGroup) -> None:
 @applies(DeleteFiles)
 def delete_files(work: Work, stage: DeleteFiles) -> None:
     settings = work.context.settings
-    # before anything goes: one path that leads elsewhere, and all of it is left as it is
+    # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
     code = code_path(settings, stage.code_digest) if stage.code_digest is not None else None
     folders = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
     for folder in folders:

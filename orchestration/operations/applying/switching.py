@@ -1,4 +1,4 @@
-"""Applies the stages by which consumers go from one release to another: what they need for it, and the one step that counts."""
+"""Applies the stages that move consumers from one release to another: the preparations, and the one step that counts."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def _late(progress: Progress | None) -> int:
     return progress.total.late_dropped if progress is not None else 0
 
 
-# -- what came since the evidence
+# -- what both wrote since the evidence
 
 
 def begin_reading(work: Work, *, at_once: bool) -> None:
-    """Opens what the plan reads of both results before it moves consumers. `at_once`: and reads while the drivers meet."""
+    """Opens what the plan reads of both results before it moves consumers. `at_once`: reads while the drivers meet."""
     for stage in work.plan.stages:
-        # of an evidence of its own there is nothing to begin with
+        # a plan that makes its own evidence has nothing to read yet
         if isinstance(stage, VerifyStream) or (isinstance(stage, WriteDelta) and stage.evidence != work.plan.id):
             work.since = _since(work, stage)
     if work.since is not None and at_once:
@@ -100,17 +100,17 @@ def _since(work: Work, stage: PrepareDelta | WriteDelta | VerifyStream) -> Since
 def read_ahead(work: Work, stage: PrepareDelta) -> None:
     since = work.since = work.since or _since(work, stage)
     if work.operation(work.context.registry.state()).align is not None:
-        # resumed: the drivers meet already, and consumers may wait
+        # resumed: the drivers are already meeting, and consumers may wait
         since.begin()
         return
 
     def in_time() -> None:
-        """Raises once the operation was ended, or has outlived its deadline: anyone may end it then."""
+        """Raises if the operation was ended, or is past its deadline, when anyone may end it."""
         work.context.registry.poll(0)
         if work.operation(work.context.registry.known).opened.deadline_ms < now_ms():
             raise SwitchyardError(
-                f"what changed since the evidence could not be read before the deadline of {work.plan.id}",
-                fix="`switchyard diff` first: then there is less",
+                f"the changes since the evidence could not be read before the deadline of {work.plan.id}",
+                fix="run `switchyard diff` again first, so that there is less to read",
             )
 
     since.advance(in_time, MEANWHILE_RECORDS)
@@ -127,14 +127,14 @@ def verify_stream(work: Work, stage: VerifyStream) -> None:
 
 
 def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
-    """Raises Refused where the results differ in too much by now."""
+    """Reads what both wrote up to the cut. Raises Refused if the results now differ by more than `max_changed`."""
     since = work.since = work.since or _since(work, stage)
     found = since.read_to(work.end(stage.old, "barrier").result, work.end(stage.new, "aligned").result)
     came = f"{len(found):,} {since.came} since the evidence cut"
     if stage.max_changed is not None and (ratio := since.changed_ratio(found)) > stage.max_changed:
         raise Refused(
-            f"by now {ratio:.2%} of the {since.counts} differ, as they are written, over --max-changed {stage.max_changed:.2%}: {came}",
-            fix="run `switchyard diff` again and look at it",
+            f"{ratio:.2%} of the {since.counts} now differ in their text, more than --max-changed {stage.max_changed:.2%}: {came}",
+            fix=f"run `switchyard diff {stage.new}` again and look at it",
         )
     work.context.say(
         f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
@@ -163,7 +163,7 @@ def _switch(work: Work, state: RegistryState, stage: AppendSwitch) -> Sequence[E
     switch = Switch(
         number=stage.number,
         old=stage.old,
-        # the generation whose result consumers read; what goes on writing it may be a later one
+        # the generation whose result consumers read; a later generation may write to it too
         old_generation=state.chains[stage.alias][-1].new_generation,
         old_end=barrier.result,
         new=stage.new,

@@ -1,4 +1,6 @@
-"""Whether a driver that an operation waits for has died: then the operation says so, instead of waiting to its end."""
+"""Notices that a driver died while an operation waits for it, so that the operation fails at once instead of at its
+timeout.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from pipelines.engine.lease import is_alive
 from pipelines.errors import SwitchyardError
 from pipelines.model.registry import Release
 
-# whoever starts a dead driver again by hand has so long to begin with it
+# an operator who starts a dead driver again by hand has this long
 _GRACE_S = 4.0
 _LOOK_S = 0.5
 
 
 class Vigil:
-    """Looks at the driver of one release while an operation waits for it.
+    """Watches the driver of one release while an operation waits for it.
 
-    Only what is known for sure counts: the release has failed, its driver has ended its lease, or its process was on this
-    host and is gone. One that is silent, or on another host, is waited for.
+    Only certain facts count: the release has failed, its driver has ended its lease, or its process was on this host
+    and has died. For a driver that is silent, or on another host, the operation keeps waiting.
     """
 
     def __init__(self, context: Context, name: str) -> None:
@@ -28,7 +30,7 @@ class Vigil:
         self._dead_since: float | None = None
 
     def look(self) -> None:
-        """Raises SwitchyardError where nobody runs the release by the registry as known, and nobody is about to."""
+        """Raises SwitchyardError if, by the registry as known, nobody runs the release and nobody is about to."""
         now = self._context.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -46,12 +48,12 @@ class Vigil:
             self._dead_since = now
         elif now - self._dead_since >= _GRACE_S:
             raise SwitchyardError(
-                f"{self._name} can't take part: {why}, and nothing starts it again",
-                fix=f"`switchyard start {self._name} --execute`, then try again; `switchyard supervise` starts such drivers by itself",
+                f"{self._name} can't take part: {why}, and no supervisor starts it again",
+                fix=f"`switchyard start {self._name} --execute`, then try again; `switchyard supervise` restarts such drivers by itself",
             )
 
     def _death(self, release: Release) -> str | None:
-        """Why nobody runs the release; None where somebody may."""
+        """Why nobody runs the release; None: somebody may run it."""
         lease = release.lease
         if lease is None or release.lease_ended:
             return "its driver has ended"

@@ -1,4 +1,4 @@
-"""What the effects of one plan's stages share: its step in the registry, and what the drivers have answered so far."""
+"""What the effects of one plan's stages share: its steps in the registry, and the drivers' answers so far."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ class Work:
     def __init__(self, context: Context, plan: Plan) -> None:
         self.context = context
         self.plan = plan
-        # how far the release that aligns stands at most
+        # the latest position at which the aligning release may have paused
         self.past: SourcePosition | None = None
-        # where the two sides of a switch stand, if they did not meet at a boundary
+        # where both sides of a switch are, if they did not meet at a boundary
         self.ends: dict[str, Mark] = {}
-        # what came since the evidence, and what of it is written for consumers
+        # what both results wrote since the evidence, and the part that is written for consumers
         self.since: Since[Any] | None = None
         self.segments: tuple[DeltaSegment, ...] = ()
         # release -> the token of the lease that was taken for it
         self.tokens: dict[str, int] = {}
-        # what clears an old result for consumers that go on in a new one
+        # the tombstones that clear an old result for consumers that move to a new one
         self.cleared: DeltaSegment | None = None
         self._tails: dict[str, ProgressTail] = {}
         # whether the plan's operation was seen in the registry
         self._opened = False
 
     def close(self) -> None:
-        """Lets go of what it reads with."""
+        """Closes everything that it reads with."""
         if self.since is not None:
             self.since.close()
         for tail in self._tails.values():
             tail.close()
 
     def step(self, decide: Decide) -> RegistryState:
-        """A step of the registry for the plan's operation. Raises Refused once that was ended."""
+        """A registry step for the plan's operation. Raises Refused if the operation was ended."""
 
         def mine(state: RegistryState) -> Sequence[Entry]:
             self.refuse_closed(state)
@@ -60,46 +60,51 @@ class Work:
         return self.context.registry.step(mine, op=self.plan.id, reason=self.plan.reason)
 
     def refuse_closed(self, state: RegistryState) -> None:
-        """Raises Refused if this plan's operation was ended meanwhile: nothing more of it may happen."""
+        """Raises Refused if this plan's operation was ended in the meantime: no more of it may happen."""
         known = state.known_operations.get(self.plan.id)
         self._opened = self._opened or known is not None
         if known is None and self._opened:
-            # closed so long ago that the state has forgotten it
-            how = "ended meanwhile"
+            # closed so long ago that the state no longer holds it
+            how = "ended in the meantime"
         elif known is not None and known.closed is not None:
-            how = f"{known.closed.outcome} meanwhile: {known.closed.detail or 'by someone else'}"
+            how = f"{known.closed.outcome} in the meantime: {known.closed.detail or 'by someone else'}"
         else:
             return
-        raise Refused(f"{self.plan.id} was {how}", fix="see `switchyard log`; make a new plan if it is still wanted")
+        raise Refused(
+            f"{self.plan.id} was {how}",
+            fix=f"see `switchyard log {self.plan.id}`; make a new plan if you still want it",
+        )
 
     def operation(self, state: RegistryState) -> Operation:
-        """This plan's operation, which is journaled. Raises Refused if it was ended meanwhile."""
+        """This plan's operation, from the journal. Raises Refused if it was ended in the meantime."""
         operation = state.known_operations.get(self.plan.id)
         if operation is None or operation.closed is not None or operation.aborted:
             how = operation.closed.outcome if operation and operation.closed else "aborted"
             raise Refused(
-                f"{self.plan.id} was {how} meanwhile: its deadline passed, or someone ended it",
-                fix=f"`switchyard log {self.plan.id}` says who; consumers stay where they are; begin anew",
+                f"{self.plan.id} was {how} in the meantime: its deadline passed, or someone ended it",
+                fix=f"`switchyard log {self.plan.id}` shows who; consumers stay where they are; make a new plan",
             )
         return operation
 
     def release(self, name: str) -> Release:
-        """A release as the registry has it now."""
+        """A release, as the registry has it now."""
         return self.context.registry.state().releases[name]
 
     def holder(self, name: str) -> str | None:
-        """Who runs a release, in words; None if nobody does."""
+        """Who runs a release, in words; None: nobody."""
         return self.context.holder(self.release(name))
 
     def tail(self, release: str) -> ProgressTail:
-        """The progress of a release, which is read on from one stage to the next."""
+        """The progress reader of a release. All stages share it, so it continues where the last stage stopped."""
         if release not in self._tails:
             self._tails[release] = ProgressTail(self.context.settings, release)
         return self._tails[release]
 
     def await_progress(self, release: str, timeout_s: float, what: str, done: Callable[[Progress], object]) -> Progress:
-        """The first newest progress record of `release` that satisfies `done`. Raises once the operation was ended, or
-        `release` is run by nobody and won't be.
+        """The first progress record of `release` that satisfies `done`.
+
+        Raises Refused if the operation was ended; SwitchyardError if `release` has no driver and none will start, and
+        with the message `what` after `timeout_s` seconds.
         """
         context, tail = self.context, self.tail(release)
         deadline = context.monotonic() + timeout_s
@@ -112,12 +117,12 @@ class Work:
             self.operation(context.registry.known)
             vigil.look()
             if context.monotonic() > deadline:
-                raise SwitchyardError(f"{what}: not within {timeout_s:g} s",
-                                      fix=f"see `switchyard status` and the log of {release}")  # fmt: skip
+                raise SwitchyardError(f"{what} within {timeout_s:g} s",
+                                      fix=f"see `switchyard status {release}` and the log of its driver")  # fmt: skip
 
     def end(self, release: str, name: str) -> Mark:
-        """Where a release stands for this operation: at its mark of that name (`evidence`, `barrier`, `aligned`), or where
-        it ended, if it could not meet the other.
+        """Where a release is for this operation: at its mark of that name (`evidence`, `barrier`, `aligned`), or at its
+        end if it could not meet the other release.
         """
         return self.ends[release] if release in self.ends else self._mark(release, name)
 

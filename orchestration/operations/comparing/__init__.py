@@ -1,3 +1,3 @@
-"""Comparing two results: as of one cut, whole (`fold`), and what came since (`since`): of tables a `delta`, of streams an
-`agreement`.
+"""Compares two results: all of both as of one cut (`fold`), and what both wrote since (`since`): a `delta` for tables,
+an `agreement` for streams.
 """

@@ -1,4 +1,4 @@
-"""What two streams have written since they were compared: compared again, record by record, where consumers change over."""
+"""Compares what two streams have written since their diff, record by record, up to the cut where consumers switch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from pipelines.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """How many records came since the evidence, of the result that has more of them, and how many only one has."""
+    """`records`: how many came since the evidence, in the result that got more. `differing`: how many only one result
+    has.
+    """
 
     records: int
     differing: int
@@ -34,10 +36,9 @@ class Disagreement:
 
 
 class Tally:
-    """The records of two streams, by key, source record and value: those of the one counted up, of the other down.
+    """Counts the records of two streams by key, source record and value: up for the new result, down for the old one.
 
-    What both have leaves nothing behind: it is as large as what one has and the other has not, or whose records were not
-    read yet (some 150 bytes each).
+    A record that both have takes no memory. Only records that were read of one result alone do, some 150 bytes each.
     """
 
     def __init__(self) -> None:
@@ -57,12 +58,12 @@ class Tally:
     def since(self) -> Disagreement:
         more = sum(count for count in self._left.values() if count > 0)
         less = -sum(count for count in self._left.values() if count < 0)
-        # one that was changed is in both
+        # a changed record counts on both sides
         return Disagreement(records=max(self._counts), differing=max(more, less))
 
 
 def identity_of(message: Message) -> bytes:
-    """Of key, source record and value, in 16 bytes: as a diff tells records apart."""
+    """A 16-byte hash of key, source record and value, by which a diff tells records apart."""
     headers: dict[str, Any] = dict(message.headers() or ())
     source = headers.get("source") or b""
     parts = (message.key() or b"", source, message.value() or b"")
@@ -83,7 +84,7 @@ class Agreement:
             settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20
         )
         self._evidence = evidence
-        self._in_advance = InAdvance("agreement", "what came since the diff could not be read in advance")
+        self._in_advance = InAdvance("agreement", "the records since the diff could not be read in advance")
         self._forget()
 
     def _forget(self) -> None:
@@ -91,24 +92,24 @@ class Agreement:
         self._tally = Tally()
 
     def begin(self) -> None:
-        """Has a thread read what there is."""
+        """Starts a thread that reads what there is."""
         self._in_advance.begin(self._prepare, self._forget)
 
     def advance(self, go_on: Callable[[], None], few: int) -> None:
-        """Reads until no more than `few` records came meanwhile. `go_on` is called now and then, and may raise."""
+        """Reads until no more than `few` records arrive while it reads. Calls `go_on` now and then, which may raise."""
         came = True
         while came:
             ends = [self._now(position) for position in self._read]
             many = sum(end.records_since(at) for end, at in zip(ends, self._read, strict=True)) > few
-            # the ends of transactions count as records, and are never read
+            # transaction markers count as offsets, but are never read
             came = self._read_to(ends, go_on) and many
 
     def read_to(self, old_end: ResultPosition, new_end: ResultPosition) -> Disagreement:
-        """What came between the evidence cut and the switch cut."""
+        """Compares what both wrote between the evidence cut and the switch cut."""
         self._in_advance.wait()
         ends = [old_end, new_end]
         if not all(end.dominates(at) for end, at in zip(ends, self._read, strict=True)):
-            # an operation that was left and is resumed: the results have gone on behind the cut
+            # a resumed operation may have read past the cut; start again
             self._forget()
         self._read_to(ends, self._in_advance.go_on)
         return self._tally.since
@@ -118,11 +119,11 @@ class Agreement:
         return changed_ratio(self._evidence, more=found.records, differing=found.differing)
 
     def write(self, found: Disagreement) -> tuple[()]:
-        """Nothing: consumers of a stream go on with the first record behind the cut."""
+        """Writes nothing: consumers of a stream continue with the first record after the cut."""
         return ()
 
     def close(self) -> None:
-        """Nothing is read after this."""
+        """Ends the reading."""
         self._in_advance.close()
         self._consumer.close()
 
@@ -134,7 +135,7 @@ class Agreement:
         return ResultPosition(topics=ends)
 
     def _read_to(self, ends: list[ResultPosition], go_on: Callable[[], None]) -> bool:
-        """Whether anything came."""
+        """Reads up to `ends`. Returns whether there was anything to read."""
         came = False
         for side, end in enumerate(ends):
             reached = {}

@@ -1,4 +1,4 @@
-"""What a switch has to read first: all that both results have written since they were compared."""
+"""What a switch must read first: everything that both results have written since their diff."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.reading import Reading
 from pipelines.model.registry import EvidenceRecorded
 
-# records per second: `read_changes` took 160,000 to 260,000 of 160 bytes each, of one partition and of four, from a broker
-# on the same two cores, which others used, too
+# records per second: `read_changes` read 160,000 to 260,000 records of 160 bytes, from one partition and from four,
+# with
+# the broker and other processes on the same two cores
 READ_RATE = 150_000
-# two seconds' worth: the drivers take as long to meet in any case, so that nobody waits for it
+# two seconds of reading: the drivers need that long to meet anyway, so consumers do not wait for it
 MEANWHILE_RECORDS = 2 * READ_RATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """How many result records, of both releases, lie behind their evidence, or behind what was kept of it.
+    """How many result records of both releases come after their evidence, or after its last refresh.
 
-    `kept`: how many were touched until then.
+    `kept`: how many keys were touched up to that refresh.
     """
 
     records: int
@@ -31,18 +32,18 @@ class Backlog:
 
     @property
     def long(self) -> bool:
-        """Whether reading it while the drivers meet would keep consumers at the barrier, whose mark has a deadline."""
+        """Whether reading it while the drivers meet would make consumers wait at the barrier, which has a deadline."""
         return self.records + self.kept > MEANWHILE_RECORDS
 
     def __str__(self) -> str:
         when = "before the drivers meet" if self.long else "while they meet"
         took = f"about {self.seconds:,.0f} s at {READ_RATE:,} records/s" if self.seconds >= 1 else "under 1 s"
-        kept = f" and {self.kept:,} keys kept since" if self.kept else ""
+        kept = f" and {self.kept:,} keys from the last refresh" if self.kept else ""
         return f"{self.records:,} result records{kept}, read {when}: {took}"
 
 
 def backlog_of(context: Reading, evidence: EvidenceRecorded) -> Backlog:
-    """What lies behind `evidence` now."""
+    """What both results have written after `evidence` by now."""
     kept = upkeep_of(context.settings, evidence)
     records = 0
     for name, since in ((evidence.live, kept.live_result), (evidence.new, kept.new_result)):

@@ -1,4 +1,4 @@
-"""What one result has changed since a comparison, read on and on."""
+"""What one result has changed since a diff, read step by step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pipelines.settings import Settings
 
 
 class Changes:
-    """What a result has changed since the evidence: key -> last value, None: deleted; read on and on.
+    """What a result has changed since the evidence, read step by step.
 
-    `changes`: those up to `position`.
+    `changes`: key -> last value (None: deleted), up to `position`.
     """
 
     def __init__(self, position: ResultPosition, changes: dict[str, str | None] | None = None) -> None:
@@ -24,7 +24,7 @@ class Changes:
         self.changes = changes if changes is not None else {}
 
     def read(self, client: Consumer, end: ResultPosition, timeout_s: float, go_on: Callable[[], None]) -> set[str]:
-        """Reads on to `end`; returns the keys that came."""
+        """Reads on to `end`; returns the keys that were written on the way."""
         keys: set[str] = set()
         reached: dict[str, dict[int, int]] = {}
         for topic, offsets in end.topics.items():
@@ -35,6 +35,6 @@ class Changes:
         return keys
 
     def now(self, settings: Settings, client: AdminClient) -> ResultPosition:
-        """Where the result ends now, by its last stable offsets."""
+        """The present end of the result, by its last stable offsets."""
         ends = {t: end_of(settings, t, len(offsets), client=client) for t, offsets in self.position.topics.items()}
         return ResultPosition(topics=ends)

@@ -1,4 +1,4 @@
-"""What two tables have written since they were compared, made into the delta of a switch."""
+"""Makes the delta of a switch from what two tables have written since their diff."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pipelines.settings import Settings
 
 
 class Delta:
-    """The delta of one switch, to the release `to`: a `Since` that is written, too. Raises SwitchyardError if the evidence
-    has none.
+    """The delta of one switch to the release `to`: a `Since` that also writes. Raises SwitchyardError if the evidence
+    has no delta, Refused if its delta topic is lost.
 
-    `begin` reads what the results have so far, and writes what the new one has of it as a segment of its own.
+    `begin` reads what both results have so far, and writes the new result's part of it as a segment of its own.
     """
 
     counts, came = "keys", "were touched"
@@ -49,13 +49,13 @@ class Delta:
         since = evidence.live_result, evidence.new_result
         self._evidence = tuple(reversed(since)) if self._reverse else since
         self._refuse_lost(to)
-        # an earlier operator's producer of this topic is fenced by the first one that connects
+        # when this producer connects, it fences an earlier operator's producer of this topic
         self._topic = DeltaTopic(settings, base.topic)
-        self._in_advance = InAdvance("delta", "the delta could not be begun in advance")
+        self._in_advance = InAdvance("delta", "the delta could not be prepared in advance")
         self._forget()
 
     def _refuse_lost(self, to: str) -> None:
-        """Raises Refused where consumers would wait in vain for what the evidence's delta had."""
+        """Raises Refused if the evidence's delta is lost, because consumers would wait for it forever."""
         there = partition_count(self._settings, self._base.topic, client=self._admin) is not None
         ends = end_of(self._settings, self._base.topic, 1, committed=False, client=self._admin) if there else {0: 0}
         if ends[0] < self._base.end:
@@ -66,21 +66,22 @@ class Delta:
     def _forget(self) -> None:
         self._old, self._new = map(Changes, self._evidence)
         self._recalled = False
-        # the segment that was written in advance, and what it tells
+        # the segment that was written in advance, and its content
         self._ahead: tuple[DeltaSegment, Mapping[str, str | None]] | None = None
-        # what is known of both results in advance, and the keys that were touched by one alone then, or are since
+        # what is known about both results in advance, and the keys that only one touched by then, or that were touched
+        # since
         self._known = TouchUp(old={}, new={})
         self._open: set[str] = set()
 
     def begin(self) -> None:
-        """Has a thread do in advance what can be."""
+        """Starts a thread that does as much as possible in advance."""
         self._in_advance.begin(self._prepare, self._begin_anew)
 
     def advance(self, go_on: Callable[[], None], few: int) -> None:
-        """Does in advance all that can be. `go_on` is called now and then, and raises where it is to end.
+        """Does as much as possible in advance. Calls `go_on` now and then, which raises to end it.
 
-        1. reads, until no more than `few` records came meanwhile; 2. compares; 3. writes. What fails is raised: where
-        consumers wait there would be no time for it.
+        1. Reads until no more than `few` records arrive while it reads. 2. Compares. 3. Writes. Raises what fails,
+        because there would be no time to repeat it while consumers wait.
         """
         self._recall()
         came = True
@@ -88,7 +89,7 @@ class Delta:
             ends = (self._old, self._now(self._old)), (self._new, self._now(self._new))
             many = sum(end.records_since(result.position) for result, end in ends) > few
             keys = [r.read(self._consumer, end, self._settings.request_timeout_s, go_on) for r, end in ends]
-            # the ends of transactions count as records, and are never read
+            # transaction markers count as offsets, but are never read
             came = many and any(keys)
         self._open = self._old.changes.keys() ^ self._new.changes.keys()
         self._known = self._touch_up()
@@ -97,25 +98,25 @@ class Delta:
             self._ahead = self._topic.append(self._known.new.items()), self._known.new
 
     def prepared(self) -> None:
-        """Waits until what could be done in advance is done."""
+        """Waits until the work in advance is done."""
         self._in_advance.wait()
 
     def close(self) -> None:
-        """Nothing is read or written after this."""
+        """Ends the reading and writing."""
         self._in_advance.close()
         self._consumer.close()
 
     def read_to(self, old_end: ResultPosition, new_end: ResultPosition) -> TouchUp:
-        """What the keys are that either result touched between the evidence cut and its end."""
+        """The keys that either result touched between the evidence cut and its end, with their values."""
         self.prepared()
         self._recall()
         if not self._is_ahead_of(old_end, new_end):
-            # an operation that was left and is resumed: the results have gone on behind the cut
+            # a resumed operation may have read past the cut; start again
             self._forget()
             self._recall()
             if not self._is_ahead_of(old_end, new_end):
                 raise SwitchyardError(
-                    f"what was kept since {self._recorded.id} lies behind the cut",
+                    f"the last refresh of {self._recorded.id} has read past the cut of this switch",
                     fix=f"delete {upkeep.path_of(self._settings, self._recorded)}, then try again",
                 )
         self._open |= self._read(self._old, old_end) | self._read(self._new, new_end)
@@ -125,18 +126,18 @@ class Delta:
         return holds_ahead(self._old.position, old_end) and holds_ahead(self._new.position, new_end)
 
     def _recall(self) -> None:
-        """Begins with what was kept since the evidence, if that was not done yet."""
+        """Loads what the last refresh saved, unless that is done already."""
         if self._recalled:
             return
         kept, live, new = upkeep.load(self._settings, self._recorded)
         found = Changes(kept.live_result, live), Changes(kept.new_result, new)
         self._old, self._new = reversed(found) if self._reverse else found
-        # nobody was told of these, and those that one alone touched were not looked up
+        # these are in no segment yet, and the ones that only one result touched were not looked up
         self._open |= live.keys() | new.keys()
         self._recalled = True
 
     def changed_ratio(self, found: TouchUp) -> float:
-        """Share of all keys in which the results differ at the switch cut: a few keys that were touched are no measure."""
+        """Share of all keys in which the results differ at the switch cut. A few touched keys alone would say little."""
         more, differing = since_diff(self._recorded, found, at_cut(self._fold, found.new.keys()))
         return changed_ratio(self._recorded, more=more, differing=differing)
 
@@ -148,14 +149,14 @@ class Delta:
         return tuple(s for s in (last, segment, self._base) if s is not None and s.end > s.start)
 
     def _touch_up(self) -> TouchUp:
-        """What both results have of all keys that were read, where those that one alone touched are among the open ones."""
+        """What both results hold for all keys that were read; looks up the open keys that only one result touched."""
         old, new = {**self._known.old, **self._old.changes}, {**self._known.new, **self._new.changes}
         one_sided = {key for key in self._open if (key in old) != (key in new)}
         return touch_up(old, new, one_sided, self._fold, reverse=self._reverse)
 
     def _prepare(self) -> None:
         self._recall()
-        # at once: what comes later may lie behind the cut
+        # both ends now: later records may be past the cut
         old_now, new_now = self._now(self._old), self._now(self._new)
         self._in_advance.go_on()
         with ThreadPoolExecutor(1, "delta-topic") as pool:
@@ -166,12 +167,12 @@ class Delta:
         if self._new.changes:
             self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
         self._read(self._old, old_now)
-        # most of these the other side is about to touch: not worth a look into the fold
+        # the other result is about to touch most of these, so they are not looked up in the fold yet
         self._open = self._old.changes.keys() ^ self._new.changes.keys()
 
     def _begin_anew(self) -> None:
         self._forget()
-        # aborts what was begun, once it connects
+        # aborts the unfinished transaction when it connects
         self._topic = DeltaTopic(self._settings, self._base.topic)
 
     def _read(self, result: Changes, end: ResultPosition) -> set[str]:

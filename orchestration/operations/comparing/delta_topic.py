@@ -1,4 +1,4 @@
-"""The topic of a delta: what takes a consumer of a table from the one result to the other."""
+"""The topic of a delta: the records that take a consumer of a table from one result to the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipelines.settings import Settings
 
 
 class DeltaTopic:
-    """The topic of an evidence's deltas: one partition, one transaction for each segment. `connect` takes 65-500 ms."""
+    """The topic of an evidence's deltas: one partition, one transaction per segment. `connect` takes 65-500 ms."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings = settings
@@ -27,7 +27,7 @@ class DeltaTopic:
         self._producer: Producer | None = None
 
     def connect(self) -> Producer:
-        """The producer; an earlier one of this topic, of an operator that is gone, is fenced."""
+        """The producer. Connecting fences an earlier operator's producer of this topic."""
         if self._producer is None:
             client = producer(self._settings, transactional_id=self._topic, transaction_timeout_ms=300_000)
             await_connection(client, self._topic)
@@ -57,7 +57,9 @@ class DeltaTopic:
 
 
 def write_delta(settings: Settings, app: str, evidence: str) -> tuple[DeltaSegment, DeltaSegment]:
-    """The delta topic of an evidence, of its fold: what takes a table from live to new (forward) and back (backward)."""
+    """Writes the delta topic of an evidence from its fold. Returns the segments that take a table from live to new
+    (forward) and back (backward).
+    """
     path, topic = evidence_path(settings, evidence), delta_topic(app, evidence)
     ensure_topic(settings, topic, 1, APPEND_ONLY)
     writer = DeltaTopic(settings, topic)

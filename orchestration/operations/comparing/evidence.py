@@ -1,4 +1,4 @@
-"""What a comparison of two results found, and where it is kept."""
+"""Evidence: what a diff of two results found, and where it is kept."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pipelines.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a diff of two results found. Counts of keys (tables) or of records by identity (streams).
+    """What a diff of two results found: counts of keys (tables) or of records by identity (streams).
 
-    `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as
-    many as were asked for and fit.
+    `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as many as
+    were asked for and fit into the registry entry.
     """
 
     only_live: int
@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Share of keys that differ; 0 for nothing to compare."""
+        """Share of keys that differ; 0 if there is nothing to compare."""
         return (self.total - self.identical) / self.total if self.total else 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -56,24 +56,24 @@ class Comparison:
 
 
 def evidence_path(settings: Settings, evidence: str) -> Path:
-    """Where the fold of an evidence is. Raises SwitchyardError where a link leads elsewhere."""
+    """The path of an evidence's fold. Raises SwitchyardError if a link leads out of the state folder."""
     return below(settings.state_dir, *evidence_home(evidence), "fold.parquet")
 
 
 def evidence_home(evidence: str) -> tuple[str, str]:
-    """The folder of all that is kept of an evidence, as parts of a path under the state folder."""
+    """The folder of an evidence, as parts of a path under the state folder."""
     return "evidence", evidence
 
 
 def are_compared(one: Release, other: Release) -> bool:
-    """Whether consumers move between two releases only after a diff: of tables always, since their delta comes of it."""
+    """Whether consumers may move between two releases only after a diff. For tables always: the diff makes their delta."""
     return one.spec.table or "no" not in (one.spec.comparable, other.spec.comparable)
 
 
 def evidence_for(state: RegistryState, one: Release, other: Release, *, apart: bool = False) -> EvidenceRecorded | None:
-    """The newest evidence of two releases in their present generations, whichever was live then.
+    """The newest evidence of two releases in their present generations, whichever of them was live then.
 
-    `apart`: also one for which they did not meet, which is enough for a delta.
+    `apart`: also accept evidence for which they did not meet at one boundary; that is enough for a delta.
     """
     wanted = {(one.name, one.generation), (other.name, other.generation)}
     both = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
@@ -82,5 +82,5 @@ def evidence_for(state: RegistryState, one: Release, other: Release, *, apart: b
 
 
 def recorded(state: RegistryState, diff_id: str) -> Comparison:
-    """What a diff that was carried out has found."""
+    """What the diff with this id found."""
     return Comparison.of(next(e for e in state.evidence if e.id == diff_id))

@@ -1,4 +1,4 @@
-"""Compares two results as of one cut, with Spark: the fold of both, and the verdict for each key."""
+"""Compares two results as of one cut, with Spark: folds both, and compares them key by key."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 
-# Samples lie in a registry entry. Kafka takes no record over 1 MB: a diff would fail when all else of it is done; and every
-# command, driver and follower reads the entry from then on, so it is a quarter of that. The rest of it is far less.
+# Samples are part of a registry entry. Kafka takes no record over 1 MB, so a diff would fail at its very end; and every
+# command, driver and follower reads the entry from then on. So a quarter of that. The rest of the entry is much
+# smaller.
 SAMPLES_BYTES = 256 * 1024
 
 
@@ -31,7 +32,7 @@ def compare_at(
     tolerance: float,
     samples: int,
 ) -> Comparison:
-    """Compares two results, each as of a position, and leaves the fold of both where that evidence is kept."""
+    """Compares two results, each as of a position, and keeps the fold of both with that evidence."""
     path = evidence_path(settings, evidence)
     write_fold(folded(spark, settings, *live), folded(spark, settings, *new), path)
     return compare(spark, path, live_ddl=live[0].schema_ddl, new_ddl=new[0].schema_ddl,
@@ -41,8 +42,8 @@ def compare_at(
 def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: ResultPosition) -> DataFrame:
     """A result as of a position of its topic: `identity string, key string, value string`.
 
-    A table: one row per key, the last value; deleted keys are left out. A stream: one row per record, its identity
-    being key and source record, or key and value where it names none; `copies` counts repetitions.
+    A table: one row per key with its last value, without deleted keys. A stream: one row per record; its identity is
+    key and source record, or key and value if it names no source record; `copies` counts repetitions.
     """
     from pyspark.sql import functions as F
 
@@ -69,7 +70,7 @@ def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: Res
 
 
 def write_fold(live: DataFrame, new: DataFrame, path: Path) -> None:
-    """Both folds joined, as Parquet: `identity, key, live_value, new_value`, null where a side lacks the key."""
+    """Writes both folds joined, as Parquet: `identity, key, live_value, new_value`, null if a side lacks the key."""
     left = live.select("identity", live["key"].alias("live_key"), live["value"].alias("live_value"))
     right = new.select("identity", new["key"].alias("new_key"), new["value"].alias("new_value"))
     from pyspark.sql import functions as F
@@ -86,7 +87,7 @@ def compare(
     from pyspark.sql import functions as F
 
     rows = spark.read.parquet(str(path))
-    # each question is a job of its own; where this one finds nothing, there is nothing more to ask
+    # each query is a Spark job of its own; if this one finds no difference, the others are not needed
     sides = rows.agg(
         F.count_if(F.col("new_value").isNull()).alias("only_live"),
         F.count_if(F.col("live_value").isNull()).alias("only_new"),
@@ -113,7 +114,9 @@ def compare(
 def _changed(
     rows: DataFrame, live_ddl: str, new_ddl: str, tolerance: float, samples: int
 ) -> tuple[int, dict[str, int], list[Row]]:
-    """How many keys of both differ by more than `tolerance`, in how many each column does, and the first of them."""
+    """How many keys that both have differ by more than `tolerance`, in how many each column differs, and the first
+    keys.
+    """
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType
 
@@ -148,10 +151,10 @@ def _changed(
 
 
 def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES) -> tuple[dict[str, Any], ...]:
-    """Those of `samples`, in order, that fit together; one too large for what is left is left out."""
+    """The `samples`, in order, that fit into `limit_bytes` together; skips one that is too large for the rest."""
     found, left = [], limit_bytes
     for sample in samples:
-        # with escapes and spaces: never less than the entry takes
+        # with escapes and spaces, so never less than the entry takes
         size = len(json.dumps(sample)) + 1
         if size <= left:
             found.append(sample)

@@ -1,4 +1,4 @@
-"""Reads the fold of an evidence, which Spark has written, without Spark."""
+"""Reads the fold of an evidence, which Spark wrote, without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def differing_rows(fold: Path) -> Iterator[tuple[str, str | None, str | None]]:
-    """Key, live value and new value where they differ."""
+    """Key, live value and new value of each row in which they differ."""
     for batch in _batches(fold):
         for key, live, new in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if live != new:
@@ -24,7 +24,7 @@ def differing_rows(fold: Path) -> Iterator[tuple[str, str | None, str | None]]:
 
 
 def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
-    # not pyarrow.dataset: that loads pandas, which takes a second
+    # not pyarrow.dataset, which loads pandas and takes a second
     import pyarrow.parquet as pq
 
     for path in sorted(fold.glob("*.parquet")):
@@ -34,7 +34,9 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtCut:
-    """What an evidence has of some keys: how many, how many in one result only, in how many the texts of both differ."""
+    """What an evidence has of some keys. `keys`: how many; `one_sided`: in one result only; `differing`: the texts
+    differ.
+    """
 
     keys: int
     one_sided: int
@@ -50,7 +52,7 @@ def at_cut(fold: Path, keys: Set[str]) -> AtCut:
         _, live, new = rows.columns
         known += rows.num_rows
         one_sided += pc.sum(pc.xor(live.is_null(), new.is_null())).as_py() or 0
-        # null where a side lacks the key, which a sum leaves out
+        # null if a side lacks the key; the sum skips nulls
         differing += pc.sum(pc.not_equal(live, new)).as_py() or 0
     return AtCut(keys=known, one_sided=one_sided, differing=differing)
 
@@ -68,7 +70,7 @@ def _rows_of(fold: Path, keys: Set[str]) -> Iterator[pa.RecordBatch]:
     if not keys:
         return
     if not fold.exists():
-        raise SwitchyardError(f"the evidence {fold} is gone", fix="run `switchyard diff` again")
+        raise SwitchyardError(f"the evidence in {fold} is deleted", fix="run `switchyard diff` again")
     import pyarrow.compute as pc
 
     wanted = _strings(keys)
@@ -77,7 +79,7 @@ def _rows_of(fold: Path, keys: Set[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _strings(values: Iterable[str]) -> pa.StringArray:
-    # not pa.array: that loads pandas, which takes a second
+    # not pa.array, which loads pandas and takes a second
     import pyarrow as pa
 
     data = [value.encode() for value in values]

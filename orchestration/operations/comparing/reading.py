@@ -1,4 +1,4 @@
-"""Reading a range of a result: its committed records, and no further."""
+"""Reads the committed records of a range of a result, and no further."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def read_changes(
     timeout_s: float,
     go_on: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, str | None], dict[int, int]]:
-    """Key -> last value (None: deleted) of the committed records of a result topic in [start, end), and the offsets after
-    the last of them, which lie before `end` where that is a transaction's. As `read_records`.
+    """Key -> last value (None: deleted) of the committed records of a result topic in [start, end), and the offsets
+    after the last of them, which may be before `end` if a transaction marker comes last. Raises as `read_records`.
     """
     reached = dict(start)
     found: dict[str, str | None] = {}
     for messages in read_records(client, topic, start, end, timeout_s, go_on, reached):
-        # as a rule hundreds of thousands, for which consumers wait
+        # without a Python loop per record: these are hundreds of thousands, and consumers wait
         found.update(zip(map(key_of, messages), map(value_of, messages), strict=True))
     return found, reached
 
@@ -38,10 +38,11 @@ def read_records(
     go_on: Callable[[], None],
     reached: dict[int, int],
 ) -> Iterator[list[Message]]:
-    """The committed records of a result topic in [start, end), as they come; `reached` is brought up to behind each.
+    """The committed records of a result topic in [start, end), as they arrive. Keeps `reached` at the offset after the
+    last.
 
-    `client` is assigned to it. `go_on` is called now and then; what it raises ends the reading. Raises SwitchyardError if
-    nothing comes for `timeout_s`.
+    Assigns `client` to the topic. Calls `go_on` now and then; what it raises ends the reading. Raises SwitchyardError
+    if nothing arrives for `timeout_s` seconds.
     """
     wanted = {p: o for p, o in end.items() if o > start.get(p, 0)}
     client.assign([TopicPartition(topic, p, start.get(p, 0)) for p in wanted])
@@ -66,7 +67,7 @@ def read_records(
                 if offset < wanted[partition]:
                     records.append(message)
                     reached[partition] = offset + 1
-                # the record before the end may be a control record, which is never shown
+                # the last record before the end may be a transaction marker, which is never delivered
                 ended = offset + 1 >= wanted[partition]
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended = offset >= wanted[partition]
@@ -76,20 +77,20 @@ def read_records(
                 raise KafkaException(error)
             if ended:
                 del wanted[partition]
-                # what comes behind the end is not wanted
+                # records past the end are not wanted
                 client.incremental_unassign([TopicPartition(topic, partition)])
         yield records
     client.unassign()
 
 
 def _all_before(messages: list[Message], topic: str, ends: Mapping[int, int]) -> dict[int, int] | None:
-    """The offsets after `messages`, where each is a record of `topic` and more is to come of each partition; else None."""
+    """The offsets after `messages`, if all are records of `topic` and no partition has reached its end; otherwise None."""
     # an error can't be compared with None
     if any(e is not None for e in map(Message.error, messages)) or any(
         t != topic for t in map(Message.topic, messages)
     ):
         return None
-    # of each partition the last one, as they come in its order
+    # the last one per partition, because they arrive in order
     last = dict(zip(map(Message.partition, messages), map(Message.offset, messages), strict=True))
     after = {p: o + 1 for p, o in last.items() if p is not None and o is not None}
     return after if all(o < ends.get(p, 0) for p, o in after.items()) else None

@@ -1,4 +1,4 @@
-"""What two results have written since they were compared: what a switch goes by, of tables and of streams alike."""
+"""What two results have written since their diff, which a switch needs: the common part of tables and streams."""
 
 from __future__ import annotations
 
@@ -16,59 +16,61 @@ log = logging.getLogger(__name__)
 
 
 class Difference(Protocol):
-    """What came since, of both results. Its length: how many keys of tables, or records of streams."""
+    """What both results have written since. Its length: the number of keys (tables) or records (streams)."""
 
     def __len__(self) -> int: ...
 
     @property
     def ratio(self) -> float:
-        """Share of what came in which the results differ."""
+        """Share of these in which the results differ."""
 
 
 Found = TypeVar("Found", bound=Difference)
 
 
 class Since(Protocol[Found]):
-    """What two results have written since their evidence, for a switch: `Delta` of tables, `Agreement` of streams.
+    """What two results have written since their evidence, for a switch: `Delta` for tables, `Agreement` for streams.
 
-    `counts`: what is counted, in words; `came`: what became of it.
+    `counts`: what is counted, in words; `came`: the verb for it.
     """
 
     counts: str
     came: str
 
     def begin(self) -> None:
-        """Has a thread read what there is, while the releases meet; what fails in advance is done when it is needed."""
+        """Starts a thread that reads what there is while the releases meet. If it fails, the work is done when it is
+        needed.
+        """
 
     def advance(self, go_on: Callable[[], None], few: int) -> None:
-        """Reads until no more than `few` records came meanwhile, before the releases are asked to meet. `go_on` is called
-        now and then, and raises where it is to end; what fails is raised, too.
+        """Reads until no more than `few` records arrive while it reads, before the releases are asked to meet. Calls
+        `go_on` now and then, which raises to end it. Raises what fails.
         """
 
     def read_to(self, old_end: ResultPosition, new_end: ResultPosition) -> Found:
-        """What came between the evidence cut and the switch cut."""
+        """What both wrote between the evidence cut and the switch cut."""
 
     def changed_ratio(self, found: Found) -> float:
         """Share of all keys or records in which the results differ at the switch cut."""
 
     def write(self, found: Found) -> tuple[DeltaSegment, ...]:
-        """Writes what consumers must be told of it, if anything. A key is taken from the first segment that has it."""
+        """Writes what consumers must get of it, if anything. A consumer takes a key from the first segment that has it."""
 
     def close(self) -> None:
-        """Nothing is read or written after this."""
+        """Ends the reading and writing."""
 
 
 class InAdvance:
-    """A thread that reads before it has to be: `wait` for its end, `close` ends it at its next `go_on`."""
+    """A thread that works in advance. `wait` waits for its end; `close` ends it at its next `go_on`."""
 
     def __init__(self, name: str, failed: str) -> None:
-        """`failed`: what is logged where it fails."""
+        """`failed`: what is logged if it fails."""
         self._name, self._failed = name, failed
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, work: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """Has the thread do `work`; whatever that raises, `give_up` forgets it: half of it would be wrong."""
+        """Starts the thread on `work`. If that raises, `give_up` forgets its work, because half of it would be wrong."""
 
         def run() -> None:
             try:
@@ -81,12 +83,12 @@ class InAdvance:
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until what could be done in advance is done."""
+        """Waits until the work in advance is done."""
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Ends it, and waits for that."""
+        """Ends the thread, and waits until it has ended."""
         self._closed.set()
         self.wait()
 
@@ -97,9 +99,9 @@ class InAdvance:
 
 
 def changed_ratio(evidence: EvidenceRecorded, *, more: int, differing: int) -> float:
-    """Share of all keys or records in which two results differ now: what their diff counted, and what came since.
+    """Share of all keys or records in which two results differ now, from what their diff counted and what came since.
 
-    `more`: how many there are now beyond those; `differing`: how many more of all differ. Both may be negative.
+    `more`: how many more there are now; `differing`: how many more differ now. Both may be negative.
     """
     found = Comparison.of(evidence)
     total = found.total + more

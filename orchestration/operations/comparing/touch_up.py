@@ -1,4 +1,4 @@
-"""The keys that two tables touched since they were compared: pure, but for a look into the fold."""
+"""The keys that two tables touched since their diff. Pure, except that it looks into the fold."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pipelines.model.switch import touch_ups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchUp:
-    """Keys that either result touched since the evidence cut, with their values in the old and in the new one at the switch
-    cut. Both have the same keys; None: the result doesn't have it.
+    """Keys that either result touched since the evidence cut, with their values in the old and in the new result at the
+    switch cut. Both mappings have the same keys; None: the result does not have the key.
     """
 
     old: Mapping[str, str | None]
@@ -28,7 +28,7 @@ class TouchUp:
 
     @property
     def differing(self) -> int:
-        """In how many of them the results differ."""
+        """The number of keys in which the results differ."""
         return sum(map(ne, map(self.old.__getitem__, self.new), self.new.values()))
 
     @property
@@ -37,8 +37,8 @@ class TouchUp:
         return self.differing / len(self) if len(self) else 0.0
 
     def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:
-        """What a consumer is told of `keys`: each one's new value; None where the new result doesn't have it. Of what a
-        segment told `ahead`, only what is otherwise now.
+        """What a consumer must get for `keys`: key -> new value; None: the new result does not have it. Leaves out what
+        the segment `ahead` already says.
         """
         return touch_ups(keys, {key: self.new[key] for key in keys}, ahead)
 
@@ -51,10 +51,10 @@ def touch_up(
     *,
     reverse: bool,
 ) -> TouchUp:
-    """Brings an evidence up to date by the keys that `old` and `new` touched since (key -> last value).
+    """Brings an evidence up to date with the keys that `old` and `new` touched since (key -> last value).
 
-    A key that only one side touched (`one_sided`) still has, on the other, the value of the evidence cut: it is looked up
-    in the fold. `reverse`: the evidence's new release is the old one of this switch.
+    A key that only one side touched (`one_sided`) still has the value of the evidence cut on the other side; that value
+    comes from the fold. `reverse`: the evidence's new release is the old one of this switch.
     """
     if not one_sided:
         return TouchUp(old=old, new=new)
@@ -68,13 +68,13 @@ def touch_up(
 
 
 def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: AtCut) -> tuple[int, int]:
-    """How many more keys there are than when two tables were compared, and in how many more they differ, by the keys that
-    were touched since.
+    """How many more keys there are than at the diff of two tables, and in how many more they differ, by the keys that
+    were touched since. `before`: what the evidence has of these keys.
 
-    `before`: what the evidence has of these. Never too small. A diff may count keys as identical whose texts differ, by
-    its tolerance, or as the same values are written otherwise: which ones isn't kept, only how many. So a touched key
-    counts as differing now if its texts do, and of those that did before, as many as may have been such ones count
-    as identical then.
+    The second number is never too small. A diff may count a key as identical although its texts differ, because of its
+    tolerance, or because the same value can be written in several ways. It keeps how many such keys there are, but not
+    which. So a touched key counts as differing now if its texts differ; and as many of the keys whose texts differed
+    before count as identical then as there may have been such keys.
     """
     if evidence.forward is None:
         raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")

@@ -1,5 +1,5 @@
-"""What two results have written since they were compared, kept beside the evidence: so that a switch the day after has
-little to read."""
+"""What two results have written since their diff, saved beside the evidence, so that a switch days later has little to
+read."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 Changes = Mapping[str, str | None]
 
 
-# rows that are made and read at once
+# rows per batch of reading and writing
 _ROWS = 100_000
 _ABOUT = b"switchyard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """How far both results were read since their evidence: positions, when (milliseconds since the epoch), and how many
-    keys were touched until then, those of both results counted twice.
+    """How far both results were read since their evidence. `at_ms`: when, in milliseconds since the epoch. `keys`: how
+    many keys were touched by then; a key that both results touched counts twice.
     """
 
     live_result: ResultPosition
@@ -46,7 +46,7 @@ class Upkeep:
 
 
 def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
-    """How far an evidence is kept up: to its own cut, where nobody has refreshed it."""
+    """How far an evidence is refreshed; without a refresh, to its own cut."""
     path = path_of(settings, evidence)
     if not path.exists():
         return _none(evidence)
@@ -61,9 +61,9 @@ def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
 
 
 def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = None) -> str | None:
-    """That an evidence can't be brought up to date any more: what tells that a key is gone may be gone itself.
+    """Why an evidence can't be brought up to date any more: compaction may have removed tombstones. None: it can.
 
-    `kept_ms`: when it was last refreshed. Both in milliseconds since the epoch.
+    `kept_ms`: when it was last refreshed. Times in milliseconds since the epoch.
     """
     read_ms = max(evidence.at_ms, kept_ms or 0)
     days = (at_ms - read_ms) / DAY_MS
@@ -71,14 +71,14 @@ def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = Non
         return None
     age = f"is {days:.1f} days old" if read_ms == evidence.at_ms else f"was refreshed {days:.1f} days ago"
     return (
-        f"the diff {evidence.id} {age}: after {COMPACTION_LAG_MS // DAY_MS}, deletions since then "
-        "may have been compacted away, and a switch would bring the keys back"
+        f"the diff {evidence.id} {age}: after {COMPACTION_LAG_MS // DAY_MS} days, compaction may have removed the record of "
+        "a deletion, and a switch would bring the deleted key back"
     )
 
 
 def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[str, str | None], dict[str, str | None]]:
-    """How far an evidence is kept up, and what the live and the new result of then have written until then: key -> last
-    value, None: deleted. A file that can't be read counts as none, with a warning.
+    """How far an evidence is refreshed, and what its live and its new result wrote up to there: key -> last value
+    (None: deleted). A file that can't be read counts as none, with a warning.
     """
     path = path_of(settings, evidence)
     if not path.exists():
@@ -88,7 +88,7 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
 
     changes: tuple[dict[str, str | None], dict[str, str | None]] = {}, {}
     try:
-        # opened once: it may be replaced meanwhile
+        # opened once, because it may be replaced while it is read
         with pq.ParquetFile(path) as file:
             about = _about(file.metadata)
             for batch in file.iter_batches(_ROWS):
@@ -101,9 +101,9 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
 
 
 def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
-    """Replaces what is kept of an evidence: Parquet of `new boolean, key string, value string`, all at once or not at all.
+    """Replaces what is saved beside an evidence, atomically: Parquet of `new boolean, key string, value string`.
 
-    Raises SwitchyardError where it can't be written.
+    Raises SwitchyardError if it can't be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -126,7 +126,9 @@ def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: C
                     file.write_batch(rows)
         unfinished.replace(path)
     except OSError as error:
-        raise SwitchyardError(f"{path} can't be written: {error}", fix="make room, or see to its folder") from error
+        raise SwitchyardError(
+            f"{path} can't be written: {error}", fix="free some disk space, or fix the permissions of its folder"
+        ) from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -141,7 +143,7 @@ def _batches(side: bool, changes: Changes, schema: pa.Schema) -> Iterator[pa.Rec
 
 
 def path_of(settings: Settings, evidence: EvidenceRecorded) -> Path:
-    """The file in which it is kept; there only once it was refreshed."""
+    """The file in which a refresh saves; it exists only after the first refresh."""
     return below(settings.state_dir, *evidence_home(evidence.id), "since.parquet")
 
 
@@ -160,4 +162,4 @@ def _about(metadata: pa.parquet.FileMetaData) -> Upkeep:
 
 
 def _warn(path: Path, error: Exception) -> None:
-    log.warning("what was kept since a diff can't be read, and is left alone: %s: %s", path, error)
+    log.warning("the saved refresh of a diff can't be read and is ignored: %s: %s", path, error)

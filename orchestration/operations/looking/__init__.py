@@ -1,1 +1,1 @@
-"""Looking: what is known of releases, their inputs and their users, and what is wrong with them. Nothing here writes."""
+"""Looking: finds out about releases, their inputs and their users, and what is wrong with them. Nothing here writes."""

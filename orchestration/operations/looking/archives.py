@@ -1,4 +1,4 @@
-"""The archives of resets: results that nobody writes any more, and states that an undo would go back to."""
+"""The archives of resets: results that no release writes any more, and states that an undo would use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pipelines.model.registry import RegistryState, Release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What a generation that is over has left. `topic`: None where it is gone, or still in use. Bytes of its state."""
+    """What an ended generation left. `topic`: its result; None if it was deleted or is still in use. `kept_for`: who
+    still needs the result. `ended_ms`: milliseconds since the epoch. `state_bytes`: size of its state.
+    """
 
     generation: int
     ended_ms: int
@@ -29,10 +31,10 @@ def archives_of(context: Reading, state: RegistryState, release: Release) -> lis
     found = []
     for generation in sorted(release.ended):
         topic = release.topic_of(generation)
-        # of several generations that wrote one topic, it is the archive of the one that ended last
+        # a topic that several generations wrote is the archive of the one that ended last
         sharing = [other for other in release.ended if release.topic_of(other) == topic]
         owns = topic != release.result_topic and generation == max(sharing, key=lambda other: ended_ms[other])
-        # a topic that is written on is nobody's archive, and what it was written with may go
+        # a topic that is still written is no archive, so nobody needs the state of an earlier generation for it
         kept_for = () if topic == release.result_topic else tuple(needing_result(context, state, release, topic))
         folder = newest_folder(context.settings, release.name, generation)
         archive = Archive(

@@ -1,4 +1,4 @@
-"""What a replay costs: its time, by the rates that were measured; its room, by what is there already."""
+"""What a replay costs: its time, from measured rates; its disk space, from the present sizes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipelines.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The size of states and results. `result_records`: offsets, of which the end of a transaction takes one, too.
-    `result_bytes`: None where the broker is elsewhere.
+    """The size of states and results. `result_records`: offsets; the end of a transaction takes one too, so this is an
+    upper bound. `result_bytes`: None if the broker's disk is not here.
     """
 
     state_bytes: int
@@ -29,14 +29,14 @@ class Cost:
 
     @property
     def result(self) -> str:
-        size = "its bytes only its broker knows" if self.result_bytes is None else as_size(self.result_bytes)
-        return f"at most {self.result_records:,} records, {size}"
+        size = "size on the broker unknown" if self.result_bytes is None else as_size(self.result_bytes)
+        return f"up to {self.result_records:,} records, {size}"
 
 
 def cost_of(context: Reading, release: Release, generations: Iterable[int]) -> Cost:
-    """Of what `generations` of a release have; several may have written one result."""
+    """The cost of what `generations` of a release have; several may have written one result."""
     generations = set(generations)
-    # of a result that is lost nothing is left
+    # a lost result costs nothing
     there = context.cluster.topic_names()
     topics = sorted(there.intersection(release.topic_of(generation) for generation in generations))
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
@@ -49,16 +49,16 @@ def cost_of(context: Reading, release: Release, generations: Iterable[int]) -> C
 
 
 def _topic_bytes(context: Reading, topic: str, partitions: int) -> int | None:
-    """Bytes of a topic on the embedded broker's disk; None: the broker is elsewhere."""
+    """Bytes of a topic on the embedded broker's disk; None: the broker's disk is not here."""
     data = context.settings.state_dir / "broker" / "data"
     if context.settings.bootstrap_servers is not None or not data.is_dir():
         return None
-    # the indexes beside the log are laid out in advance, and mostly holes
+    # without the index files: they are preallocated and mostly empty
     return sum(log.stat().st_size for p in range(partitions) for log in (data / f"{topic}-{p}").glob("*.log"))
 
 
 def free_bytes(settings: Settings) -> int:
-    """What is free where states are, and the results of the embedded broker."""
+    """The free bytes on the disk of the state folder, which holds states and the embedded broker's results."""
     folder = settings.state_dir.resolve()
     return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
 
@@ -67,9 +67,9 @@ def room_of(context: Reading, like: Release | None) -> str:
     """How much disk a replay of all history is expected to take: as much as release `like` has now."""
     free = f"{as_size(free_bytes(context.settings))} are free"
     if like is None or context.progress(like.name) is None:
-        return f"unknown, nothing was measured; {free}"
+        return f"unknown, because nothing was measured yet; {free}"
     cost = cost_of(context, like, {like.generation})
-    return f"state about {cost.state}, result {cost.result}, as {like.name} has; {free}"
+    return f"state about {cost.state}, result {cost.result}, the same as {like.name}; {free}"
 
 
 def as_size(count: float) -> str:
@@ -83,7 +83,9 @@ def as_size(count: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How fast a replay is expected to be. `of`: the release that it was measured of; `throttled`: it is what its batches allow."""
+    """The expected rate of a replay. `of`: the release whose rate was measured. `throttled`: the batch limit sets the
+    rate.
+    """
 
     records_per_s: float
     of: str
@@ -96,8 +98,8 @@ class Rate:
 def replay_rate(
     context: Reading, state: RegistryState, app: str, name: str, max_records_per_batch: int | None = None
 ) -> Rate | None:
-    """The best rate that release `name`, or else another of its app, reached when it hydrated (where there was little to
-    read, a rate says little), as far as its throttle allows; None: it was never measured.
+    """The best rate that release `name`, or otherwise another release of its app, reached when it hydrated, limited by
+    its throttle; None: never measured. A rate that was measured on little input says little.
     """
     names = {name, *(r.name for r in state.of_app(app))}
     found = [state.releases[n] for n in names if n in state.releases]
@@ -111,10 +113,10 @@ def replay_rate(
 
 
 def time_of(rate: Rate | None, name: str, records: int) -> str:
-    """How long release `name` takes for `records` at that rate."""
+    """How long release `name` takes for `records` at that rate, in words."""
     if rate is None:
-        return "its rate was never measured"
+        return "duration unknown, because its rate was never measured"
     said = f"about {records / rate.records_per_s:,.0f} s at {rate.records_per_s:,.0f} records/s"
     if rate.throttled:
-        return said + ", as its batches allow"
-    return said if rate.of == name else said + f", measured of {rate.of}"
+        return said + ", limited by --max-records-per-batch"
+    return said if rate.of == name else said + f", measured on {rate.of}"

@@ -1,4 +1,4 @@
-"""Whether a release can read what the live one has read; what it can't has to be accepted, in words, before consumers move."""
+"""Whether a release can read what the live one has read. Someone must accept what it can't read before consumers move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ ACCEPT = "--missing-history accept"
 
 
 class MissingHistory(Refused):
-    """A release can't read input that another has read, or that it was to read, and nobody has accepted that. `gaps`: which."""
+    """A release can't read input that another has read, or that it was to read, and nobody accepted that. `gaps`:
+    which.
+    """
 
     def __init__(self, what: str, fix: str, gaps: tuple[Gap, ...]) -> None:
         super().__init__(what, fix)
@@ -29,9 +31,9 @@ class MissingHistory(Refused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a release `name` lacks of the input that `of`, the release that it is compared with, has read (None: of its own).
+    """The input that release `name` lacks. `of`: the release that has read that input; None: its own input.
 
-    `left`: what of it nobody has accepted. `unread`: what it has yet to read, and can't.
+    `gaps`: all of it. `left`: what nobody has accepted yet. `unread`: what it was still to read and no longer can.
     """
 
     name: str
@@ -41,19 +43,19 @@ class History:
     unread: tuple[Gap, ...] = ()
 
     def require(self, *, accept: bool) -> None:
-        """Raises MissingHistory where something is missing that nobody has accepted, unless `accept` does it now."""
+        """Raises MissingHistory if something is missing that nobody has accepted, unless `accept` accepts it now."""
         if not self.left or accept:
             return
         whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it was to read"
         raise MissingHistory(
-            f"{self.name} can't have all the input {whose}: {told(self.left)}",
-            fix=f"restore the input from an archive, and stage a version that reads it; or accept that the result lacks it: {ACCEPT}",
+            f"{self.name} can't read all the input {whose}: {told(self.left)}",
+            fix=f"restore the input from a backup and stage a version that reads it; or accept that the result lacks it: {ACCEPT}",
             gaps=self.left,
         )
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a plan shows of it."""
+        """What a plan shows."""
         if not self.gaps:
             return {}
         how = "accepted by this command" if self.left else "accepted before"
@@ -61,24 +63,26 @@ class History:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """What records that it is accepted."""
+        """The stage that records the acceptance, if there is something to accept."""
         return (AcceptHistory(release=self.name, missing=self.left),) if self.left else ()
 
 
 def history_of(
     context: Reading, state: RegistryState, release: Release, other: Release | None = None, *, anew: bool = False
 ) -> History:
-    """Of a release against `other`, or the live release of its app. `anew`: of its next generation, which has read nothing yet."""
+    """The history of a release, compared with `other` or with the live release of its app. `anew`: the history of its
+    next generation, which has read nothing yet.
+    """
     theirs = other or live_release(state, release.spec.app)
     theirs = None if theirs is release else theirs
     now = context.cluster.inputs_now(sorted(set(release.spec.topics.values())))
-    # without anything to hold it against, or before its first generation, nothing can be said
+    # with nothing to compare with, or before its first generation, nothing can be missing
     if not now or release.start is None:
         return History(name=release.name, of=theirs.name if theirs else None)
     ours, held = _begun(release), _begun(theirs) if theirs else None
     if anew:
         ours = replace(ours, since_ms=now_ms(), ids={})
-    # how far they have read is asked for only where it matters
+    # asks how far they have read only if it matters
     if may_be_missing(held, ours, now):
         ours = ours if anew else _read(context, release, ours)
         held = _read(context, theirs, held) if theirs and held else None
@@ -95,7 +99,9 @@ def history_of(
 def history_of_staging(
     context: Reading, state: RegistryState, app: str, name: str, topics: Mapping[str, str], start: SourcePosition
 ) -> tuple[History, Mapping[str, InputNow]]:
-    """Of a release that is to begin at `start`; `topics`: source -> topic. With it, what Kafka says of its inputs."""
+    """The history of a release that will start at `start`, and what Kafka says about its inputs. `topics`: source ->
+    topic.
+    """
     theirs = live_release(state, app)
     now = context.cluster.inputs_now(sorted(set(topics.values())))
     ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=now_ms(), ids={})
@@ -109,7 +115,9 @@ def history_of_staging(
 def history_of_reset(
     context: Reading, release: Release, old: SourcePosition, new: SourcePosition, moved: Set[tuple[str, int]]
 ) -> History:
-    """Of a release that has read up to `old` and is to begin again at `new`; `moved`: topic and partition of what goes back."""
+    """The history of a release that has read up to `old` and will start again at `new`. `moved`: the (topic, partition)
+    pairs that it must read completely.
+    """
     now = context.cluster.inputs_now(sorted({topic for topic, _ in moved}))
     if not now or release.start is None:
         return History(name=release.name, of=None)
@@ -117,28 +125,28 @@ def history_of_reset(
     begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in begun.begins.items()}
     theirs = replace(begun, begins=begins, reached=old.by_topic(release.spec.topics))
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
-    # what it has read, and what it was to read next
+    # what is missing of what it has read, and of what it was to read next
     gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))
     return History(name=release.name, of=release.name, gaps=gaps, left=without(gaps, release.accepted))
 
 
 def compaction_notes(now: Mapping[str, InputNow]) -> Sequence[str]:
-    """What a plan says of inputs that are compacted, and of those whose settings may not be read."""
+    """What a plan says about inputs that are compacted, and about those whose settings this user may not read."""
     notes = [
-        f"{topic} is compacted, and can't be replayed as of then: older records of a key may be gone"
+        f"{topic} is compacted, so a replay may differ from the first run: compaction may have deleted older records of a key"
         for topic, known in sorted(now.items())
         if known.compacted
     ]
     unknown = [topic for topic, known in sorted(now.items()) if known.compacted is None]
     if unknown:
         notes.append(
-            f"whether {', '.join(unknown)} is compacted can't be read (the ACL DescribeConfigs): of a compacted topic older records of a key may be gone"
+            f"can't read whether {', '.join(unknown)} is compacted (needs the ACL DescribeConfigs); compaction may have deleted older records of a key"
         )
     return notes
 
 
 def _begun(release: Release) -> Reader:
-    """A release where its state began, as if it had read nothing yet."""
+    """A release at the start of its state, as if it had read nothing yet."""
     return Reader(
         begins=release.start.by_topic(release.spec.topics) if release.start is not None else {},
         reached={},
@@ -148,6 +156,6 @@ def _begun(release: Release) -> Reader:
 
 
 def _read(context: Reading, release: Release, begun: Reader) -> Reader:
-    """The same as far as the release has read by now."""
+    """The same reader, with what the release has read by now."""
     last = progress_of(context, release)
     return replace(begun, reached=last.boundary.position.by_topic(release.spec.topics)) if last is not None else begun

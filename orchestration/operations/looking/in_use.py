@@ -1,4 +1,4 @@
-"""Who still needs a release: asked when its end is planned, and again in the steps that end it."""
+"""Who still needs a release. Asked when its retirement is planned, and again in the steps that carry it out."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def refuse_live(state: RegistryState, release: Release) -> None:
 
 
 def refuse_needed(context: Reading, state: RegistryState, release: Release) -> None:
-    """Raises Refused while `release` is needed, naming by whom."""
+    """Raises Refused while `release` is needed; the error names who needs it."""
     needed = needed_by(context, state, release)
     if needed:
         raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix="let followers pass, or remove one that is gone: `switchyard forget-follower`; retire a release that reads it first")  # fmt: skip
+                      fix="wait until followers have passed, or `switchyard forget-follower` for one that will not come back; retire releases that read it first")  # fmt: skip
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
-    """Releases that read its result, and registered followers that have not passed the last switch that it has a part in."""
+    """Releases that read its result, and registered followers that have not passed the last switch that involves it."""
     topics = {release.topic_of(generation) for generation in release.generations}
     readers = [r.name for topic in sorted(topics) for r in readers_of(state, topic) if r.name != release.name]
     chain = state.chains.get(release.spec.app, ())
@@ -50,13 +50,15 @@ def followers_before(context: Reading, state: RegistryState, alias: str, number:
 
 
 def readers_of(state: RegistryState, topic: str) -> list[Release]:
-    """Releases, not retired, of which `topic` is an input; by name."""
+    """Releases that read `topic` and are not retired, by name."""
     found = (r for r in state.releases.values() if r.state != "retired" and topic in r.spec.topics.values())
     return sorted(found, key=lambda r: r.name)
 
 
 def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
-    """Of each input that is a result of another release which was reset since this one began: what became of it, and what to do."""
+    """For each input that is the result of another release: if that was reset since this one started, what changed and
+    what to do.
+    """
     found = []
     for topic in dict.fromkeys(release.spec.topics.values()):
         owner = next((r for r in state.releases.values() if any(r.topic_of(g) == topic for g in r.generations)), None)
@@ -64,7 +66,7 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
             continue
         if owner.result_topic != topic:
             found.append(
-                f"{owner.name} writes {owner.result_topic} since {owner.under.op}, no longer {topic}: stage a version that reads it"
+                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {owner.result_topic}: stage a version that reads that"
             )
             continue
         begun = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
@@ -72,20 +74,20 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
         again = [e.op for e in begun.values() if e.at_ms > since and _came_again(owner, e, topic)]
         if again:
             found.append(
-                f"{owner.name} wrote {topic} again since {again[-1]}: `switchyard reset {release.name} --to-earliest`"
+                f"{owner.name} wrote {topic} again with {again[-1]}: `switchyard reset {release.name} --to-earliest`"
             )
     return found
 
 
 def _came_again(owner: Release, begun: GenerationStarted, topic: str) -> bool:
-    """Whether a generation that goes on in its predecessor's topic writes anew what that had written."""
+    """Whether a generation that writes its predecessor's topic writes the same results there again."""
     if begun.ended is None or {owner.topic_of(begun.generation), owner.topic_of(begun.ended.generation)} != {topic}:
         return False
     return begun.cleared or not begun.start.dominates(begun.ended.boundary.position)
 
 
 def left_behind(state: RegistryState, release: Release) -> str | None:
-    """The operation that changed the live release's result and was left before its consumers went along; None: there is none."""
+    """The unfinished operation that changed the live release's result but did not move its consumers yet; None: none."""
     newest = state.live(release.spec.app)
     if newest is None or newest.new != release.name or release.result_topic in newest.new_start.topics:
         return None
@@ -93,25 +95,28 @@ def left_behind(state: RegistryState, release: Release) -> str | None:
 
 
 def refuse_unfinished(state: RegistryState, release: Release) -> None:
-    """Raises Refused where consumers were left behind: they read a result that the release does not write any more, and
-    has no boundary in common with another one's.
+    """Raises Refused if an unfinished operation has not moved the consumers: they read a result that the release no
+    longer writes, and that has no boundary in common with another release's.
     """
     begun_by = left_behind(state, release)
     if begun_by is not None:
         raise Refused(
-            f"consumers of {release.spec.app} have not gone along with {begun_by}", fix=_lead_on(state, begun_by)
+            f"{begun_by} has not moved the consumers of {release.spec.app} to the new result yet",
+            fix=_lead_on(state, begun_by),
         )
 
 
 def _lead_on(state: RegistryState, operation: str) -> str:
     known = state.known_operations.get(operation)
     if known is not None and known.closed is None:
-        return f"`switchyard resume {operation}` leads them on"
-    return f"it was left in the middle: `switchyard undo {operation} --stop --execute` takes it back"
+        return f"`switchyard resume {operation}` moves them"
+    return f"it was left unfinished: `switchyard undo {operation} --stop --execute` takes it back"
 
 
 def notes(state: RegistryState, release: Release) -> list[str]:
-    """What whoever looks at a release should know beside its state: why it failed, who was left behind, what it read that is past."""
+    """What an operator should know about a release beside its state: why it failed, whether an unfinished operation
+    left its consumers on an old result, and which of its inputs are out of date.
+    """
     found = [release.failure] if release.failure else []
     unread = state.not_understood(release.name)
     if unread is not None:
@@ -120,18 +125,20 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if begun_by is not None:
         found.append(
-            f"consumers of {release.spec.app} have not gone along with {begun_by}; {_lead_on(state, begun_by)}"
+            f"{begun_by} has not moved the consumers of {release.spec.app} to the new result yet; {_lead_on(state, begun_by)}"
         )
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(
-            f"{operation.id} was {operation.closed.outcome} when it had begun generation {release.generation}: `switchyard start "
-            f"{release.name}` goes on in that, `switchyard undo {operation.id}` takes it back"
+            f"{operation.id} was {operation.closed.outcome} after it had started generation {release.generation}: `switchyard start "
+            f"{release.name}` continues in it, `switchyard undo {operation.id}` takes it back"
         )
     return [*found, *outdated_inputs(state, release)]
 
 
 def needing_result(context: Reading, state: RegistryState, release: Release, topic: str) -> list[str]:
-    """Who still needs a result: consumers that have not been moved, or have not come to its end; releases that read it."""
+    """Who still needs a result: the alias, if consumers are still on it; followers that have not read it to its end;
+    releases that read it.
+    """
     chain = state.chains.get(release.spec.app, ())
     if chain and topic in chain[-1].new_start.topics:
         return [f"alias {release.spec.app}"]
@@ -140,6 +147,6 @@ def needing_result(context: Reading, state: RegistryState, release: Release, top
 
 
 def followers_in(context: Reading, state: RegistryState, alias: str, topic: str) -> list[str]:
-    """Groups of the followers of `alias` that a switch out of a result has yet to lead out of it."""
+    """Groups of the followers of `alias` that have not passed the last switch away from a result."""
     left = [s.number for s in state.chains.get(alias, ()) if s.old_end is not None and topic in s.old_end.topics]
     return followers_before(context, state, alias, max(left)) if left else []

@@ -1,4 +1,4 @@
-"""What is known of the inputs of a release, partition by partition."""
+"""What is known about the inputs of a release, partition by partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipelines.model.reset import Partitions, Seen, Target
 
 
 def look(context: Reading, release: Release, at: SourcePosition) -> Partitions:
-    """What is known of each partition of a release's inputs, which stands `at`."""
+    """What is known about each partition of the inputs of a release that is at position `at`."""
     spec, cluster = release.spec, context.cluster
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = cluster.first_offsets(topics), cluster.end_offsets(topics)
@@ -30,7 +30,7 @@ def look(context: Reading, release: Release, at: SourcePosition) -> Partitions:
 
 
 def timed(context: Reading, seen: Partitions, target: Target | None) -> Partitions:
-    """`seen`, with the offsets of the time that `target` names, if it names one."""
+    """`seen`, with the offsets at the time that `target` names, if it names one."""
     if target is None or target.kind != "datetime":
         return seen
     found = context.cluster.offsets_at(sorted({here.topic for here in seen.values()}), target.at_ms)

@@ -1,4 +1,4 @@
-"""The parts of releases that are lost: what `status` says of them, and what `start` and `reset` go by."""
+"""Lost parts of releases: `status` shows them; `start` and `reset` take them into account."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
 from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
 
-# one that is over has no parts, or is about to lose them
+# a release in these states has no parts, or is about to lose them
 _OVER = ("retired", "aborted")
-# a release in these states may have had a batch, so that it has a checkpoint and a group
+# a release in these states may have committed a batch, so it should have a checkpoint and a group
 _BEGUN = ("ready", "live", "standby")
 
 
 def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release]) -> dict[str, list[Loss]]:
-    """Release -> its parts that are lost. Few requests to Kafka for all of them. Raises Unavailable without a broker."""
+    """Release -> its lost parts. Takes few requests to Kafka for all releases. Raises Unavailable without a broker."""
     mine = [r for r in releases if r.state not in _OVER and r.under is not None]
     serving = {r.name: _serving(state, r) for r in mine}
     topics = {topic for r in mine for topic in parts_of(r)}
@@ -46,28 +46,30 @@ def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release
 
 
 def losses(context: Reading, state: RegistryState, release: Release) -> list[Loss]:
-    """The parts of one release that are lost."""
+    """The lost parts of one release."""
     return losses_of(context, state, [release]).get(release.name, [])
 
 
 def told_losses(context: Reading, state: RegistryState) -> dict[str, list[str]]:
-    """Release -> what `status` says of its lost parts, each with its way back."""
+    """Release -> what `status` says about its lost parts, each with its way back."""
     try:
         found = losses_of(context, state, state.releases.values())
     except SwitchyardError as error:
-        # a user who may not describe all topics sees the rest all the same
-        context.say(f"whether parts of releases are lost can't be said: {error.what}; {error.fix}")
+        # a user who may not describe all topics still sees the rest
+        context.say(f"can't tell whether releases have lost parts: {error.what}; {error.fix}")
         return {}
     return {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
 
 
 def lost_parts(found: Iterable[Loss]) -> set[Part]:
-    """The kinds of parts that are lost, of those without which no batch can be committed."""
+    """The kinds of lost parts without which no batch can be committed."""
     return {loss.part for loss in vital(found)}
 
 
 def refuse_lost(found: Iterable[Loss]) -> None:
-    """Raises Refused where a part is lost without which the release can't run, but a checkpoint, of which its driver knows more."""
+    """Raises Refused if a part is lost without which the release can't run. A lost checkpoint is left to the driver,
+    which knows more about it.
+    """
     standing = [loss for loss in vital(found) if loss.part != "checkpoint"]
     if standing:
         raise Refused(
@@ -77,7 +79,7 @@ def refuse_lost(found: Iterable[Loss]) -> None:
 
 
 def _serving(state: RegistryState, release: Release) -> list[EvidenceRecorded]:
-    """The evidence that a switch of a release that waits, or a way back, would go by: the newest with the live one."""
+    """The evidence that a promotion or a rollback to this release would use: the newest one with the live release."""
     live = live_release(state, release.spec.app)
     if live is None or live is release:
         return []
@@ -87,7 +89,7 @@ def _serving(state: RegistryState, release: Release) -> list[EvidenceRecorded]:
 
 
 def _deltas(evidence: EvidenceRecorded) -> dict[str, int]:
-    """Delta topic -> the offset that it has to come to."""
+    """Delta topic -> the end offset that it must have."""
     segments = [segment for segment in (evidence.forward, evidence.backward) if segment is not None]
     return {s.topic: max(o.end for o in segments if o.topic == s.topic) for s in segments}
 
@@ -95,7 +97,9 @@ def _deltas(evidence: EvidenceRecorded) -> dict[str, int]:
 def _of_evidence(
     context: Reading, release: Release, evidence: EvidenceRecorded, ends: Mapping[str, Mapping[int, int]]
 ) -> Iterable[Loss]:
-    """`ends`: of the delta topics that there are. The registry keeps no ids of these; one that was made again is too short."""
+    """The lost parts of an evidence. `ends`: end offsets of the delta topics that exist. The registry keeps no ids of
+    these topics, but one that was recreated under the same name is too short.
+    """
     for topic, needed in sorted(_deltas(evidence).items()):
         if topic not in ends:
             yield Loss(release=release.name, part="delta", name=topic)
@@ -122,12 +126,12 @@ def _group(context: Reading, release: Release, topics: Set[str], groups: Set[str
     name = release.name
     if release.state not in _BEGUN or name in groups or progress_topic(name) not in topics:
         return
-    # one that has committed nothing yet has none, but while it runs
+    # a release that has committed nothing has a group only while it runs
     last = context.progress(name)
     if last is not None and last.boundary.batch_id >= 0:
         yield Loss(release=name, part="group", name=name)
 
 
 def _is_here(context: Reading, release: Release) -> bool:
-    """Whether the files of a release are expected on this host: they are where its driver ran last."""
+    """Whether the files of a release should be on this host: they are where its driver ran last."""
     return release.lease is not None and release.lease.holder.host == context.settings.host

@@ -1,4 +1,4 @@
-"""Where a release stands, by its progress, its seed or its group, and what it has read."""
+"""The position of a release, by its progress, its seed or its group, and the input that it has read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from pipelines.model.reset import spans_of
 
 
 def progress_of(context: Reading, release: Release) -> Progress | None:
-    """The newest progress record of the generation under way; where its driver has never connected, its seed; else None."""
+    """The newest progress record of the generation under way; if its driver has never connected, its seed; otherwise
+    None.
+    """
     last = context.progress(release.name)
     if last is not None and last.generation == release.generation:
         return last
@@ -24,7 +26,7 @@ def progress_of(context: Reading, release: Release) -> Progress | None:
 
 
 def by_group(context: Reading, release: Release) -> Progress | None:
-    """What the release's consumer group tells of the last batch of the generation under way; None: nothing."""
+    """The progress at the last batch of the generation under way, by the release's consumer group; None: it has none."""
     committed, sources, batch = context.cluster.group_offsets(release.name), dict[str, dict[int, int]](), -1
     for source, topic in release.spec.topics.items():
         for partition, (offset, note) in committed.get(topic, {}).items():
@@ -48,7 +50,7 @@ def by_group(context: Reading, release: Release) -> Progress | None:
 
 
 def is_unfinished(context: Reading, release: Release, last: Progress | None) -> bool:
-    """Whether Kafka has a batch of the generation under way, whose newest progress is `last`, that Spark's own log has not."""
+    """Whether the batch of `last`, the newest progress, is committed to Kafka but missing in Spark's own log."""
     if last is None or last.boundary.batch_id < 0:
         return False
     folder = newest_folder(context.settings, release.name, release.generation)
@@ -58,9 +60,9 @@ def is_unfinished(context: Reading, release: Release, last: Progress | None) -> 
 def processed(
     context: Reading, state: RegistryState, spec: ReleaseSpec, release: Release | None = None
 ) -> tuple[Span, ...]:
-    """The input of which a generation of `release`, or the live release of its app, has written results.
+    """The input whose results consumers have already had, from a generation of `release` or the app's live release.
 
-    What only a candidate or a standby has read, or a generation that was given up, no consumer has had.
+    Input that only a candidate or a standby has read, or an abandoned generation, does not count.
     """
     known = spans_of(release, None, _followed(state, release)) if release else []
     newest = state.live(spec.app)
@@ -71,28 +73,30 @@ def processed(
 
 
 def _followed(state: RegistryState, release: Release) -> set[int]:
-    """The generations whose result consumers have read; of a release that was never live, all."""
+    """The generations whose result consumers have read; for a release that was never live, all generations."""
     topics = {topic for link in state.chains.get(release.spec.app, ()) for topic in link.new_start.topics}
     found = {g for g in release.generations if release.topic_of(g) in topics}
     return {g for g in found or set(release.generations) if _same_inputs(release, g)}
 
 
 def differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether a topic that both know is another one in each."""
+    """Whether a topic that both know has different ids."""
     return any(other.get(topic, found) != found for topic, found in one.items())
 
 
 def _same_inputs(release: Release, generation: int) -> bool:
-    """Whether a generation read the topics that the one under way reads: offsets of others of the same name mean nothing in these."""
+    """Whether a generation read the same topics as the one under way. On a topic recreated under the same name, old
+    offsets mean nothing.
+    """
     now, then = (release.input_ids.get(g, {}) for g in (release.generation, generation))
     return not differ(now, then)
 
 
 def cut_off(context: Reading, release: Release, at: SourcePosition) -> list[str]:
-    """Input of `release` behind a position, that retention has deleted."""
+    """The input of `release` from a position on that retention has deleted, in words; empty if nothing is missing."""
     first = context.cluster.first_offsets(sorted(set(release.spec.topics.values())))
     return [
-        f"input from {topic}[{p}] at {offset:,}, which begins at {begins:,}"
+        f"{topic}[{p}] from offset {offset:,} up to its present start, {begins:,}"
         for source, topic in release.spec.topics.items()
         for p, offset in at.sources.get(source, {}).items()
         if (begins := first[topic].get(p, 0)) > offset
@@ -100,7 +104,7 @@ def cut_off(context: Reading, release: Release, at: SourcePosition) -> list[str]
 
 
 def moved_by_hand(context: Reading, release: Release) -> str | None:
-    """That someone else has moved the release's consumer group since its last batch, in words; None: nobody has."""
+    """A note if another tool has moved the release's consumer group since its last batch; None: it has not."""
     last = context.progress(release.name)
     if last is None or last.generation != release.generation:
         return None
@@ -108,12 +112,12 @@ def moved_by_hand(context: Reading, release: Release) -> str | None:
     for source, topic in release.spec.topics.items():
         for partition, (offset, note) in committed.get(topic, {}).items():
             here = last.boundary.position.sources.get(source, {}).get(partition)
-            # drivers note generation and batch beside an offset, other tools don't
+            # drivers store generation and batch beside an offset; other tools don't
             if here is not None and offset != here and ":" not in note:
                 found.append(f"{topic}[{partition}] from {here:,} to {offset:,}")
     if not found:
         return None
     return (
-        f"the consumer group {release.name} was moved by another tool: {join(found)}; that is not followed. "
-        f"`switchyard reset {release.name} --to-current` adopts it"
+        f"another tool moved the consumer group {release.name}: {join(found)}; the release ignores that. "
+        f"`switchyard reset {release.name} --to-current` moves the release there"
     )

@@ -1,4 +1,4 @@
-"""Entries of the registry that this version can't read."""
+"""Registry entries that this version can't read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipelines.model.unread import Unread
 
 
 def in_short(state: RegistryState) -> str | None:
-    """What `status` says of entries that can't be read; None: there are none."""
+    """What `status` says about entries that can't be read; None: there are none."""
     count, held = unread_count(state)
     return unread_in_words(count, held) if count else None
 
@@ -21,13 +21,13 @@ def unread_count(state: RegistryState) -> tuple[int, int]:
 
 
 def unread_in_words(count: int, held: int) -> str:
-    """That `count` entries can't be read, of which `held` must be understood."""
+    """A sentence: `count` entries can't be read, `held` of which must be understood."""
     said = f"{count:,} {'entry' if count == 1 else 'entries'} of the registry can't be read by this version"
-    return said + (f", {held} of which must be understood: what they are about is held" if held else "")
+    return said + (f", {held} of which must be understood: the releases that these concern are held" if held else "")
 
 
 def table_of(unread: Sequence[Unread]) -> Table:
-    """Unread entries, one a row."""
+    """A table of unread entries, one per row."""
     rows = tuple(
         (
             str(each.offset),

@@ -1,5 +1,5 @@
-"""Planning: what an operation would do. One module per operation; each has a `plan_...` function, which writes nothing.
+"""Planning: what an operation would do. One module per operation, each with a `plan_...` function that writes nothing.
 
-A planner gets a `Reading`, which can't write. Modules that several operations share: `meeting`, `switching`, `readiness`,
-`probe`, `topics`.
+A planner gets a `Reading`, which can't write. Several operations share the modules `meeting`, `switching`, `readiness`,
+`probe` and `topics`.
 """

@@ -1,4 +1,4 @@
-"""Ends a switch that is under way."""
+"""Plans to abort the switch under way."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from pipelines.errors import BadUsage, Refused
 
 
 def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan:
-    """Ends the switch of `app` that is under way; followers that wait at its barrier go on with the old result."""
+    """Plans to abort the switch of `app` under way. Followers that wait at its barrier continue with the old result.
+
+    Raises BadUsage for an unknown app, Refused if no switch is under way.
+    """
     state = context.standing()
     under_way = [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
     if not state.of_app(app):
         known = sorted({r.spec.app for r in state.releases.values()})
-        raise BadUsage(f"there is no app {app}", fix=f"there are: {', '.join(known) or 'none'}")
+        raise BadUsage(f"there is no app {app}", fix=f"the apps are: {', '.join(known) or 'none'}")
     if not under_way:
-        raise Refused(f"no switch of {app} is under way", fix="`switchyard log` says how the last one ended")
+        raise Refused(f"no switch of {app} is under way", fix=f"`switchyard log {app}` shows how the last one ended")
     operation = under_way[-1]
     return Plan(
         id=new_id("abort"),

@@ -1,4 +1,6 @@
-"""Ends the archives of resets whose time is over: results that nobody reads any more, and states that nobody goes back to."""
+"""Plans to delete archives of resets after their term: results that nobody reads any more, and states that no undo
+needs.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ def plan_clean(
     reason: str | None = None,
     clock_ms: Callable[[], int] = now_ms,
 ) -> Plan:
-    """Deletes what resets of a release have archived longer ago than `after_s` (None: the setting). It can't be undone.
+    """Plans to delete a release's archives that are at least `after_s` seconds old (None: the setting). No undo.
 
-    Raises Refused where nothing is as old, or all that is has readers.
+    Raises Refused if no archive is that old, or if all that are still have readers.
     """
     state = context.standing()
     release = find_release(state, name)
@@ -43,9 +45,10 @@ def plan_clean(
             stages.append(DeleteCheckpoint(release=release.name, generation=archive.generation))
     held = {f"generation {a.generation} is still needed by {join(a.kept_for)}" for a in over if a.kept_for}
     if not stages:
-        why = "; ".join(sorted(held)) or f"{len(archives)} younger than {keep_s:,.0f} s"
+        why = "; ".join(sorted(held)) or f"all of its archives ({len(archives)}) are younger than {keep_s:,.0f} s"
         raise Refused(
-            f"nothing of {release.name} is to be cleaned: {why}", fix="give a shorter --after, or let them pass"
+            f"{release.name} has no archive to delete: {why}",
+            fix="give a shorter --after, or wait until the followers have passed",
         )
     return Plan(
         id=new_id("clean"),
@@ -54,12 +57,15 @@ def plan_clean(
         stages=tuple(stages),
         reason=reason,
         facts={"archives": join([f"generation {a.generation}" for a in over if not a.kept_for])},
-        warnings=(*sorted(held), "this can't be undone, and resets that it concerns can't be either"),
+        warnings=(
+            *sorted(held),
+            "this can't be undone; afterwards, the resets that made these archives can't be either",
+        ),
     )
 
 
 def to_clean(context: Reading, state: RegistryState, clock_ms: Callable[[], int] = now_ms) -> list[str]:
-    """Releases that have archives whose time is over and that nobody needs."""
+    """Releases with archives that are past their term and that nobody needs."""
     keep_ms = context.settings.archive_keep_s * 1000
     return [
         release.name

@@ -1,4 +1,4 @@
-"""Compares a release with the live one, at one boundary."""
+"""Plans to compare a release with the live one at one boundary."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from pipelines.model.registry import RegistryState, Release
 def plan_diff(
     context: Reading, name: str, *, tolerance: float = 0.0, samples: int = 10, accept_missing: bool = False
 ) -> Plan:
-    """Compares a release with the live one at exactly the same boundary. `tolerance`: relative, for floating point.
+    """Plans to compare a release with the live one at exactly the same boundary.
 
-    `accept_missing`: it may lack input that the live release has read; else MissingHistory is raised.
+    `tolerance`: relative, for floating-point columns. `samples`: how many differing keys to keep. `accept_missing`: the
+    release may lack input that the live release has read; otherwise MissingHistory is raised.
     """
     state = context.standing()
     new = find_release(state, name)
@@ -29,10 +30,14 @@ def plan_diff(
         refuse_unfinished(state, release)
     if not are_compared(new, live):
         raise Refused(
-            f"{new.spec.app} states that two runs can't be compared", fix="check it instead: `switchyard check`"
+            f"{new.spec.app} declares that two of its runs can't be compared",
+            fix=f"check it instead: `switchyard check {new.name}`",
         )
     if new.spec.table != live.spec.table:
-        raise Refused(f"{new.name} and {live.name} differ in kind: a table and a stream", fix="stage it as a new app")
+        raise Refused(
+            f"{new.name} and {live.name} differ in kind: a table and a stream",
+            fix="stage it as an app with another name",
+        )
     history = history_of(context, state, new, live)
     history.require(accept=accept_missing)
     beats = context.beats()
@@ -57,14 +62,14 @@ def plan_diff(
 def _other(state: RegistryState, release: Release) -> Release:
     live = live_release(state, release.spec.app)
     if live is release:
-        # the live one is compared with the one to which it would go back
+        # the live release is compared with the one that a rollback goes to
         back = before_live(state, release.spec.app)
         if back is not None and back.state == "standby":
             return back
         raise Refused(f"{release.name} is live and has no standby to compare with", fix="stage another version")
     if live is None:
         raise Refused(
-            f"nothing of {release.spec.app} is live to compare with",
-            fix=f"promote {release.name}, or another release, first",
+            f"no release of {release.spec.app} is live to compare with",
+            fix=f"promote {release.name} or another release first",
         )
     return live

@@ -1,4 +1,4 @@
-"""How two releases meet at one boundary: what that needs, and its stages."""
+"""How two releases meet at one boundary: the conditions and the stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelines.model.registry import Release
 
 # a driver that pauses finishes its batch first
 PAUSE_TIMEOUT_S = 120.0
-# for comparing results of any size
+# long enough to compare results of any size
 COMPARE_TIMEOUT_S = 1800.0
 
 
@@ -33,7 +33,7 @@ def meeting_stages(
     return (
         Align(release=new.name, other=live.name, switch=switch, timeout_s=PAUSE_TIMEOUT_S),
         FlagBoundary(release=new.name, other=live.name, switch=switch, alias=alias, deadline_s=timeout_s),
-        # without a switch nobody waits at the boundary, and the batch under way may be long
+        # without a switch no consumer waits at the boundary, and the batch under way may be long
         Meet(
             release=new.name,
             other=live.name,
@@ -47,18 +47,18 @@ def require_running(context: Reading, release: Release, beats: Mapping[str, Hear
     if context.holder_by(release, beats) is None:
         raise Refused(
             f"{release.name} isn't running",
-            fix=f"`switchyard start {release.name} --execute`, then wait until it has caught up",
+            fix=f"`switchyard start {release.name} --execute`, then `switchyard wait {release.name}`",
         )
 
 
 def far_behind(context: Reading, release: Release, beats: Mapping[str, Heartbeat]) -> str | None:
-    """That a release would have to meet the other in a batch larger than any batch may be; None: it would not."""
+    """Why a release can't meet the other in one batch: it lags by more than a batch may hold. None: it can."""
     beat = beats.get(release.name)
     lag = beat.lag_records or 0 if beat else 0
     limit = (beat.batch_records if beat else None) or context.settings.max_records_per_batch
     if lag <= limit:
         return None
-    return f"{release.name} is {lag:,} records behind its input, over the {limit:,} of one batch"
+    return f"{release.name} is {lag:,} records behind; one batch holds at most {limit:,}"
 
 
 def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbeat]) -> None:
@@ -68,7 +68,7 @@ def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbe
 
 
 def ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:
-    """What is done before the drivers are asked to meet, where there is too much of it to be done while they do."""
+    """The stage that reads ahead before the drivers meet, if the backlog is too long to read while they meet."""
     if backlog is None or delta is None or not backlog.long:
         return ()
     return (PrepareDelta(evidence=delta.evidence, old=delta.old, new=delta.new),)

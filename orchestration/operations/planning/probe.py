@@ -41,14 +41,14 @@ def probe(context: Reading, code: FrozenCode, app: str, settings: Mapping[str, A
             )
     except subprocess.TimeoutExpired as error:
         raise SwitchyardError(
-            f"app {app} has not answered on empty frames within {context.settings.probe_timeout_s:g} s",
-            fix="see that its module doesn't wait for anything; on a busy machine set SWITCHYARD_PROBE_TIMEOUT_S",
+            f"the trial of app {app} on empty frames did not end within {context.settings.probe_timeout_s:g} s",
+            fix="make sure that its module does not wait for anything; on a busy machine, raise SWITCHYARD_PROBE_TIMEOUT_S",
         ) from error
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         last = "\n".join(done.stderr.strip().splitlines()[-8:])
         raise SwitchyardError(
-            f"app {app} could not be tried on empty frames:\n{last}", fix="mend the module, or `make setup`"
+            f"app {app} could not be tried on empty frames:\n{last}", fix="fix the module, or run `make setup`"
         )
     answer = json.loads(lines[-1])
     if "error" in answer:

@@ -1,4 +1,4 @@
-"""Where it is decided that consumers go on to another release."""
+"""Plans a promotion: decides whether consumers may move to another release."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ def plan_promote(
     renewed: bool = False,
     accept_missing: bool = False,
 ) -> Plan:
-    """Moves the consumers of `app` to a release that is ready, checked and compared with the live one.
+    """Plans to move the consumers of `app` to a release that is ready, checked, and compared with the live one.
 
-    `max_changed`: refuse if a larger share of keys differs; None: report only. `renewed`: the evidence will be another
-    one when this is carried out, so that its age doesn't count. `accept_missing`: it may lack input that the live release has
-    read. Raises Refused with all that is missing; MissingHistory.
+    `max_evidence_age_s`: refuse an older diff. `max_changed`: refuse if a larger share of the keys differs; None: only
+    report it. `renewed`: the evidence will be renewed before the plan is carried out, so its age does not count.
+    `accept_missing`: the release may lack input that the live release has read. Raises Refused that lists every unmet
+    condition, MissingHistory, and BadUsage for an unknown app or version.
     """
     state = context.standing()
     alias = find_release(state, app).spec.app if app in state.releases else app
     new = find_release(state, app) if app in state.releases else version_of(state, app, version)
     live = live_release(state, alias)
     if live is new:
-        raise Refused(f"{new.name} is live already", fix="nothing is left to do")
+        raise Refused(f"{new.name} is already live", fix="nothing is left to do")
     refuse_blocked(state, new.name)
     history = history_of(context, state, new)
     history.require(accept=accept_missing)
@@ -58,11 +59,11 @@ def plan_promote(
         kept_ms = upkeep_of(context.settings, evidence).at_ms if evidence is not None else None
         lacking += not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed, kept_ms=kept_ms)
         if context.holder_by(live, beats) is None:
-            lacking.append(f"{live.name}, which is live, isn't running: start it")
+            lacking.append(f"the live release {live.name} isn't running (`switchyard start {live.name} --execute`)")
     if lacking:
         raise Refused(
             f"{new.name} can't be promoted: " + "; ".join(lacking),
-            fix=f"`switchyard reprocess {alias} --version {new.spec.version} --execute` waits, compares and checks, each in its turn",
+            fix=f"`switchyard reprocess {alias} --version {new.spec.version} --execute` does what is missing: it waits, compares and checks",
         )
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
@@ -90,7 +91,7 @@ def _lead_up(
     backlog: Backlog | None,
     max_changed: float | None,
 ) -> tuple[Stage, ...]:
-    """The stages before `switch`. `backlog`: of its evidence, None where both are not compared."""
+    """The stages before `switch`. `backlog`: what both wrote since the evidence; None if they are not compared."""
     if live is None:
         return ()
     meet = meeting_stages(context, new, live, switch=switch.number, alias=switch.alias)
@@ -104,9 +105,9 @@ def _lead_up(
 def _way_back(alias: str, new: Release, live: Release) -> str:
     command = f"switchyard rollback {alias} --leaving {new.name} --execute"
     if not new.spec.table:
-        return f"{command}, in seconds, while {live.name} runs on as standby"
+        return f"{command}; takes seconds while {live.name} still runs as standby"
     days = COMPACTION_LAG_MS // DAY_MS
     return (
-        f"{command}, while {live.name} runs on as standby: in seconds, and first the time to read what both have written "
-        f"since the diff, or since `switchyard refresh {alias}`; {days} days after that, `switchyard diff {new.name}` first"
+        f"{command}, while {live.name} still runs as standby; takes seconds, plus the time to read what both wrote since "
+        f"the last diff or `switchyard refresh {alias}`; after {days} days without either, run `switchyard diff {new.name}` first"
     )

@@ -1,4 +1,4 @@
-"""What a release lacks before consumers may be moved to it."""
+"""The conditions that a release must meet before consumers may move to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.kafka.registry import now_ms
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
 
-# approvals take minutes; a diff older than this says too little about now
+# an approval takes minutes; a diff older than this says too little about the present results
 MAX_EVIDENCE_AGE_S = 600.0
 
 
@@ -34,23 +34,26 @@ def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release |
     if new.spec.suite is None:
         return []
     if verdict is None or verdict.generation != new.generation:
-        return [f"its result isn't checked (`switchyard check {new.name}`)"]
+        return [f"its result is not checked (`switchyard check {new.name}`)"]
     if verdict.failed or verdict.errored:
         return [f"the checks failed: {', '.join(verdict.failures)}"]
     if not verdict.passed:
-        # as `Verdict.ok`: what was skipped says nothing
-        return [f"none of its checks passed: all were skipped (`switchyard check {new.name}`)"]
+        # as in `Verdict.ok`: a skipped check proves nothing
+        return [f"none of its checks passed, because all were skipped (`switchyard check {new.name}`)"]
     if live is not None and are_compared(new, live):
         if verdict.evidence is None:
-            return [f"its last check was not of a diff, but of all that it had written (`switchyard check {new.name}`)"]
+            return [f"its last check was not at the cut of a diff (`switchyard check {new.name}`)"]
         if evidence is None:
-            return [f"its last check was at {verdict.evidence}, of other releases (`switchyard check {new.name}`)"]
+            return [
+                f"its last check was at the cut of {verdict.evidence}, which compared other releases or generations "
+                f"(`switchyard diff {new.name}`, then `switchyard check {new.name}`)"
+            ]
         if verdict.evidence != evidence.id:
             return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
     elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
-        # without a diff, whose age is looked at, it is the verdict's that says what is known of the newest data
+        # there is no diff with an age to judge, so the age of the verdict counts
         return [
-            f"its check is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard check {new.name}`)"
+            f"its check is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f} (`switchyard check {new.name}`)"
         ]
     return []
 
@@ -68,16 +71,16 @@ def not_compared(
     if not are_compared(new, live):
         return []
     if evidence is None:
-        return [f"it isn't compared with {live.name} (`switchyard diff {new.name}`)"]
+        return [f"it is not compared with {live.name} (`switchyard diff {new.name}`)"]
     age_s = (now_ms() - evidence.at_ms) / 1000
     lacking = []
     if age_s > max_age_s:
         lacking.append(
-            f"the diff is {age_s:.0f} s old, over --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
+            f"the diff is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
         )
     elif new.spec.table and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
         lacking.append(f"{old} (`switchyard diff {new.name}`)")
     found = Comparison.of(evidence)
     if max_changed is not None and found.ratio > max_changed:
-        lacking.append(f"{found.ratio:.2%} of the keys differ, over --max-changed {max_changed:.2%}")
+        lacking.append(f"{found.ratio:.2%} of the keys differ, more than --max-changed {max_changed:.2%}")
     return lacking

@@ -1,4 +1,4 @@
-"""Makes entries of the registry not count that this version can't read."""
+"""Plans to ignore registry entries that this version can't read."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from pipelines.errors import BadUsage
 
 
 def plan_repair(context: Reading, offsets: Sequence[int] = (), *, reason: str | None = None) -> Plan:
-    """Has unread entries not count any more: those at `offsets`, or all. The log keeps them.
+    """Plans to ignore unread entries: those at `offsets`, or all. They stay in the registry.
 
-    Raises BadUsage for an offset at which there is none, and where there is nothing to repair.
+    Raises BadUsage for an offset without an unread entry, and if there is nothing to repair.
     """
     unread = context.registry.state().unread
     known = {each.offset: each for each in unread}
     if not known:
-        raise BadUsage("every entry of the registry can be read", fix="nothing is to be repaired")
+        raise BadUsage("every entry of the registry can be read", fix="there is nothing to repair")
     wrong = sorted(set(offsets) - set(known))
     if wrong:
-        raise BadUsage(f"there is no unread entry at offset {wrong[0]}", fix=f"there are: {', '.join(map(str, known))}")
+        raise BadUsage(
+            f"there is no unread entry at offset {wrong[0]}", fix=f"unread entries are at: {', '.join(map(str, known))}"
+        )
     chosen = [known[offset] for offset in (sorted(set(offsets)) or known)]
     held = any(each.must for each in chosen)
     return Plan(
@@ -34,7 +36,13 @@ def plan_repair(context: Reading, offsets: Sequence[int] = (), *, reason: str | 
         tables=(table_of(chosen),),
         reason=reason,
         warnings=(
-            *(("what a newer version says there will be ignored here: upgrading is the safe way",) if held else ()),
-            "this can't be undone; the entries stay in the log",
+            *(
+                (
+                    "some of these entries must be understood, and ignoring them may do harm: if you can, upgrade instead",
+                )
+                if held
+                else ()
+            ),
+            "this can't be undone; the entries stay in the registry",
         ),
     )

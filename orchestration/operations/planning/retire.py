@@ -1,4 +1,4 @@
-"""Deletes all that a release owns, by its record alone."""
+"""Plans to delete everything that a release owns, as the registry records it."""
 
 from __future__ import annotations
 
@@ -31,27 +31,28 @@ def plan_retire(
     reason: str | None = None,
     clock_ms: Callable[[], int] | None = None,
 ) -> Plan:
-    """Deletes topics, group, checkpoints and code of one release, only by its record.
+    """Plans to delete the topics, group, checkpoints and code of one release. Deletes only what the registry records.
 
-    Raises Refused while it is live, younger out of use than `after_s`, or needed by a release or a follower, naming who.
+    Raises Refused while the release is live, has been out of use for less than `after_s` seconds, or is needed by a
+    release or a follower; the error names who needs it.
     """
     state = context.standing()
     release = find_release(state, name)
     if release.state == "retired" and not _left_of(context, state, release):
-        raise Refused(f"{release.name} is retired already", fix="nothing is left to do")
+        raise Refused(f"{release.name} is already retired", fix="nothing is left to do")
     refuse_live(state, release)
     refuse_blocked(state, release.name)
     idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(release)) / 1000
-    # one that was left half retired can't be used any more: the rest goes at once
+    # a half-retired release can't be used any more, so the rest is deleted without waiting
     if idle_s < after_s and release.state != "retired":
         raise Refused(
-            f"{release.name} has been out of use for {idle_s:,.0f} s only, less than --after {after_s:,.0f} s",
-            fix="wait, or say a shorter one, as in --after 0s",
+            f"{release.name} has been out of use for only {idle_s:,.0f} s, less than --after {after_s:,.0f} s",
+            fix="wait, or give a shorter time, for example --after 0s",
         )
     refuse_needed(context, state, release)
     others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
     shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
-    # all that there were: the state knows the newest
+    # from the whole log: the state keeps only the newest evidence
     compared = [
         e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and release.name in (e.live, e.new)
     ]
@@ -74,25 +75,25 @@ def plan_retire(
         ),
         reason=reason,
         facts={"state": release.state, "topics": join(topics)},
-        warnings=("this can't be undone: stage and reprocess to have it again",),
+        warnings=("this can't be undone; to get the release back, stage and reprocess the version again",),
     )
 
 
 def _left_of(context: Reading, state: RegistryState, release: Release) -> bool:
-    """Whether a retirement that was cut short has left a topic, the group or checkpoints."""
+    """Whether an interrupted retirement left a topic, the group or checkpoints."""
     topics = context.cluster.topic_names().intersection(owned_topics(state, release.name))
     group = context.cluster.group_offsets(release.name)
     return bool(topics or group) or release_folder(context.settings, release.name).exists()
 
 
 def _out_of_use_ms(release: Release) -> int:
-    """When the release's state was last set, or it was staged, milliseconds since the epoch."""
+    """When the release was staged, or its state last set, whichever is later; milliseconds since the epoch."""
     return max(release.staged_ms, release.state_ms)
 
 
 def _delta_topics(state: RegistryState, release: Release, compared: Sequence[EvidenceRecorded]) -> list[str]:
     mine = {e.forward.topic for e in compared if e.forward}
-    # of a reset that cleared a result
+    # the delta topics of resets that cleared a result
     chain = state.chains.get(release.spec.app, ())
     mine |= {segment.topic for s in chain if s.old == s.new == release.name for segment in s.delta}
     return sorted(mine)

@@ -1,4 +1,4 @@
-"""Where it is decided that consumers go back to the release that was live before."""
+"""Plans a rollback: decides how consumers go back to the release that was live before."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ def plan_rollback(
     leaving: str | None = None,
     reason: str | None = None,
 ) -> Plan:
-    """Moves the consumers of `app` back to the release that was live before, which ran on as standby.
+    """Plans to move the consumers of `app` back to the release that was live before, which still runs as standby.
 
-    `leaving`: the release that they are to leave; refused if another one is live by now, since what was live before that
-    one may be the very release that was left. With the live release dead or stuck there is no common boundary: tables are exact all the same, by the delta; for
-    streams `allowed` says what consumers may see. `fence`: take a live release for stuck that still gives signs of life,
-    as one whose batch doesn't end; its driver is fenced.
+    `leaving`: the release that consumers leave. Refused if another one is live by now, because a rollback from that one
+    might lead back to `leaving` itself. If the live release is dead or stuck, there is no common boundary: a table is
+    still exact, because of the delta; for a stream, `allowed` says what consumers may see. `fence`: treat the live
+    release as stuck although its driver sends heartbeats, for example when its batch does not end. Its driver is
+    fenced.
+
+    Raises BadUsage if nothing of `app` is live, Refused if there is no usable standby or no current diff.
     """
     state = context.standing()
     live, standby = _sides(state, app, leaving)
@@ -60,21 +63,21 @@ def plan_rollback(
     evidence = evidence_for(state, standby, live, apart=True)
     lacking = _no_delta(context, standby, live, evidence)
     if lacking is not None and not dead:
-        raise Refused(lacking, fix=f"`switchyard diff {live.name}` first")
+        raise Refused(lacking, fix=f"run `switchyard diff {live.name}` first")
     known_as, number = new_id("rollback"), len(state.chains[app]) + 1
-    # where none serves, one is made on the way
+    # without usable evidence, the plan makes its own
     evidence, compared = (evidence, evidence.id if evidence else None) if lacking is None else (None, known_as)
     backlog, delta = _since(context, live, standby, evidence, compared)
     warnings: tuple[str, ...] = ()
     if dead:
-        # nobody waits at a barrier of a dead one
+        # a dead release has no barrier to meet at
         warnings = _without_meeting(context, live, standby, allowed)
         stages = _apart(live, standby, allowed, compare=lacking is not None)
     else:
         require_near(context, standby, beats)
         stages = (*ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
     if lacking is not None:
-        warnings += (f"{lacking}: the whole of both results is compared on the way, which takes a minute or more",)
+        warnings += (f"{lacking}; so both results are compared as a whole first, which takes a minute or more",)
     stages += (
         *([delta] if delta is not None else []),
         AppendSwitch(alias=app, number=number, old=live.name, new=standby.name,
@@ -89,13 +92,13 @@ def plan_rollback(
         reason=reason,
         facts=switch_facts(live, replace(standby, verdict=None), number, evidence, backlog),
         warnings=warnings,
-        undo=f"switchyard promote {live.name} --execute, or rollback again, while it runs on as standby",
+        undo=f"switchyard promote {live.name} --execute, or rollback again, while it still runs as standby",
         deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if lacking is not None else 0.0),
     )
 
 
 def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release, Release]:
-    """The live release of `app`, and the standby that its consumers go back to."""
+    """The live release of `app`, and the standby that its consumers go back to. Raises as `plan_rollback` does."""
     chain = state.chains.get(app, ())
     if not chain:
         known = state.releases.get(app)
@@ -106,21 +109,21 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     live = state.releases[chain[-1].new]
     if leaving is not None and find_release(state, leaving) is not live:
         raise Refused(
-            f"{live.name} is live since switch {chain[-1].number}, not {leaving}: someone has switched already",
-            fix=f"`switchyard log {app}` says who; to leave {live.name}, name it",
+            f"{live.name} is live since switch {chain[-1].number}, not {leaving}: someone has already switched",
+            fix=f"`switchyard log {app}` shows who; to leave {live.name}, give --leaving {live.name}",
         )
     standby = before_live(state, app)
     if standby is None:
         raise Refused(
-            f"{live.name} is the first live release of {app}: there is nothing to go back to",
+            f"{live.name} is the first live release of {app}, so there is nothing to go back to",
             fix="stage and promote another version",
         )
     if standby.state != "standby":
         raise Refused(
             f"{standby.name} is {standby.state}, not a standby",
-            fix=f"`switchyard start {standby.name} --execute` and wait until it has caught up"
+            fix=f"`switchyard start {standby.name} --execute`, then `switchyard wait {standby.name}`"
             if standby.state == "failed"
-            else "stage that version's code again and reprocess",
+            else "stage the code of that version again and reprocess it",
         )
     return live, standby
 
@@ -128,8 +131,10 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
 def _since(
     context: Reading, live: Release, standby: Release, evidence: EvidenceRecorded | None, compared: str | None
 ) -> tuple[Backlog | None, WriteDelta | None]:
-    """What there is to read of two tables since their evidence, and the stage that writes it. `compared`: its id, also of one
-    that is made on the way.
+    """What two tables have written since their evidence, and the stage that writes the delta of it. Nothing for
+    streams.
+
+    `compared`: the id of the evidence, which the plan itself may make.
     """
     if not standby.spec.table or compared is None:
         return None, None
@@ -140,23 +145,23 @@ def _since(
 def _apart(
     live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None, *, compare: bool
 ) -> tuple[Stage, ...]:
-    """The stages by which a standby goes on without a live release that is dead or stuck."""
+    """The stages that move consumers to the standby when the live release is dead or stuck."""
     choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
     whole = (Compare(live=live.name, new=standby.name, tolerance=0.0, samples=10),) if compare else ()
     return (Fence(release=live.name), choose, *whole)
 
 
 def _no_delta(context: Reading, standby: Release, live: Release, evidence: EvidenceRecorded | None) -> str | None:
-    """Why there is no delta between two tables that could be brought up to date; None where there is, or needs to be none."""
+    """Why there is no delta between two tables that can be brought up to date. None: there is one, or none is needed."""
     if not standby.spec.table:
         return None
     if evidence is None:
-        return f"{standby.name} and {live.name} were never compared, as they are now"
+        return f"{standby.name} and {live.name} were never compared in their present generations"
     return too_old(evidence, now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
 
 
 def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) -> bool:
-    """Whether the live release can't take part in a switch: nobody runs it, or its driver hasn't been heard of."""
+    """Whether the live release can't take part in a switch: it has no driver, or its driver sends no heartbeats."""
     if context.holder_by(live, beats) is None:
         return True
     beat = beats.get(live.name)
@@ -167,7 +172,7 @@ def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) ->
 def _how(
     standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> Literal["gap", "duplicates", "either"] | None:
-    """A table's delta corrects whatever lies between."""
+    """What consumers may see. A table allows either, because its delta corrects the difference."""
     return allowed or ("either" if standby.spec.table else None)
 
 
@@ -176,16 +181,18 @@ def _without_meeting(
 ) -> tuple[str, ...]:
     last = progress_of(context, live)
     if last is None:
-        raise Refused(f"{live.name} is dead and has committed nothing", fix="promote another release")
+        raise Refused(
+            f"{live.name} is dead and has committed nothing", fix=f"promote another release of {live.spec.app}"
+        )
     end = last.boundary.position
     history = of_generation(progress_history(context.settings, standby.name), standby.generation)
     found = choose_start(history, end, _how(standby, allowed)).boundary.position
     if found.same(end):
-        what = "the standby has a boundary at exactly its end: nothing is missing or double"
+        what = "the standby has a boundary exactly where it ended, so consumers miss nothing and get nothing twice"
     elif standby.spec.table:
-        what = "the table is exact by the delta; the standby brings it up to date from its own position"
+        what = "the delta makes the table exact; the standby then brings it up to date from its own position"
     elif allowed == "gap":
-        what = f"results of {found.records_since(end):,} input records will be missing"
+        what = f"consumers will miss the results of {found.records_since(end):,} input records"
     else:
-        what = f"results of {end.records_since(found):,} input records will come twice"
-    return (f"{live.name} is dead or stuck and is fenced: {what}",)
+        what = f"consumers will get the results of {end.records_since(found):,} input records twice"
+    return (f"{live.name} is dead or stuck; this plan fences it: {what}",)

@@ -1,4 +1,4 @@
-"""Starting and stopping a release's driver."""
+"""Plans to start and stop the driver of a release."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 
-# what a candidate has lost of these it begins anew without
+# a candidate that has lost one of these starts again in a new generation
 _BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}
 
 
 def plan_start(
     context: Reading, name: str, *, force: bool = False, accept_missing: bool = False, reason: str | None = None
 ) -> Plan:
-    """Starts a release's driver, or adopts the one that runs. `force` takes the lease from a driver that still lives.
+    """Plans to start a release's driver; keeps the one that already runs. `force` takes the lease from a running
+    driver.
 
-    Raises Refused where retention has deleted what it has not read, as its first batch would fail; of a release that
-    consumers have not followed MissingHistory, by which it begins anew where `accept_missing` is given.
+    Raises Refused if retention has deleted input that the release has not read yet, because its first batch would fail.
+    For a candidate, which no consumer has followed, that is MissingHistory; with `accept_missing` the candidate starts
+    again in a new generation.
     """
     state = context.standing()
     release = find_release(state, name)
     if release.state in ("retired", "aborted"):
         raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
     if wanting(state, release, "running"):
-        # a driver that died during an operation is started again all the same
+        # a release that is already wanted running may be restarted even during an operation
         refuse_blocked(state, release.name)
     stages: tuple[Stage, ...] = (
         Want(release=release.name, wanted="running"),
@@ -53,10 +55,10 @@ def plan_start(
     anew = candidate and (release.state == "failed" or bool(gone))
     history = history_of(context, state, release, anew=anew)
     if release.state == "failed":
-        context.say(f"{release.name} failed before: {release.failure}")
+        context.say(f"{release.name} failed last time: {release.failure}")
     if candidate and not anew and history.unread and context.holder(release) is None:
         anew, history = True, history_of(context, state, release, anew=True)
-    # a candidate never goes on from its own bad state, nor where what it stands at or was to read next is gone
+    # a candidate never continues from a failed run, nor from a position whose next input is deleted
     if anew:
         generation = max(release.generations) + 1
         stages = (*_fresh(context, release, generation, lost), *stages)
@@ -72,7 +74,7 @@ def plan_start(
         stages=stages,
         reason=reason,
         facts={"state": release.state, "generation": str(generation), **(history.facts if candidate else {})},
-        # one that begins anew stands nowhere yet
+        # a new generation has no position yet that could have been moved
         warnings=(
             *((moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else ()),
             *(f"{loss.what}; {loss.way}" for loss in lost if loss.part not in gone),
@@ -86,16 +88,16 @@ def _refuse_cut_off(context: Reading, release: Release) -> None:
     stands = last.boundary.position if last is not None else release.start
     if stands is not None and context.holder(release) is None and (gone := cut_off(context, release, stands)):
         raise Refused(
-            f"{release.name} can't go on where it stands: gone is {join(gone)}",
-            fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads what there is",
+            f"{release.name} can't continue from its position, because retention deleted {join(gone)}",
+            fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads the input that is kept",
         )
 
 
 def _fresh(context: Reading, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
-    """The stages by which a release begins anew, from where it began, or the first offsets that its inputs still have."""
+    """The stages that start a new generation of a candidate, from its old start or the first offsets that are kept."""
     spec = release.spec
     first = context.cluster.first_offsets(sorted({i.topic for i in spec.inputs.values()}))
-    # where it was told to begin, as far as that is there still
+    # its old start; an input that was recreated under the same name has none
     replaced = {loss.name for loss in lost if (loss.part, loss.how) == ("input", "another")}
     begun_at = {
         source: offsets
@@ -116,7 +118,7 @@ def _fresh(context: Reading, release: Release, generation: int, lost: Sequence[L
 
 
 def plan_stop(context: Reading, name: str, *, timeout_s: float = 120.0, reason: str | None = None) -> Plan:
-    """Stops a release's driver at a boundary."""
+    """Plans to stop a release's driver at a boundary, within `timeout_s` seconds."""
     state = context.standing()
     release = find_release(state, name)
     refuse_blocked(state, release.name)
@@ -128,7 +130,7 @@ def plan_stop(context: Reading, name: str, *, timeout_s: float = 120.0, reason: 
         stages=(Want(release=release.name, wanted="stopped"), AwaitStopped(release=release.name, timeout_s=timeout_s)),
         reason=reason,
         facts={"state": release.state},
-        warnings=(f"{release.name} is live: {release.spec.app} gets no new results until it is started",)
+        warnings=(f"{release.name} is live: consumers of {release.spec.app} get nothing new until it is started again",)
         if live is release
         else (),
         undo=f"switchyard start {release.name} --execute",

@@ -1,4 +1,4 @@
-"""A new release: its code frozen and tried, its topics its own."""
+"""Plans to stage a release: freezes and tries its code, and creates its topics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pipelines.model.registry import (
 
 
 def default_code_dir() -> Path:
-    """The repository's own apps."""
+    """The folder of the repository's own apps."""
     import pipelines.apps
 
     return Path(pipelines.apps.__path__[0])
@@ -47,7 +47,7 @@ def default_code_dir() -> Path:
 def _how_to_fill(app: str) -> str:
     from orchestration.sources import app_names
 
-    return f"create it{f', or fill it: `switchyard produce {app} --history 100000`' if app in app_names() else ''}"
+    return f"create it{f', or fill it with `switchyard produce {app} --history 100000`' if app in app_names() else ''}"
 
 
 def plan_stage(
@@ -61,19 +61,21 @@ def plan_stage(
     correction: str | None = None,
     accept_missing: bool = False,
 ) -> Plan:
-    """A new release of `app`: its code frozen, its function tried on empty frames, its topics its own.
+    """Plans a new release of `app`: freezes its code, tries its function on empty frames, and creates its topics.
 
-    `version`: None for the next free one. `same_as`: a release whose frozen code and settings it takes, instead of a
-    folder's; `settings` are on top. `correction`: why unchanged code runs again. `accept_missing`: it may
-    lack input that the live release has read and Kafka has no more. Raises BadUsage for an unknown app, topic or setting and
-    for what the author must mend; Refused for a version staged already or without a change; MissingHistory.
+    `version`: None for the next free one. `same_as`: a release whose frozen code and settings to use instead of a
+    folder's code; `settings` override these. `correction`: the reason to run unchanged code again. `accept_missing`:
+    the release may lack input that the live release has read and that Kafka no longer keeps.
+
+    Raises BadUsage for an unknown app, topic or setting, and for mistakes in the app; Refused if the version is already
+    staged, or nothing has changed; MissingHistory.
     """
     state = context.standing()
     name, number = _free_name(state, app, version)
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
     facts = probe(context, code, app, given)
     if facts["suite"] is not None:
-        # not at its first check, after all of history is read
+        # checked here, so that a missing suite does not show only after the whole history is read
         require_suite(facts["suite"])
     inputs = _inputs_of(context, app, facts)
     before = _predecessor(state, state.of_app(app), app)
@@ -103,15 +105,17 @@ def plan_stage(
 
 
 def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str, int]:
-    """The name and the version of the new release. Raises BadUsage for a version that can't be, Refused for one that is."""
+    """The name and version of the new release. Raises BadUsage for an invalid version, Refused for one that exists."""
     number = version if version is not None else max((r.spec.version for r in state.of_app(app)), default=0) + 1
     if number < 1:
-        raise BadUsage(f"version {number} of {app} can't be", fix="versions are 1, 2, 3 ...; leave it out for the next")
+        raise BadUsage(
+            f"version {number} of {app} is not valid", fix="versions are 1, 2, 3 ...; leave out --version for the next"
+        )
     name = release_name(app, number)
     if name in state.releases:
         raise Refused(
-            f"{name} is staged already ({state.releases[name].state})",
-            fix="stage another version; a release never changes",
+            f"{name} is already staged ({state.releases[name].state})",
+            fix="stage another version, because a release never changes",
         )
     return name, number
 
@@ -124,7 +128,7 @@ def _code_of(
     same_as: str | None,
     settings: Mapping[str, Any] | None,
 ) -> tuple[FrozenCode, str, dict[str, Any]]:
-    """The code, where it comes from, and the settings that are given for it."""
+    """The code, its origin, and the settings given for it."""
     given = dict(settings or {})
     if same_as is None:
         return freeze(code_dir or default_code_dir()), str(code_dir or "pipelines/apps"), given
@@ -133,12 +137,12 @@ def _code_of(
 
 
 def _inputs_of(context: Reading, app: str, facts: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """Source -> its topic. Raises BadUsage for a topic that isn't there."""
+    """Source -> its topic. Raises BadUsage for a topic that does not exist."""
     inputs = {}
     for source, topic in facts["inputs"].items():
         partitions = context.cluster.partition_count(topic)
         if partitions is None:
-            raise BadUsage(f"input {source} of {app}: there is no topic {topic}",
+            raise BadUsage(f"input {source} of {app}: topic {topic} does not exist",
                            fix=_how_to_fill(app))  # fmt: skip
         inputs[source] = InputSpec(topic=topic, partitions=partitions)
     return inputs
@@ -147,8 +151,8 @@ def _inputs_of(context: Reading, app: str, facts: Mapping[str, Any]) -> dict[str
 def _refuse_no_change(spec: ReleaseSpec, before: Release | None) -> None:
     if spec.change == "none" and spec.correction is None:
         raise Refused(
-            f"{spec.release} would be {before.name if before else ''} again: same code, same settings",
-            fix="say why with --correction REASON (late data, an upstream fix), or change something",
+            f"{spec.release} would be the same as {before.name if before else ''}: same code, same settings",
+            fix="change something, or say why it runs again with --correction REASON (late data, an upstream fix)",
         )
 
 
@@ -162,7 +166,7 @@ def _plan_of(
     *,
     accept_missing: bool,
 ) -> Plan:
-    """The plan that stages `spec`, to read from the first offsets that its inputs have now."""
+    """The plan that stages `spec`. The release will read from the first offsets that its inputs keep now."""
     app, name = spec.app, spec.release
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
@@ -202,7 +206,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     name = spec.release
     lacks = (HistoryAccepted(release=name, missing=history.left),) if history.left else ()
-    # of the very topics whose first offsets it begins at
+    # the ids of exactly the topics whose first offsets it starts at
     known_topics = TopicsKnown(release=name, generation=1, inputs={t: k.id for t, k in now.items() if k.id})
     return (
         StoreCode(digest=code.digest, data=code.data),
@@ -222,12 +226,15 @@ def _stages(
 
 
 def model_for(state: RegistryState, app: str, same_as: str, code_dir: Path | None) -> Release:
-    """The release of `app` whose frozen code is asked for. Raises BadUsage for another app's, or beside a folder."""
+    """The release of `app` whose frozen code is asked for.
+
+    Raises BadUsage if it is another app's, or if a folder is given as well.
+    """
     if code_dir is not None:
-        raise BadUsage(f"code of the folder {code_dir} and the same as {same_as} can't both be", fix="leave one out")
+        raise BadUsage(f"--from {code_dir} and --same-as {same_as} exclude each other", fix="leave one out")
     model = find_release(state, same_as)
     if model.spec.app != app:
-        raise BadUsage(f"{model.name} is a release of {model.spec.app}, not of {app}", fix=f"name one of {app}")
+        raise BadUsage(f"{model.name} is a release of {model.spec.app}, not of {app}", fix=f"name a release of {app}")
     return model
 
 
@@ -251,23 +258,23 @@ def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ..
     if before is None or spec.change != "schema":
         return ()
     return (
-        f"the result's schema changes from {before.spec.schema_ddl} to {spec.schema_ddl}: consumers must read both",
+        f"the schema of the result changes from {before.spec.schema_ddl} to {spec.schema_ddl}; consumers must be able to read both",
     )
 
 
 def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
-    """That nothing checks a release's result before consumers get it."""
+    """A warning if nothing checks a release's result before consumers get it."""
     if spec.suite is not None:
         return ()
-    return (f"{spec.app} names no suite: its result is checked by nothing before consumers get it",)
+    return (f"{spec.app} names no suite, so nothing checks its result before consumers get it",)
 
 
 def _refuse_another_kind(live: Release | None, spec: ReleaseSpec) -> None:
-    # not at its diff, after all of history is read
+    # refused here, so that it does not show only at the diff, after the whole history is read
     if live is not None and live.spec.table != spec.table:
         one, other = (f"{r.release}, a {'table' if r.table else 'stream'}" for r in (live.spec, spec))
         raise Refused(
-            f"consumers of {spec.app} can't be moved from {one}, to {other}",
+            f"consumers of {spec.app} can't move from {one}, to {other}",
             fix="stage it as an app with another name",
         )
 

@@ -1,4 +1,4 @@
-"""What every plan says that moves consumers."""
+"""What all plans that move consumers have in common: their deadline and their facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipelines.model.registry import EvidenceRecorded, Release
 
 
 def deadline_of(context: Reading, backlog: Backlog | None) -> float:
-    # twice the time that reading takes: others may use the cores
+    # twice the expected reading time, because others may use the cores
     reading_s = 2 * backlog.seconds if backlog is not None else 0.0
     return PAUSE_TIMEOUT_S + 3 * context.settings.switch_timeout_s + reading_s
 

@@ -13,13 +13,13 @@ from pipelines.model.registry import Release, ReleaseSpec
 
 
 def create_result(spec: ReleaseSpec, generation: int) -> CreateTopic:
-    """The stage that creates the topic of a generation's own result."""
+    """The stage that creates the result topic of a generation."""
     config = RESULT_TABLE if spec.table else RESULT_STREAM
     return CreateTopic(name=result_topic(spec.release, generation), partitions=spec.partitions, config=dict(config))
 
 
 def lost_topics_again(release: Release, lost: Sequence[Loss]) -> tuple[Stage, ...]:
-    """The stages that make a release's progress and dead letters again, where they are gone, for a generation to begin in."""
+    """The stages that create a release's progress and dead-letter topics again if they were deleted."""
     configs = {"progress": PROGRESS, "dead letters": RESULT_STREAM}
     return tuple(
         CreateTopic(name=loss.name, partitions=1, config=dict(configs[loss.part]))

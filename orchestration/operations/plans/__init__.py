@@ -1,1 +1,1 @@
-"""What a plan is: data that is shown, kept in the journal and applied. `planning` makes plans, `applying` carries them out."""
+"""Plans as data: shown, kept in the journal and applied. `planning` makes plans, `applying` carries them out."""

@@ -1,4 +1,4 @@
-"""What an operation is. Decisions go by this, never by what is shown of a plan."""
+"""The kinds of operations. Decisions go by the kind, never by the texts of a plan."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Kind(StrEnum):
     REPAIR = "repair"
 
 
-# the operations that begin a generation of a release and end another
+# the operations that start a generation of a release and end another
 RESETS = frozenset({Kind.RESET, Kind.UNDO})
 
 
 def kind_named(name: str) -> Kind:
-    """The kind that the journal keeps as `name`. Raises SwitchyardError for one that this version doesn't know."""
+    """The kind that the journal keeps as `name`. Raises SwitchyardError for one that this version does not know."""
     try:
         return Kind(name)
     except ValueError:
         raise SwitchyardError(
-            f"the journal has an operation {name} that this version doesn't know",
-            fix="resume with the version that began it, or abandon it",
+            f"the journal has an operation {name} that this version does not know",
+            fix="resume it with the version that started it, or abandon it: `switchyard operations` shows its id",
         ) from None

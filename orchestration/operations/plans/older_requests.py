@@ -1,6 +1,7 @@
-"""The requests of operations that were begun by a version that kept them only as words, under `asked` of the plan's facts.
+"""Requests of operations that an older version started, which kept them only as words, in the plan's fact `asked`.
 
-These words are in journals and never change. Nothing writes plans to be read by this, so what plans say now may change.
+These words are in journals and never change. No plan is written to be read by this any more, so the texts of plans may
+change.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _RESET = re.compile(
     r"(?: --max-records-per-batch (?P<limit>[0-9]{1,19}))?(?P<stays> --stay-stopped)?"
 )
 _FILE = re.compile(r".+ \((?P<digest>[0-9a-f]{8})\)")
-# any time is before it: what was asked for counts here, not when that was
+# later than any time: here only the duration that was asked for counts, not when it was asked
 _LATE_MS = 2**62
 _TARGETS: Mapping[str, Callable[[str], Target]] = {
     "--to-earliest": lambda _: Target(kind="earliest", text=""),
@@ -46,7 +47,7 @@ _TARGETS: Mapping[str, Callable[[str], Target]] = {
 
 
 def in_words(name: str, plan: Mapping[str, Any]) -> PlanRequest | None:
-    """The request of an operation called `name`, of its plan's words; None where they hold none."""
+    """The request of an operation called `name`, from the words of its plan; None if they hold none."""
     facts = plan.get("facts")
     words = facts.get("asked") if isinstance(facts, dict) else None
     if not isinstance(words, str):
@@ -56,7 +57,7 @@ def in_words(name: str, plan: Mapping[str, Any]) -> PlanRequest | None:
             return _reset(words)
         return UndoRequest(reset=words) if name == Kind.UNDO else None
     except (BadUsage, ValueError) as error:
-        log.warning("what a %s was asked for can't be read: %s", visible(name), visible(str(error)))
+        log.warning("the request of a %s can't be read: %s", visible(name), visible(str(error)))
         return None
 
 

@@ -1,4 +1,4 @@
-"""Plans: an operation as data. The same list of stages is explained and applied, so a dry run leaves nothing out."""
+"""Plans: an operation as data. The same list of stages is shown and applied, so a dry run leaves nothing out."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """As Markdown; what it holds, which may be a record's, is none."""
+        """The table as Markdown. Its contents, which may come from records, are escaped."""
         lines = [f"**{markdown(self.title)}**", "", _row(self.columns), "|" + " --- |" * len(self.columns)]
         return "\n".join([*lines, *map(_row, self.rows)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an operation would do. `facts`: name -> value, in the order to show; `undo`: how and until when to go back.
-    These, tables and warnings are for people: nothing is decided by them.
+    """What an operation would do. `facts`: name -> value, in the order to show. `undo`: how to go back, and until when.
+    Facts, undo, tables and warnings are for people; no decision reads them.
 
-    `request`: what was asked for, of an operation that the same command finds again. `figures`: what the facts and tables
-    say in words, as numbers for scripts and the audit, by names with units.
-    `deadline_s`: how long, once begun, it may block its releases before anyone may end it.
+    `request`: what was asked for, so that the same command finds its operation again. `figures`: the numbers of the
+    facts and tables, for scripts and the audit trail, by names with units. `deadline_s`: how many seconds the operation
+    may block its releases before anyone may end it.
     """
 
     id: str
@@ -61,11 +61,11 @@ class Plan:
 
     @property
     def stage_ids(self) -> tuple[StageId, ...]:
-        """Which stage each is, in order, whatever is said of it."""
+        """The ids of the stages, in order. They do not depend on any text."""
         return stage_ids(self.stages)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan for a script: `stages` says in words what `stage_ids` names."""
+        """The plan for a script. `stages` describes in words what `stage_ids` names."""
         return {
             "id": self.id,
             "operation": self.operation,
@@ -82,7 +82,7 @@ class Plan:
         }
 
     def for_journal(self) -> dict[str, Any]:
-        """What the journal keeps, for whoever resumes."""
+        """What the journal keeps, so that anyone can resume the operation."""
         request = {"request": requests.to_journal(self.request)} if self.request is not None else {}
         return {
             **request,
@@ -96,9 +96,9 @@ class Plan:
 
     @classmethod
     def from_journal(cls, opened: Opened | Proposed) -> Plan:
-        """The plan of an operation that someone else began, or proposed.
+        """The plan of an operation in the journal, opened or proposed.
 
-        Raises SwitchyardError for a kind of operation or a stage that this version doesn't know.
+        Raises SwitchyardError for a kind of operation or a stage that this version does not know.
         """
         return cls(
             id=opened.id,
@@ -119,7 +119,7 @@ class Plan:
         )
 
     def markdown(self) -> str:
-        """The plan as Markdown, for a Dagster run; none of its texts is taken for Markdown or HTML."""
+        """The plan as Markdown, for a Dagster run. Its texts are escaped, so that none is taken for Markdown or HTML."""
         parts = [f"### {markdown(self.operation)} {markdown(', '.join(self.releases))} ({markdown(self.id)})"]
         if self.facts:
             parts.append("\n".join(["| | |", "| --- | --- |", *map(_row, self.facts.items())]))
@@ -128,7 +128,7 @@ class Plan:
         parts.append("\n".join(steps) or "nothing is left to do")
         parts += [f"> {markdown(text)}" for text in self.warnings]
         if self.undo:
-            parts.append(f"To go back: {markdown(self.undo)}")
+            parts.append(f"To undo: {markdown(self.undo)}")
         return "\n\n".join(parts)
 
 
@@ -137,14 +137,14 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def request_of(opened: Opened | Proposed) -> PlanRequest | None:
-    """What an operation in the journal was asked for; None: it keeps no request, or one that can't be read here."""
+    """The request of an operation in the journal; None: it has none, or one that this version can't read."""
     if "request" in opened.plan:
         return requests.from_journal(opened.name, opened.plan["request"])
     return in_words(opened.name, opened.plan)
 
 
 def new_id(operation: str, *, now: datetime | None = None) -> str:
-    """An operation's id: sorts by time, can be read aloud: `promote-20261121-110532-4f1c`."""
+    """An operation's id. Sorts by time and can be read aloud: `promote-20261121-110532-4f1c`."""
     return f"{operation}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 

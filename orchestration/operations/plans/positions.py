@@ -1,4 +1,4 @@
-"""Positions as people write them, for a reset: by the names of Kafka's own tool."""
+"""Positions as people write them for a reset, named as in Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pipelines.errors import BadUsage
 from pipelines.kafka.registry import now_ms
 from pipelines.model.reset import Target
 
-# an offset has 64 bits; Python itself reads no number of over 4,300 digits
+# an offset has 64 bits; Python refuses to parse numbers of more than 4,300 digits
 _NUMBER = r"[0-9]{1,19}"
-# of the lines of a file that are wrong
+# how many wrong lines of a file an error names
 _NAMED = 10
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+(?:\.\d+)?)D)?(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -27,7 +27,7 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionOptions:
-    """The options by which a command or a job names a position; exactly one is to be given."""
+    """The options by which a command or a job names a position. Exactly one must be given."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -40,7 +40,7 @@ class PositionOptions:
     skip: str | None = None
 
     def target(self, clock_ms: Callable[[], int] = now_ms) -> Target:
-        """The position. Raises BadUsage for none, for two, and for one that can't be read."""
+        """The position. Raises BadUsage if none is given, or several, or one that can't be read."""
         given: list[tuple[str, Callable[[], Target]]] = []
         if self.to_earliest:
             given.append(("--to-earliest", lambda: Target(kind="earliest", text="--to-earliest")))
@@ -63,7 +63,9 @@ class PositionOptions:
         if not given:
             raise BadUsage("a reset needs a position", fix=f"give one of {_NAMES}")
         if len(given) > 1:
-            raise BadUsage(f"{' and '.join(name for name, _ in given)} can't both be", fix="give one position")
+            raise BadUsage(
+                f"{' and '.join(name for name, _ in given)} exclude each other", fix="give only one position"
+            )
         return given[0][1]()
 
 
@@ -73,7 +75,7 @@ def at_time(text: str) -> Target:
     if found is None:
         raise BadUsage(
             f"--to-datetime {text!r} is not a date and time",
-            fix="as in 2026-11-01T00:00:00.000Z, or with another zone: ...+01:00",
+            fix="write it like 2026-11-01T00:00:00.000Z, or with another zone: ...+01:00",
         )
     return Target(kind="datetime", text=f"--to-datetime {text}", at_ms=_milliseconds("--to-datetime", text, found))
 
@@ -87,29 +89,33 @@ def _time(text: str) -> datetime | None:
 
 def _milliseconds(option: str, text: str, at: datetime) -> int:
     if at.tzinfo is None:
-        # Kafka's own tool takes it for UTC, whoever types it for the clock on the wall
-        raise BadUsage(f"{option} {text} has no zone", fix=f"{text}Z is UTC; another is said as in {text}+01:00")
+        # Kafka's own tool reads it as UTC, but whoever types it may mean local time
+        raise BadUsage(
+            f"{option} {text} has no time zone", fix=f"for UTC write {text}Z; for another zone write {text}+01:00"
+        )
     if at.timestamp() < 0:
         # Kafka takes -1 for the end and -2 for the beginning
-        raise BadUsage(f"{option} {text} lies before 1970", fix="--to-earliest goes to the first records")
+        raise BadUsage(f"{option} {text} is before 1970", fix="use --to-earliest to go to the first records")
     return int(at.timestamp() * 1000)
 
 
 def before_now(text: str, now: int) -> Target:
-    """An ISO 8601 duration, as `PT6H` or `P1DT30M`, before now. Raises BadUsage for any other form, and for zero."""
+    """An ISO 8601 duration such as `PT6H` or `P1DT30M`, before now. Raises BadUsage for any other form, and for zero."""
     match = _DURATION.fullmatch(text)
     parts = {name: float(value) for name, value in (match.groupdict() if match else {}).items() if value}
     if not parts:
-        raise BadUsage(f"--by-duration {text!r} is not a duration", fix="as in PT6H, PT30M or P1DT12H")
+        raise BadUsage(f"--by-duration {text!r} is not a duration", fix="write it like PT6H, PT30M or P1DT12H")
     try:
         duration = timedelta(**parts)
     except OverflowError:
         duration = timedelta.max
     if duration.total_seconds() * 1000 > now:
-        raise BadUsage(f"--by-duration {text} lies before 1970", fix="--to-earliest goes to the first records")
+        raise BadUsage(
+            f"--by-duration {text} goes back before 1970", fix="use --to-earliest to go to the first records"
+        )
     # Kafka's times are milliseconds
     if duration < timedelta(milliseconds=1):
-        raise BadUsage(f"--by-duration {text} is zero", fix="--to-latest goes to the end; give how far to go back")
+        raise BadUsage(f"--by-duration {text} is zero", fix="give how far to go back; --to-latest goes to the end")
     ago_ms = int(duration.total_seconds() * 1000)
     return Target(kind="datetime", text=f"--by-duration {text}", at_ms=now - ago_ms, ago_ms=ago_ms)
 
@@ -117,18 +123,21 @@ def before_now(text: str, now: int) -> Target:
 def to_offset(number: int) -> Target:
     """The same offset on every partition. Raises BadUsage for a negative one."""
     if number < 0:
-        raise BadUsage(f"--to-offset {number} is negative", fix="offsets begin at 0; --shift-by goes back")
+        raise BadUsage(
+            f"--to-offset {number} is negative", fix="offsets start at 0; to go back by some records, use --shift-by"
+        )
     return Target(kind="offset", text=f"--to-offset {number}", number=number)
 
 
 def from_file(path: Path) -> Target:
-    """Lines `topic,partition,offset`, as `--export` and Kafka's own tool write them. Raises BadUsage naming the lines
-    that are wrong."""
+    """Lines `topic,partition,offset`, as `--export` and Kafka's own tool write them. Raises BadUsage that names the
+    wrong lines.
+    """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadUsage(
-            f"--from-file {path} can't be read: {error}", fix="give a file of topic,partition,offset"
+            f"--from-file {path} can't be read: {error}", fix="give a file with lines of topic,partition,offset"
         ) from error
     offsets: dict[str, dict[int, int]] = {}
     wrong: list[str] = []
@@ -141,15 +150,15 @@ def from_file(path: Path) -> Target:
             continue
         topic, partition, offset = parts[0], int(parts[1]), int(parts[2])
         if partition in offsets.setdefault(topic, {}):
-            wrong.append(f"line {number}: {topic}[{partition}] stands twice")
+            wrong.append(f"line {number}: {topic}[{partition}] is listed twice")
         offsets[topic][partition] = offset
     if wrong:
-        more = f"; and {len(wrong) - _NAMED} lines more" if len(wrong) > _NAMED else ""
+        more = f"; and {len(wrong) - _NAMED} more lines" if len(wrong) > _NAMED else ""
         raise BadUsage(
-            f"{path}, {'; '.join(wrong[:_NAMED])}{more}", fix="one line for each partition, as in trades,0,1500"
+            f"{path}, {'; '.join(wrong[:_NAMED])}{more}", fix="write one line per partition, like trades,0,1500"
         )
     if not offsets:
-        raise BadUsage(f"{path} names no partition", fix="lines of topic,partition,offset, as in trades,0,1500")
+        raise BadUsage(f"{path} names no partition", fix="write lines of topic,partition,offset, like trades,0,1500")
     return Target(kind="file", text=f"--from-file {path.name} ({digest_of(offsets)})", offsets=offsets)
 
 
@@ -158,25 +167,28 @@ def one_record(text: str) -> Target:
     topic, _, rest = text.partition(":")
     partition, _, offset = rest.partition(":")
     if not topic or not re.fullmatch(_NUMBER, partition) or not re.fullmatch(_NUMBER, offset):
-        raise BadUsage(f"--skip {text!r} is no record", fix="as in trades:0:1234: topic, partition and offset")
+        raise BadUsage(f"--skip {text!r} does not name a record", fix="give topic:partition:offset, like trades:0:1234")
     return Target(kind="skip", text=f"--skip {text}", offsets={topic: {int(partition): int(offset)}})
 
 
 def until_of(text: str | None) -> Target | None:
-    """Where a bounded replay stops: `current`, `latest`, an offset, or a date and time. Raises BadUsage for another form."""
+    """Where a bounded replay stops: `current`, `latest`, an offset, or a date and time. Raises BadUsage for another
+    form.
+    """
     if text is None:
         return None
     if text == "latest":
         return Target(kind="latest", text="latest")
     if text == "current":
-        # where the release stands now
+        # the present position of the release
         return Target(kind="shift", text="current", number=0)
     if re.fullmatch(_NUMBER, text):
         return Target(kind="offset", text=text, number=int(text))
     found = _time(text)
     if found is None:
         raise BadUsage(
-            f"--until {text!r} is no position", fix="current, latest, an offset, or a time as 2026-11-01T00:00:00.000Z"
+            f"--until {text!r} is not a position",
+            fix="give current, latest, an offset, or a time like 2026-11-01T00:00:00.000Z",
         )
     return Target(kind="datetime", text=text, at_ms=_milliseconds("--until", text, found))
 
@@ -184,7 +196,7 @@ def until_of(text: str | None) -> Target | None:
 def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
     """`trades:0,1,orders` -> `{"trades": (0, 1), "orders": None}`; None: every input.
 
-    Raises BadUsage for what can't be read or names nothing, and for a topic or partition that stands twice.
+    Raises BadUsage for a text that can't be read or names nothing, and for a topic or partition that is named twice.
     """
     if text is None:
         return {}
@@ -192,7 +204,7 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
     newest = ""
     parts = [p.strip() for p in text.split(",") if p.strip()]
     if not parts:
-        raise BadUsage(f"--input-topics {text!r} names no topic", fix="leave it out for every input")
+        raise BadUsage(f"--input-topics {text!r} names no topic", fix="leave it out to move every input")
     for part in parts:
         if re.fullmatch(_NUMBER, part) and newest and found[newest] is not None:
             partition = int(part)
@@ -200,7 +212,8 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
             newest, colon, first = part.partition(":")
             if not newest or newest in found or (colon and not re.fullmatch(_NUMBER, first)):
                 raise BadUsage(
-                    f"--input-topics {text!r}: {part!r} can't be read, or stands twice", fix="as in trades:0,1,orders"
+                    f"--input-topics {text!r}: {part!r} can't be read, or is named twice",
+                    fix="write it like trades:0,1,orders",
                 )
             found[newest] = () if colon else None
             if not colon:
@@ -208,15 +221,15 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
             partition = int(first)
         known = found[newest] or ()
         if partition in known:
-            raise BadUsage(f"--input-topics {text!r} names {newest}[{partition}] twice", fix="leave one")
+            raise BadUsage(f"--input-topics {text!r} names {newest}[{partition}] twice", fix="name it once")
         found[newest] = (*known, partition)
     return found
 
 
 def export_to(path: Path, positions: Mapping[str, Mapping[int, int]], *, over: bool = True) -> None:
-    """Writes positions, topic -> partition -> offset, as `--from-file` reads them. Raises BadUsage where it can't.
+    """Writes positions, topic -> partition -> offset, as `--from-file` reads them. Raises BadUsage if it can't.
 
-    `over`: whether over a file that is there. No link is followed without.
+    `over`: whether to overwrite an existing file. If not, no link is followed either.
     """
     try:
         with path.open("w" if over else "x") as file:
@@ -226,7 +239,7 @@ def export_to(path: Path, positions: Mapping[str, Mapping[int, int]], *, over: b
 
 
 def digest_of(positions: Mapping[str, Mapping[int, int]]) -> str:
-    """What tells the content of one file of positions from another's: a file of another content is another reset."""
+    """A short hash of the positions in a file, because a file with other positions is another reset."""
     return hashlib.sha256(as_lines(positions).encode()).hexdigest()[:8]
 
 

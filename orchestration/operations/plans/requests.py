@@ -1,6 +1,6 @@
-"""What operations were asked for, as data: by it the same command finds an operation that it began, and goes on with it.
+"""What operations were asked for, as data. By it, the same command finds an operation that it started, and resumes it.
 
-The journal keeps the request beside the plan. What a plan says in words is only for people.
+The journal keeps the request beside the plan. The texts of a plan are only for people.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class AskedPosition(Frozen):
-    """A position as it was asked for, before it was looked up: two are equal if they ask for the same.
+    """A position as it was asked for, before it was looked up. Two are equal if they ask for the same.
 
-    `kind`: as of `Target`; `ago`, a time so long before now. `number`: of `offset` and `shift`. `at_ms`: of `datetime`,
-    milliseconds since the epoch. `ago_ms`: of `ago`. `digest`: of `file`, by its content. `record`: of `skip`, as topic,
-    partition and offset.
+    `kind`: as in `Target`; `ago` is a time before now. `number`: for `offset` and `shift`. `at_ms`: for `datetime`,
+    milliseconds since the epoch. `ago_ms`: for `ago`, milliseconds. `digest`: for `file`, of its content. `record`: for
+    `skip`, as topic, partition and offset.
     """
 
     kind: Literal["earliest", "latest", "current", "datetime", "ago", "shift", "offset", "file", "skip"]
@@ -38,9 +38,9 @@ class AskedPosition(Frozen):
 
 
 class ResetRequest(Frozen):
-    """A reset as it was asked for. `inputs`: topic -> partitions (None: all), of the scope; empty: every input.
+    """A reset as it was asked for. `inputs`: topic -> partitions that move (None: all of them); empty: every input.
 
-    What says only how it is carried out is no part of it: whether to stop the release first, or how long to wait.
+    Options that only say how to carry it out are not part of it: whether to stop the release first, how long to wait.
     """
 
     kind: Literal["reset"] = "reset"
@@ -83,24 +83,26 @@ def asked_position(target: Target) -> AskedPosition:
 
 
 def asked_inputs(inputs: Mapping[str, Sequence[int] | None]) -> dict[str, tuple[int, ...] | None]:
-    """The scope of a reset, whichever order its partitions were given in."""
+    """The inputs of a reset, with their partitions in order, however they were given."""
     return {topic: tuple(sorted(partitions)) if partitions else None for topic, partitions in inputs.items()}
 
 
 def to_journal(request: PlanRequest) -> dict[str, Any]:
-    """A request as the journal keeps it: no field that has its default, so that an older version reads what says nothing new."""
+    """A request as the journal keeps it. Leaves out defaults, so that an older version can read it if it uses nothing
+    new.
+    """
     return {"kind": request.kind, **request.model_dump(mode="json", exclude_defaults=True)}
 
 
 def from_journal(name: str, data: object) -> PlanRequest | None:
     """The request of an operation called `name` that `to_journal` wrote.
 
-    None for one that this version can't read: then no command is taken for the same as that, and only `resume`, with its id,
-    goes on with it.
+    None for one that this version can't read. Then no command counts as the same request, and only `resume` with its id
+    resumes it.
     """
     try:
         found = _ADAPTER.validate_python(data)
     except ValidationError as error:
-        log.warning("what a %s was asked for can't be read: %s", visible(name), visible(reason_of(error)))
+        log.warning("the request of a %s can't be read: %s", visible(name), visible(reason_of(error)))
         return None
     return found if found.kind == name else None

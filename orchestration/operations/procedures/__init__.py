@@ -1,3 +1,3 @@
-"""Procedures: operations that act before they know how to go on. They wait, check and compare, make plans on the way and
-carry them out.
+"""Procedures: operations whose later steps depend on what the earlier ones find. They wait, check and compare, and make
+and carry out plans on the way.
 """

@@ -1,4 +1,4 @@
-"""Accepting that a release lacks input, in a step that has no plan."""
+"""Accepts that a release lacks input, for steps that have no plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipelines.model.registry import HistoryAccepted
 
 
 def accept_now(context: Context, found: History, *, accept: bool) -> None:
-    """`History.require`, of a step that has no plan: what is accepted is recorded, and said."""
+    """`History.require` for a step that has no plan: records and says what is accepted."""
     found.require(accept=accept)
     if found.left:
         entry = HistoryAccepted(release=found.name, missing=found.left)

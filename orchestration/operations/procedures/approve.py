@@ -1,4 +1,6 @@
-"""The promotion that a reprocess proposed: by what it was shown with, or by evidence that is no worse."""
+"""Approves the promotion that a reprocess proposed: by the evidence it was shown with, or by newer evidence that is no
+worse.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from orchestration.operations.procedures.examine import examine
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.registry import EvidenceRecorded, Proposed, RegistryState, ReleaseSpec
 
-# what came since a diff was shown differs about as what came before it did: by more than a tenth is for a person to see
+# new records differ about as much as those before them; if the share grew by more than a tenth, a person must look
 GROWTH = 1.1
 
 
@@ -41,16 +43,16 @@ def plan_approved(
     reason: str | None = None,
     refresh: bool = True,
 ) -> Plan:
-    """The promotion that a reprocess proposed under this id, if it would still do the very same.
+    """The promotion that a reprocess proposed under this id, if it would still do exactly the same.
 
-    Where only the age of its evidence is against it, as approvals take longer than that, both releases are compared and
-    checked again, and it goes by that if the outcome is no worse than what was shown (`_worse`). `refresh`: whether to
-    do so now; False, for a plan that is only shown, says that it would be done.
-    `app` (or release), `version`, `max_changed`: what the caller takes it for.
+    If only its evidence is too old, because approvals take time, both releases are compared and checked again. The
+    promotion then goes by the new evidence if the outcome is no worse than what was shown (`_worse`). `refresh`:
+    whether to do that now; False, for a plan that is only shown, warns that it will be done. `app` (or release),
+    `version`, `max_changed`: what the caller expects the plan to do.
 
-    Raises BadUsage for an unknown id and for one that is of something else; Refused where it was begun already, where
-    something else has changed since, where the promotion itself would be refused now, and where the outcome is worse:
-    then the promotion by it is proposed.
+    Raises BadUsage for an unknown id, and for a plan that does something else; Refused if the plan was already
+    approved, if something has changed since, if the promotion would be refused now, and if the new outcome is worse. In
+    the last case a new promotion with the new evidence is proposed.
     """
     state = context.registry.state()
     proposed = state.proposals.get(plan_id)
@@ -58,13 +60,13 @@ def plan_approved(
         waiting = [p for p in state.proposals if p not in state.operations]
         raise BadUsage(
             f"no plan {plan_id} waits for approval",
-            fix=f"the newest that does: {waiting[-1]}" if waiting else "`switchyard reprocess` proposes one",
+            fix=f"the newest plan that waits is {waiting[-1]}" if waiting else "`switchyard reprocess` proposes one",
         )
     if plan_id in state.operations:
-        raise Refused(f"{plan_id} was approved already", fix=f"`switchyard log {plan_id}` says how it went")
+        raise Refused(f"{plan_id} was already approved", fix=f"`switchyard log {plan_id}` shows how it went")
     before = Plan.from_journal(proposed)
     limits = [stage.max_changed for stage in before.stages if isinstance(stage, WriteDelta | VerifyStream)]
-    # a plan without either keeps no limit: it is held against the one that is given now
+    # a plan without these stages keeps no limit, so the limit that is given now applies
     limit = limits[0] if limits else max_changed
     spec = state.releases[proposed.releases[0]].spec
     _refuse_another(plan_id, spec, limit, app=app, version=version, max_changed=max_changed)
@@ -84,7 +86,7 @@ def plan_approved(
             raise refusal from None
     _require_same(state, before, _moves(now) == _moves(before))
     if too_old and not refresh:
-        again = f"what it goes by is older than {max_evidence_age_s / 60:g} min: before anything else both releases are compared and checked again, and consumers move only if the outcome is no worse"  # fmt: skip
+        again = f"its diff or check is older than {max_evidence_age_s / 60:g} min: both releases are first compared and checked again, and consumers move only if the outcome is no worse"  # fmt: skip
         now = replace(now, warnings=(*now.warnings, again))
     elif too_old:
         now = _refreshed(context, state, before, lambda: promotion(max_evidence_age_s), limit)
@@ -95,7 +97,7 @@ def _require_same(state: RegistryState, before: Plan, same: bool) -> None:
     if not same:
         release = state.releases[before.releases[0]].spec
         raise Refused(
-            f"{before.id} would do something else now: the alias or the evidence has changed since",
+            f"{before.id} would now do something else, because the alias or the evidence has changed",
             fix=f"compare, check and propose again: `switchyard reprocess {release.app} --version {release.version} --execute`",
         )
 
@@ -103,12 +105,14 @@ def _require_same(state: RegistryState, before: Plan, same: bool) -> None:
 def _refreshed(
     context: Context, state: RegistryState, before: Plan, promotion: Callable[[], Plan], limit: float | None
 ) -> Plan:
-    """The same promotion as `before` by evidence of now. Raises Refused where that is worse, and proposes it then."""
+    """The same promotion as `before`, with new evidence. If that is worse, proposes the new promotion and raises
+    Refused.
+    """
     name = before.releases[0]
-    context.say(f"what {before.id} goes by is too old: comparing and checking {name} again")
+    context.say(f"the diff or check of {before.id} is too old; comparing and checking {name} again")
     shown = _shown(context, state, before)
     verdict = state.releases[name].verdict
-    # as it was checked before; a verdict of an older version doesn't say
+    # the tolerance of the last check; a verdict of an older version does not say
     tolerance = verdict.volume_tolerance if verdict is not None else None
     found, _ = examine(context, name, VOLUME_TOLERANCE if tolerance is None else tolerance)
     now = promotion()
@@ -117,8 +121,8 @@ def _refreshed(
     if worse:
         propose(context, now)
         raise Refused(
-            f"{name} differs from the live release in more than was shown for {before.id}: {'; '.join(worse)}",
-            fix=f"look at it; if that is right, approve the plan by these figures: `switchyard approve {now.id} --execute`, or the job promote with it",
+            f"{name} differs more from the live release than was shown for {before.id}: {'; '.join(worse)}",
+            fix=f"look at the differences; if they are right, approve the new plan: `switchyard approve {now.id} --execute`, or run the job promote with it",
         )
     if found is not None:
         context.say(f"no worse than shown: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical")  # fmt: skip
@@ -126,7 +130,7 @@ def _refreshed(
 
 
 def _shown(context: Context, state: RegistryState, plan: Plan) -> Comparison | None:
-    """The comparison that a proposed promotion was shown with: the state may have forgotten it, the log has it."""
+    """The comparison that a proposed promotion was shown with. If the state no longer holds it, the log does."""
     wanted = {stage.evidence for stage in plan.stages if isinstance(stage, AppendSwitch)}
     known = (e for e in state.evidence if e.id in wanted)
     logged = (e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and e.id in wanted)
@@ -141,8 +145,9 @@ def _but_evidence(plan: Plan) -> list[Stage]:
 
 
 def _worse(shown: Comparison, found: Comparison, limit: float | None) -> list[str]:
-    """What an approval of `shown` doesn't cover of `found`: a class of difference that was empty then, and, unless the
-    operator set a limit, which the promotion itself goes by, one whose share is over `GROWTH` times what it was.
+    """The differences in `found` that an approval of `shown` does not cover: a class of difference that was empty then,
+    and a class whose share grew to more than `GROWTH` times what it was. The second rule does not apply if the operator
+    set a limit, because the promotion itself checks that.
     """
     worse = []
     for name in ("changed", "only_live", "only_new"):
@@ -154,7 +159,7 @@ def _worse(shown: Comparison, found: Comparison, limit: float | None) -> list[st
 
 
 def _moves(plan: Plan) -> list[Stage]:
-    """The stages of a plan but for what only saves time: how much that is changes while a plan waits."""
+    """The stages of a plan without `PrepareDelta`, which only saves time and may come and go while a plan waits."""
     return [stage for stage in plan.stages if not isinstance(stage, PrepareDelta)]
 
 
@@ -167,7 +172,7 @@ def _refuse_another(
     version: int | None,
     max_changed: float | None,
 ) -> None:
-    """Raises BadUsage where what is asked for is not what the plan does: nothing that is asked for is left out unsaid."""
+    """Raises BadUsage if the plan does not do what is asked for, so that no option is silently ignored."""
     others = []
     if app not in (None, spec.app, spec.release):
         others.append(f"not {app}")
@@ -178,5 +183,5 @@ def _refuse_another(
     if others:
         raise BadUsage(
             f"{plan_id} promotes {spec.release}, {', '.join(others)}",
-            fix="leave out what the plan says itself, or name another plan",
+            fix="leave out the options that the plan already fixes, or name another plan",
         )

@@ -1,4 +1,4 @@
-"""Finds the record that kills a batch, by halves, on a copy of the release's state: what it finds, it has tried."""
+"""Finds the record that makes a batch fail, by bisection, on a copy of the release's state. It really runs each batch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 from pipelines.settings import Settings
 
-# of a record that is shown
+# how much of a record's key and value is shown
 _SHOWN_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killer:
-    """The first record with which a batch fails, all before it passing. `cause`: first lines of why. `batches`: tried."""
+    """The first record with which a batch fails; a batch of all records before it runs.
+
+    `cause`: first lines of the error. `records`: in the whole batch. `batches`: how many were tried.
+    """
 
     release: str
     topic: str
@@ -46,7 +49,7 @@ class Killer:
 
     @property
     def skip(self) -> str:
-        """As `reset` names the record that it leaves out."""
+        """The record as `reset --skip` takes it."""
         return f"{self.topic}:{self.partition}:{self.offset}"
 
     @property
@@ -55,7 +58,7 @@ class Killer:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What is shown of it."""
+        """Names and values to show."""
         return {
             "record": self.record,
             "key": self.key,
@@ -67,10 +70,10 @@ class Killer:
 
 
 def bisect(context: Context, name: str) -> Killer | None:
-    """The record that kills the next batch of a stopped or failed release; None: the batch runs, now.
+    """The record that makes the next batch of a stopped or failed release fail; None: the batch runs now.
 
-    Its state is linked to another folder for each try, and nothing is written to Kafka. Raises Refused while it runs,
-    and where it has no batch that was planned.
+    Each try links the state into a folder of its own. Nothing is written to Kafka. Raises Refused while the release
+    runs, and if it has no batch to try.
     """
     state = context.standing()
     release = find_release(state, name)
@@ -80,24 +83,26 @@ def bisect(context: Context, name: str) -> Killer | None:
     folder = newest_folder(context.settings, release.name, release.generation)
     last = progress_of(context, release)
     if folder is None:
-        raise Refused(f"{release.name} has planned no batch", fix=f"`switchyard start {release.name} --execute`")
+        raise Refused(f"{release.name} has not planned a batch yet", fix=f"`switchyard start {release.name} --execute`")
     if is_unfinished(context, release, last):
         raise Refused(
-            f"{release.name} has a batch in Kafka that Spark's log has not",
-            fix=f"`switchyard start {release.name} --execute` finishes it; then try again",
+            f"{release.name} has committed a batch to Kafka that is missing in Spark's log",
+            fix=f"`switchyard start {release.name} --execute` finishes that batch; then try again",
         )
     here = last.boundary.position if last else release.generations[release.generation].start
     end = _planned(release, folder) or _ends(context, release, here)
     total = end.records_since(here)
     if total == 0:
-        raise Refused(f"{release.name} has read all of its input", fix="nothing is left that could kill a batch")
+        raise Refused(
+            f"{release.name} has read all of its input", fix="there is no record left that could make a batch fail"
+        )
     trial = Trial(context.session(), context.settings, release)
     tried = 0
 
     def fails(count: int) -> str | None:
         nonlocal tried
         tried += 1
-        # beside the state, whose files it links; of its own, since two may look at once
+        # beside the state, because it links its files; a folder of its own, because two operators may bisect at once
         beside = release_folder(context.settings, release.name)
         with TemporaryDirectory(prefix=".bisect-", dir=beside, ignore_cleanup_errors=True) as work:
             reason = trial.run(copy_of(folder, Path(work) / "copy"), prefix(here, end, count), here)
@@ -132,7 +137,7 @@ def first_failing(total: int, fails: Callable[[int], str | None]) -> tuple[int, 
 
 
 def prefix(here: SourcePosition, end: SourcePosition, count: int) -> SourcePosition:
-    """The position `count` records behind `here` on the way to `end`, one partition after the other."""
+    """The position `count` records after `here` on the way to `end`, one partition after the other."""
     sources: dict[str, dict[int, int]] = {}
     for source, offsets in sorted(end.sources.items()):
         for partition, last in sorted(offsets.items()):

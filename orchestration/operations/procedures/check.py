@@ -1,4 +1,4 @@
-"""The quality gate of a release: its suite over a fixed range of its result, the verdict recorded."""
+"""The gate of a release: runs its suite over a fixed range of its result, and records the verdict."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class BeingReset(Refused):
-    """The release is in the middle of a reset: what it has of its result is neither what consumers have, nor whole."""
+    """The release is in the middle of a reset: its result is neither complete nor the one that consumers read."""
 
 
 def docs_dir(context: Context) -> Path:
-    """Where the Data Docs are. Raises SwitchyardError where a link leads elsewhere."""
+    """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the state folder."""
     return below(context.settings.state_dir, "data-docs")
 
 
@@ -37,10 +37,12 @@ def check(
 ) -> Verdict:
     """Runs a release's suite over its result up to the evidence cut, and records the verdict.
 
-    `volume_tolerance`: the ratio by which its rows may differ from the live release's. Without a live release to compare
-    with: up to the newest committed result. Raises BadUsage if the app has no suite,
-    Refused if there is nothing to check, consumers were left behind by a reset or, with another release live, there is no
-    evidence yet; BeingReset; MissingHistory where it lacks input that the live release has read, unless `accept_missing`.
+    `volume_tolerance`: the ratio by which the number of its rows may differ from the live release's. Without a live
+    release to compare with, the suite runs up to the newest committed result.
+
+    Raises BadUsage if the app has no suite; Refused if there is nothing to check, if an unfinished reset has not moved
+    consumers yet, or if another release is live and there is no evidence yet; BeingReset; MissingHistory if the release
+    lacks input that the live release has read, unless `accept_missing`.
     """
     from expectations.gate import run_gate
     from expectations.verdict import GateRequest
@@ -50,7 +52,7 @@ def check(
     spec = release.spec
     if spec.suite is None:
         raise BadUsage(
-            f"{spec.app} names no suite", fix="give its definition suite=..., and write it in expectations/suites"
+            f"{spec.app} names no suite", fix="add suite=... to the app, and write the suite in expectations/suites"
         )
     _refuse_half(state, release)
     live = live_release(state, spec.app)
@@ -60,7 +62,8 @@ def check(
     progress = context.progress(release.name)
     if progress is None or progress.generation != release.generation:
         raise Refused(
-            f"{release.name} has no result yet", fix=f"`switchyard start {release.name} --execute`, then wait"
+            f"{release.name} has no result yet",
+            fix=f"`switchyard start {release.name} --execute`, then `switchyard wait {release.name}`",
         )
     upto = _upto(release, evidence) or progress.result
     request = GateRequest(
@@ -87,11 +90,11 @@ def check(
 
 
 def _refuse_half(state: RegistryState, release: Release) -> None:
-    """Raises BeingReset or Refused where a reset is under way, or has left consumers behind."""
+    """Raises BeingReset if a reset is under way, Refused if an unfinished reset has not moved consumers yet."""
     under = state.blocking(release.name)
     if under is not None and under.opened.name in RESETS:
-        raise BeingReset(f"{release.name} is in the middle of {under.id}, so its result isn't whole",
-                         fix="check it when that is done: `switchyard log` tells")  # fmt: skip
+        raise BeingReset(f"{release.name} is in the middle of {under.id}, so its result is not complete",
+                         fix=f"check it when that operation has ended: `switchyard log {under.id}` shows that")  # fmt: skip
     refuse_unfinished(state, release)
 
 
@@ -121,8 +124,8 @@ def _evidence(context: Context, release: Release, live: Release | None) -> Evide
         return None
     found = evidence_for(context.registry.known, release, live)
     if found is None:
-        raise Refused(f"{release.name} isn't compared with {live.name} yet, so there is no cut to check at",
-                      fix=f"`switchyard diff {release.name}` first")  # fmt: skip
+        raise Refused(f"{release.name} is not compared with {live.name} yet, so there is no cut to check at",
+                      fix=f"run `switchyard diff {release.name}` first")  # fmt: skip
     return found
 
 
@@ -133,7 +136,7 @@ def _upto(release: Release, evidence: EvidenceRecorded | None) -> ResultPosition
 
 
 def _rows_of_the_other(release: Release, evidence: EvidenceRecorded | None) -> int | None:
-    """Rows of the result that it was compared with, at the same cut."""
+    """The number of rows of the result that it was compared with, at the same cut; None without evidence."""
     if evidence is None:
         return None
     found = Comparison.of(evidence)

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class ChecksFailed(Refused):
-    """A release that failed its checks. `comparison`, `verdict`: what was found of it."""
+    """A release failed its checks. `comparison`, `verdict`: what was found."""
 
     def __init__(self, name: str, comparison: Comparison | None, verdict: Verdict) -> None:
         names = ", ".join(r.name for r in verdict.results if r.outcome in ("failed", "errored"))
         super().__init__(
             f"{name} failed its checks: {names or 'all were skipped'}",
-            fix=f"see {verdict.docs}; mend the app and stage the next version",
+            fix=f"see {verdict.docs}; fix the app and stage the next version",
         )
         self.comparison = comparison
         self.verdict = verdict
 
 
 def examine(context: Context, name: str, volume_tolerance: float) -> tuple[Comparison | None, Verdict | None]:
-    """Compares a release with the live one, where consumers move only after that, then checks it, if it has a suite.
+    """Compares a release with the live one if a promotion needs that, then checks it if it has a suite.
 
-    Raises ChecksFailed.
+    Raises ChecksFailed if the verdict is not good, and what `diff` and `check` raise.
     """
     state = context.registry.state()
     release = state.releases[name]

@@ -1,4 +1,4 @@
-"""Keeping the last diff of an app's live release and its standby up to date, so that going back takes seconds any day."""
+"""Keeps the last diff of an app's live release and standby up to date, so that a rollback takes seconds on any day."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from pipelines.model.registry import EvidenceRecorded, RegistryState
 from pipelines.model.switch import of_generation
 from pipelines.settings import Settings
 
-# of a partition, half a minute's reading: then what came is kept
+# offsets per partition, about half a minute of reading; after each portion, what was read is saved
 _PORTION = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did. `records`: offsets that it read, of both results. `keys`: how many were touched since the diff."""
+    """What a refresh did. `records`: offsets that it read of both results. `keys`: how many were touched since the
+    diff.
+    """
 
     evidence: str
     releases: tuple[str, str]
@@ -42,28 +44,31 @@ class Refreshed:
 
 
 def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
-    """The evidence by which consumers of `app` would go back. Raises Refused, saying why, where there is none to refresh."""
+    """The evidence that a rollback of `app` would use. Raises BadUsage if nothing is live, Refused if there is none to
+    refresh.
+    """
     live = live_release(state, app)
     if live is None:
         known = ", ".join(sorted(state.chains)) or "nothing"
-        raise BadUsage(f"nothing of {app} is live", fix=f"name an app; live are: {known}")
+        raise BadUsage(f"nothing of {app} is live", fix=f"name an app with a live release: {known}")
     standby = before_live(state, app)
     if standby is None or standby.state != "standby":
         raise Refused(f"{live.name} has no standby to go back to", fix="promote another version first")
     if not live.spec.table:
-        raise Refused(f"the result of {app} is a stream: going back needs no diff", fix="nothing is left to do")
+        raise Refused(f"the result of {app} is a stream, so a rollback needs no diff", fix="nothing is left to do")
     for release in (live, standby):
         refuse_blocked(state, release.name)
     evidence = evidence_for(state, standby, live, apart=True)
     if evidence is None:
         raise Refused(
-            f"{standby.name} and {live.name} were never compared, as they are now", fix=f"`switchyard diff {live.name}`"
+            f"{standby.name} and {live.name} were never compared in their present generations",
+            fix=f"run `switchyard diff {live.name}` first",
         )
     return evidence
 
 
 def to_refresh(state: RegistryState) -> list[str]:
-    """The apps whose consumers would go back by a diff that can be refreshed now."""
+    """The apps whose rollback would use a diff that can be refreshed now."""
     return [app for app in sorted(state.chains) if _is_refreshable(state, app)]
 
 
@@ -76,10 +81,10 @@ def _is_refreshable(state: RegistryState, app: str) -> bool:
 
 
 def refresh(context: Context, app: str) -> Refreshed:
-    """Reads what both results have written since their diff, or since the last refresh, and keeps it beside the diff.
+    """Reads what both results have written since their diff or the last refresh, and saves it beside the diff.
 
-    Neither release has a part in it, and nothing is written to Kafka. Raises Refused while an operation is under way on
-    either, where one isn't running, and where what tells of deletions may be gone.
+    Neither release takes part, and nothing is written to Kafka. Raises Refused while an operation is under way on
+    either, if one of them is not running, and if compaction may have removed tombstones since (`too_old`).
     """
     evidence = refreshable(context.standing(), app)
     _refuse_dead(context, evidence)
@@ -93,8 +98,9 @@ def refresh(context: Context, app: str) -> Refreshed:
 
 
 def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
-    """How far an evidence is to be kept up: to the live one's newest boundary, and the standby's last one that is not
-    behind it, where consumers would go if the live one ended now. What is further on would lie behind their switch.
+    """How far to bring an evidence up to date: to the live release's newest boundary, and to the standby's last
+    boundary that is not after it, where consumers would go if the live release ended now. Later records would be past
+    that switch.
     """
     now, state = now_ms(), context.registry.known
     ends = {evidence.live: evidence.live_result, evidence.new: evidence.new_result}
@@ -106,7 +112,7 @@ def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
         level = [n for n, p in enumerate(history) if newest.boundary.position.dominates(p.boundary.position)]
         if level:
             ends[standby.name] = history[level[-1]].result
-        # from when on it is not read
+        # the time of the first record that is not read
         now = next((p.at_ms for p in history[level[-1] + 1 if level else 0 :]), now)
     return Upkeep(live_result=ends[evidence.live], new_result=ends[evidence.new], at_ms=now)
 
@@ -114,14 +120,15 @@ def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
 def read_on(
     settings: Settings, evidence: EvidenceRecorded, goal: Upkeep, *, before_saving: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Reads both results from where an evidence is kept up to `goal`, and keeps what came, now and then: whoever is
-    ended in the middle does not begin again. `before_saving` raises where it must not be kept.
+    """Reads both results from where the last refresh stopped up to `goal`, and saves what it read after each portion,
+    so that an interrupted refresh does not start again. `before_saving` raises if it must not be saved.
 
-    Returns how many offsets were read, and how many keys were touched since the evidence.
+    Returns how many offsets were read, and how many keys were touched since the evidence. Raises Refused if the
+    evidence is too old.
     """
     kept, *changes = load(settings, evidence)
     if (old := too_old(evidence, now_ms(), kept_ms=kept.at_ms)) is not None:
-        raise Refused(old, fix=f"`switchyard diff {evidence.new}`")
+        raise Refused(old, fix=f"run `switchyard diff {evidence.new}` again")
     live, new = (Changes(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
     begun = live.position, new.position
     reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
@@ -139,7 +146,9 @@ def read_on(
 
 
 def _portions(kept: Upkeep, goal: Upkeep) -> Iterator[Upkeep]:
-    """The way from `kept` to `goal`, by `_PORTION` offsets of a partition; as old as `kept` until all is read."""
+    """The way from `kept` to `goal`, in steps of `_PORTION` offsets per partition. `at_ms` stays `kept`'s until the
+    last.
+    """
     at = kept
     while True:
         at = replace(
@@ -154,7 +163,7 @@ def _portions(kept: Upkeep, goal: Upkeep) -> Iterator[Upkeep]:
 
 
 def _toward(at: ResultPosition, goal: ResultPosition) -> ResultPosition:
-    # where more was read already, as much: nothing is read
+    # if more was already read, stay there: nothing is read
     return ResultPosition(
         topics={
             topic: {p: min(end, at.of(topic).get(p, 0) + _PORTION) for p, end in offsets.items()}
@@ -164,9 +173,12 @@ def _toward(at: ResultPosition, goal: ResultPosition) -> ResultPosition:
 
 
 def _refuse_if_changed(context: Context, app: str, evidence: EvidenceRecorded) -> None:
-    # where a switch has begun meanwhile, its cut may lie before what was read
+    # if a switch has started in the meantime, its cut may be before what was read
     if refreshable(context.standing(), app).id != evidence.id:
-        raise Refused(f"{evidence.id} is no more the diff by which {app} would go back", fix="refresh again")
+        raise Refused(
+            f"{evidence.id} is no longer the diff that a rollback of {app} uses",
+            fix=f"run `switchyard refresh {app}` again",
+        )
 
 
 def _refuse_dead(context: Context, evidence: EvidenceRecorded) -> None:

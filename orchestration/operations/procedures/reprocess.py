@@ -1,4 +1,4 @@
-"""Reprocess: stage, start, wait, diff, check and promote in a row, stopping for approval before consumers move."""
+"""Reprocess: stage, start, wait, diff and check in one operation, then promote, by default only after an approval."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ def reprocess(
     auto_promote: bool = False,
     on_progress: Callable[[Hydration], None] = lambda _: None,
 ) -> Reprocessed:
-    """Runs every step that is left: a release staged or started already is gone on with.
+    """Runs every step that is left: a release that is already staged or started is resumed.
 
-    `accept_missing`: it may lack the input that is missing now; more that goes missing on the way ends it. Raises what `first_step` does, and ChecksFailed; the candidate stays as it is, to be looked at.
+    `accept_missing`: the release may lack the input that is missing now; if more goes missing on the way, that ends the
+    operation. Raises what the steps raise, and ChecksFailed; the candidate then stays as it is, so that you can look at
+    it.
     """
     first = first_step(
         context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
@@ -91,9 +93,11 @@ def first_step(
     correction: str | None = None,
     accept_missing: bool = False,
 ) -> Plan:
-    """Staging or, where the release is staged already, its start; the plans of later steps depend on what these find.
+    """The plan to stage the release or, if it is already staged, to start it. Later plans depend on what this one
+    finds.
 
-    Raises what `plan_stage` and `plan_start` do, and Refused where what is given is not what the release was staged with.
+    Raises what `plan_stage` and `plan_start` raise, and Refused if the release was staged with something else than
+    asked.
     """
     state = context.registry.state()
     staged = state.releases.get(release_name(app, version)) if version is not None else None
@@ -111,15 +115,15 @@ def first_step(
     differs = _differs(staged.spec, digest, given, correction)
     if differs:
         raise Refused(
-            f"{staged.name} is staged already, and is not what is asked for: {'; '.join(differs)}",
-            fix="stage another version, as a release never changes; or leave these out, to go on with it as it is",
+            f"{staged.name} is already staged, and differs from what is asked for: {'; '.join(differs)}",
+            fix="stage another version, because a release never changes; or leave out these options to resume it as it is",
         )
-    context.say(f"{staged.name} is staged already, going on with it")
+    context.say(f"{staged.name} is already staged; resuming it")
     return plan_start(context, staged.name, accept_missing=accept_missing)
 
 
 def _differs(spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any], correction: str | None) -> list[str]:
-    """In what a release differs from what is given; what isn't given is as it was staged."""
+    """How a release differs from what is asked for. An option that is not given does not count."""
     found = []
     if digest is not None and digest != spec.code_digest:
         found.append(f"its code is {spec.code_digest[:12]}, not {digest[:12]}")
@@ -130,5 +134,5 @@ def _differs(spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any],
             found.append(f"its {key} is {spec.settings[key]}, not {given}")
     if correction is not None and correction != spec.correction:
         staged_for = "no correction" if spec.correction is None else f"the correction {spec.correction!r}"
-        found.append(f"it is {staged_for}, not {correction!r}")
+        found.append(f"it has {staged_for}, not {correction!r}")
     return found

@@ -15,15 +15,15 @@ from pipelines.model.registry import Entry, ReadyRecorded, RegistryState, Releas
 
 
 def _measured_rate(release: Release) -> float | None:
-    """Records per second that a release reached while it hydrated; None: it was not watched. Now it reads what comes."""
+    """The records per second that a release reached while it hydrated; None: not measured. After that it only keeps up."""
     return release.ready.rate if release.ready else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hydration:
-    """How far a release is. `eta_s`: seconds to the end of the input as it is now, at the rate so far; None: unknown.
+    """How far a release is. `eta_s`: seconds to the present end of the input, at the present rate; None: unknown.
 
-    `error`: what its driver is in trouble with, and tries again.
+    `error`: the error after which its driver tries again.
     """
 
     release: str
@@ -37,10 +37,11 @@ class Hydration:
 
 
 class CaughtUp:
-    """Judges from heartbeats whether a release has caught up, and stayed so for `for_s`.
+    """Judges from heartbeats whether a release has caught up, and stayed caught up for `for_s` seconds.
 
-    It has caught up where the newest batch left at most `lag_records` of what was there when it was planned. That is a word
-    of one moment: it has stayed so where a later batch says the same, or no more than that is left to read now.
+    It has caught up if the newest batch left at most `lag_records` of the records that were there when it was planned.
+    That holds for one moment only. It has stayed caught up if a later batch says the same, or if no more than
+    `lag_records` are left to read now.
     """
 
     def __init__(self, *, lag_records: int, for_s: float) -> None:
@@ -50,12 +51,12 @@ class CaughtUp:
         self._since: tuple[float, int] | None = None
 
     def lost(self) -> None:
-        """It isn't heard."""
+        """Starts over, because the driver is not heard."""
         self._since = None
 
     def by(self, beat: Heartbeat, behind_records: int | None, now_s: float) -> bool:
-        """Whether it is so by this heartbeat, heard at `now_s`."""
-        # while a batch is tried again, the figures are of the last good one
+        """Whether the release has stayed caught up, by this heartbeat, heard at `now_s`."""
+        # while a batch is retried, the figures are those of the last good batch
         tells = beat.state == "running" and beat.error is None and beat.batch_id >= 0 and behind_records is not None
         if not tells or (behind_records or 0) > self._lag_records:
             self._since = None
@@ -79,11 +80,12 @@ def wait_ready(
     accept_missing: bool = False,
     on_progress: Callable[[Hydration], None] = lambda _: None,
 ) -> Hydration:
-    """Waits until a release has caught up and stayed so for `for_s`, then records it as ready.
+    """Waits until a release has caught up and stayed so for `for_s` seconds, as `CaughtUp` judges; then sets it to
+    ready.
 
-    Caught up: as `CaughtUp` judges it. Raises SwitchyardError
-    if it fails, ends, dropped more late rows than the live one, or doesn't get there within `timeout_s`; MissingHistory
-    where it lacks input that the live one has read, unless that was accepted, or is now by `accept_missing`.
+    Raises SwitchyardError if the release fails, stops, dropped more late rows than the live release, or is not there
+    within `timeout_s` seconds; MissingHistory if it lacks input that the live release has read, unless that was
+    accepted before, or `accept_missing` accepts it now.
     """
     state = context.standing()
     release = find_release(state, name)
@@ -92,7 +94,7 @@ def wait_ready(
         context, release, CaughtUp(lag_records=lag_records, for_s=for_s), timeout_s=timeout_s, on_progress=on_progress
     )
     _late_drops(context, state, release)
-    # retention may have passed meanwhile
+    # retention may have deleted more input in the meantime
     state = context.registry.state()
     history_of(context, state, state.releases[release.name]).require(accept=False)
     facts = {
@@ -120,7 +122,9 @@ def _until_caught_up(
     timeout_s: float,
     on_progress: Callable[[Hydration], None],
 ) -> tuple[Hydration, Heartbeat, float]:
-    """How far it is then, the heartbeat that says so, and the best rate that it reached, in records per second."""
+    """How far the release is when it has caught up, the heartbeat that says so, and its best rate in records per
+    second.
+    """
     began = context.monotonic()
     again = release.ready is not None and release.ready.generation == release.generation
     fastest = (_measured_rate(release) or 0.0) if again else 0.0
@@ -129,16 +133,17 @@ def _until_caught_up(
         now = context.monotonic()
         if now - began > timeout_s:
             raise SwitchyardError(
-                f"{release.name} has not caught up within {timeout_s:g} s", fix="give --timeout, or see its log"
+                f"{release.name} has not caught up within {timeout_s:g} s",
+                fix=f"run `switchyard wait {release.name}` again, with a longer --timeout; see `switchyard status {release.name}`",
             )
         beats = context.beats(30)
         beat = beats.get(release.name)
         current = context.registry.state().releases[release.name]
         if current.state == "failed":
             raise SwitchyardError(
-                f"{release.name} failed: {current.failure}", fix="mend the app and stage a new version"
+                f"{release.name} failed: {current.failure}", fix="fix the app and stage a new version"
             )
-        # the beat of a driver that has ended, or was superseded, says nothing of now
+        # the heartbeat of an earlier driver says nothing about now
         heard = beat is not None and beat.token == current.token
         holder = context.holder_by(current, beats) if heard else None
         trouble = beat.error if beat is not None else trouble
@@ -167,7 +172,7 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         position_records=done,
         total_records=done + lag,
         records_per_s=rate,
-        # where the batch doesn't tell, the distance to the end: more than it left behind, never less
+        # if the batch does not say, the lag: it is never less than what the batch left
         behind_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
         eta_s=lag / rate if rate > 0 else None,
         done=beat.lag_records == 0,
@@ -183,5 +188,5 @@ def _late_drops(context: Context, state: RegistryState, release: Release) -> Non
     if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
         raise SwitchyardError(
             f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
-            fix="partitions with different histories: hydrate in larger batches (SWITCHYARD_MAX_RECORDS_PER_BATCH), as within a batch no row is late",
+            fix="its partitions hold different times; raise SWITCHYARD_MAX_RECORDS_PER_BATCH and hydrate again, because no row is late within a batch",
         )

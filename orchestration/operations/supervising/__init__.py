@@ -1,1 +1,1 @@
-"""Supervising: what runs all the time and starts drivers again, and what it says: overviews, alerts, metrics."""
+"""Supervising: runs all the time, starts drivers again, and reports: overviews, alerts, metrics."""

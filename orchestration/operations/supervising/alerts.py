@@ -1,4 +1,4 @@
-"""Alerts: what someone must know of, as data. Here they become text: a log line and, if there is one, a webhook's `{"text": ...}`."""
+"""Alerts: what someone must know, as data. They are sent as text: a log line and, if set, `{"text": ...}` to a webhook."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pipelines.secrets import masked, remember
 log = logging.getLogger("switchyard.alerts")
 
 WEBHOOK = "SWITCHYARD_ALERT_WEBHOOK"
-# in all: whoever tells of something has more to do
+# in total, so that a slow webhook does not hold up the sender
 _TIMEOUT_S = 10.0
 
 
 class Severity(IntEnum):
-    """How bad it is, as the level of the log line. WARNING: the platform goes on. ERROR: someone has to act."""
+    """How bad it is, as the level of the log line. WARNING: the platform continues by itself. ERROR: someone must act."""
 
     WARNING = logging.WARNING
     ERROR = logging.ERROR
@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseFailed:
-    """A release has failed. `failure`: why, as the registry has it. `log`: the last lines of its driver."""
+    """A release has failed. `failure`: the reason in the registry. `log`: the last lines of its driver's log."""
 
     release: str
     failure: str | None
@@ -40,7 +40,7 @@ class ReleaseFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """A release was started too often and is set to failed. `reason`, and the last lines of its driver."""
+    """A release was started too often and is set to failed. `log`: the last lines of its driver's log."""
 
     release: str
     reason: str
@@ -49,7 +49,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverHung:
-    """A driver that lived and was not heard of was fenced and ended; it is replaced. `why`, and its last lines."""
+    """A driver lived but sent no heartbeats; it was fenced and is replaced. `log`: the last lines of its log."""
 
     release: str
     why: str
@@ -58,7 +58,7 @@ class DriverHung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesUnread:
-    """The registry has entries that this version can't read. `held`: how many of them hold what they are about."""
+    """The registry has entries that this version can't read. `held`: how many of them it must understand."""
 
     entries: int
     held: int
@@ -67,7 +67,7 @@ class EntriesUnread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckNotRun:
-    """The check of a release that is watched did not run. `error`: what is wrong."""
+    """The check of a watched release could not run. `error`: what is wrong."""
 
     release: str
     error: str
@@ -75,7 +75,7 @@ class CheckNotRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksNotEvaluated:
-    """Of a release that is watched, expectations could not be evaluated. `failures`: all that did not hold, and why."""
+    """Some expectations of a watched release could not be evaluated. `failures`: which, and why."""
 
     release: str
     failures: tuple[str, ...]
@@ -83,7 +83,7 @@ class ChecksNotEvaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed:
-    """A run of Dagster has failed. `release`: that it was about; None: about none, or not known."""
+    """A Dagster run failed. `release`: the one that it was about; None: none, or unknown."""
 
     job: str
     run_id: str
@@ -92,7 +92,7 @@ class RunFailed:
 
 
 Alert = ReleaseFailed | GivenUp | DriverHung | EntriesUnread | CheckNotRun | ChecksNotEvaluated | RunFailed
-# takes an alert to whoever must know of it
+# sends an alert to the people who must know
 Send = Callable[[Alert], None]
 
 
@@ -114,20 +114,20 @@ def severity(alert: Alert) -> Severity:
 
 
 def told(alert: Alert) -> str:
-    """`alert` in words, for people alone: nothing is decided by them."""
+    """`alert` in words. They are only for people; no decision reads them."""
     match alert:
         case ReleaseFailed():
-            return f"{alert.release} has failed: {alert.failure}\n{alert.log}"
+            return f"{alert.release} has failed: {alert.failure}; see `switchyard status {alert.release}`\n{alert.log}"
         case GivenUp():
             return f"{alert.release} has failed: {alert.reason}; `switchyard start {alert.release} --execute` tries again\n{alert.log}"
         case DriverHung():
-            return f"the driver of {alert.release} hangs: {alert.why}; it is fenced, ended and replaced\n{alert.log}"
+            return f"the driver of {alert.release} hangs: {alert.why}; it is fenced, and a new driver replaces it\n{alert.log}"
         case EntriesUnread():
             return f"{unread_in_words(alert.entries, alert.held)}; see `switchyard registry check`"
         case CheckNotRun():
             return f"the check of {alert.release} could not run: {alert.error}"
         case ChecksNotEvaluated():
-            return f"checks of {alert.release} could not be evaluated: {'; '.join(alert.failures)}"
+            return f"some checks of {alert.release} could not be evaluated: {'; '.join(alert.failures)}"
         case RunFailed():
             of = f" of {alert.release}" if alert.release else ""
             return f"{alert.job}{of} failed (run {alert.run_id[:8]}): {alert.error}"
@@ -136,7 +136,7 @@ def told(alert: Alert) -> str:
 
 
 def send(alert: Alert, webhook_url: str | None) -> None:
-    """Tells `alert`. A webhook that can't be reached is logged: an alert must not fail what it tells of."""
+    """Logs `alert` and posts it to the webhook. If that fails, it is only logged: an alert must not stop its sender."""
     text = told(alert)
     log.log(severity(alert), "alert: %s", text)
     if webhook_url is None:
@@ -149,27 +149,27 @@ def send(alert: Alert, webhook_url: str | None) -> None:
         except Exception as error:
             failed.append(error)
 
-    # urllib's limit is for each step: the look-up of the name has none, redirects and a slow answer add up
+    # urllib's timeout is per step: name resolution has none, and redirects and slow answers add up
     posting = threading.Thread(target=post, name="alert", daemon=True)
     posting.start()
     posting.join(_TIMEOUT_S)
     if posting.is_alive():
-        log.error("the webhook could not be told: no answer within %g s; see whether its server answers", _TIMEOUT_S)
+        log.error("the alert did not reach the webhook: no answer within %g s; see whether its server runs", _TIMEOUT_S)
     for error in failed:
-        # what is wrong with the address itself shows it, or a part of it
+        # an error about the address itself may show the address, which is a secret
         why = masked(str(error)) if isinstance(error, OSError) else type(error).__name__
-        log.error("the webhook could not be told: %s", why)
+        log.error("the alert did not reach the webhook: %s", why)
 
 
 def _post(url: str, body: bytes) -> None:
-    # one that is no URL is refused here, by an error that shows it
+    # for an invalid URL this raises an error that shows it
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
         pass
 
 
 def webhook() -> str | None:
-    """The webhook that the environment names, if it names one: a secret, as who knows it can write there."""
+    """The webhook that the environment names, or None. It is a secret: whoever knows it can post there."""
     url = os.environ.get(WEBHOOK) or None
     if url:
         remember({WEBHOOK: url})
@@ -177,5 +177,5 @@ def webhook() -> str | None:
 
 
 def to_environment(alert: Alert) -> None:
-    """Tells `alert` to the webhook that the environment names, if it names one."""
+    """Sends `alert` to the webhook that the environment names, if any."""
     send(alert, webhook())

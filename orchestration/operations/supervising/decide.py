@@ -1,4 +1,4 @@
-"""What a supervisor decides: which releases to start, which have failed, which drivers hang. Pure: `turns` acts."""
+"""What a supervisor decides: which releases to start, which have failed, which drivers hang. Pure; `turns` acts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from orchestration.operations.supervising.alerts import EntriesUnread
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.model.registry import RegistryState
 
-# a driver that dies at once must not be started in a loop: 5 s, 10 s, 20 s ... 5 min
+# pauses between starts, so that a driver that dies at once is not started in a loop: 5 s, 10 s, 20 s ... 5 min
 _FIRST_PAUSE_MS = 5_000
 _LONGEST_PAUSE_MS = 300_000
-# releases that have run for so long count as started: their next failure is a first one
+# a release that has run this long counts as started: its next failure is a first one again
 _LASTED_MS = 900_000
-# a supervisor that has just reached Kafka again finds only old heartbeats: a driver that lives has this long to be heard
+# a supervisor that has just reached Kafka again finds only old heartbeats; a living driver has this long to be heard
 _SURE_MS = 5_000
-# longer between two turns, and what was silent before is asked again: the broker may have been away
+# after a longer pause between two turns, silence is counted from the start again: the broker may have been down
 _GAP_MS = 30_000
 _OVER = ("failed", "retired", "aborted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Starts of a release in a row that didn't last. `at_ms`: the last one, milliseconds since the epoch."""
+    """Starts of a release in a row that did not last. `at_ms`: the last one, in milliseconds since the epoch."""
 
     count: int
     at_ms: int
@@ -40,10 +40,10 @@ class Attempt:
 class Memory(BaseModel):
     """What a supervisor keeps from turn to turn. Times in milliseconds since the epoch.
 
-    turned: when the last turn was. attempts: release -> count and time of the starts in a row that didn't last. silent: release -> since when its driver
-    has not been heard, though its process lives. trouble: release -> what its driver said last, or why it could not be
-    started. failed: the releases that are known to have failed; None before the first turn. unread: the offset after the
-    last entry of the registry that can't be read and was alerted.
+    turned: when the last turn was. attempts: release -> count and time of the starts in a row that did not last.
+    silent: release -> since when its driver has not been heard although its process lives. trouble: release -> the last
+    error of its driver, or why it could not be started. failed: the releases that are known to have failed; None before
+    the first turn. unread: the offset after the last unreadable registry entry that was alerted.
     """
 
     turned: int = 0
@@ -54,15 +54,15 @@ class Memory(BaseModel):
     unread: int = 0
 
     def attempt(self, name: str) -> Attempt | None:
-        """The starts of `name` in a row; None: there was none, or the last one lasted."""
+        """The starts of `name` in a row that did not last; None: there was none."""
         found = self.attempts.get(name)
         return None if found is None else Attempt(count=found[0], at_ms=found[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a turn does. start: releases to start. hung: those whose driver is to be fenced and ended, and then replaced.
-    give_up: those that were started too often. failed: those found to have failed since the turn before.
+    """What a turn does. start: releases to start. hung: releases whose driver to fence and kill; a later turn replaces
+    it. give_up: releases that were started too often. failed: releases that have failed since the last turn.
     """
 
     start: tuple[str, ...] = ()
@@ -82,11 +82,11 @@ def decide(
     room: int,
     held: Collection[str] = (),
 ) -> Decision:
-    """What to do about the releases in `found`; `memory` is brought up to date.
+    """What to do about the releases in `found`. Updates `memory`.
 
-    `living`: releases whose lease is held by a process that lives on this host. `booting`: releases that someone is
-    starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once.
-    `held`: releases of which the registry says what must be understood and can't be read here: left to who can read it.
+    `living`: releases whose lease is held by a living process on this host. `booting`: releases that someone is
+    starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once. `held`:
+    releases with a registry entry that must be understood but can't be read here; a newer version must start these.
     """
     memory.attempts = {name: (c, at) for name, (c, at) in memory.attempts.items() if now - at < _LASTED_MS}
     _remember_trouble(memory, found)
@@ -112,7 +112,7 @@ def decide(
 
 
 def unreadable(memory: Memory, state: RegistryState) -> EntriesUnread | None:
-    """What is to be alerted of entries that can't be read; None: there are none that were not alerted."""
+    """The alert about entries that can't be read; None: there are no new ones."""
     newest = max((each.offset + 1 for each in state.unread), default=0)
     if newest <= memory.unread:
         return None
@@ -138,5 +138,5 @@ def _remember_trouble(memory: Memory, found: Sequence[ReleaseStatus]) -> None:
 def _newly_failed(memory: Memory, found: Sequence[ReleaseStatus]) -> tuple[str, ...]:
     now, known = [s.release.name for s in found if s.release.state == "failed"], memory.failed
     memory.failed = now
-    # a supervisor that begins has not seen them fail
+    # in its first turn, a supervisor does not know when these failed
     return () if known is None else tuple(name for name in now if name not in known)

@@ -1,7 +1,7 @@
-"""What `status` shows, as metrics: read when they are asked for, by a collector of prometheus-client.
+"""What `status` shows, as metrics. A collector of prometheus-client reads them on request.
 
-Names and units follow OpenMetrics: seconds and bytes, `_total` for what only grows. What isn't known is left out, not
-shown as 0: an alert on `absent` or on `switchyard_up` tells the one from the other.
+Names and units follow OpenMetrics: seconds and bytes, and `_total` for counters. An unknown value is left out, not
+shown as 0; an alert on `absent` or on `switchyard_up` catches that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Prometheus gives up after 10 s by default: what is said before that says that nothing is known
+# Prometheus gives up after 10 s by default; the answer must come before that, even if it is only `switchyard_up 0`
 TIMEOUT_S = 8.0
 STATES: tuple[str, ...] = get_args(ReleaseState)
 _RELEASE = ("app", "release")
@@ -45,10 +45,11 @@ _RELEASE = ("app", "release")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one look at the registry, the heartbeats and the progress topics found. `at_ms`: when.
+    """What one look at the registry, the heartbeats and the progress topics found. Times in milliseconds since the
+    epoch.
 
-    `totals`: release -> rows since its generation began, of each that has read any. `heard_ms`: release -> when its driver was
-    last heard of, of each that should run; in milliseconds since the epoch.
+    `totals`: release -> rows since its generation started, for each release that has read any. `heard_ms`: release ->
+    time of its driver's last heartbeat, for each release that should run. `at_ms`: when this was read.
     """
 
     state: RegistryState
@@ -59,26 +60,26 @@ class Reading:
 
 
 class Reader(Protocol):
-    """Looks, and lets go of what it looks with."""
+    """Reads, and closes what it reads with."""
 
     def read(self) -> Reading:
-        """Raises SwitchyardError or KafkaException where the broker doesn't answer."""
+        """Raises SwitchyardError or KafkaException if the broker does not answer."""
 
     def close(self) -> None: ...
 
 
 class KafkaReader:
-    """Reads as `status` does, but writes nothing: what is past its deadline is ended by others.
+    """Reads as `status` does, but writes nothing: it does not end operations past their deadline.
 
-    The registry is read on from the last time. To be used by one thread.
+    Reads the registry on from the last time. Use it from one thread only.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._context: Context | None = None
-        # of a release that nobody runs: by its lease, since nothing more is written under it
+        # the progress of releases that nobody runs, by generation and lease: no more is written under these
         self._at_rest: dict[str, tuple[tuple[int, int], Progress | None]] = {}
-        # for longer than heartbeats are looked back: an alert waits for some time before it is sent
+        # kept for longer than the window of heartbeats, because an alert waits some time before it fires
         self._heard_ms: dict[str, int] = {}
 
     def read(self) -> Reading:
@@ -91,7 +92,7 @@ class KafkaReader:
         except Exception as error:
             self.close()
             if isinstance(error, AnotherRegistry):
-                # what is remembered is of the old one
+                # these belong to the old registry
                 self._at_rest, self._heard_ms = {}, {}
             raise
         self._heard_ms.update({each.release.name: each.beat.at_ms for each in found if each.beat is not None})
@@ -100,17 +101,17 @@ class KafkaReader:
         return Reading(state=state, found=found, totals=totals, heard_ms=heard, at_ms=now_ms())
 
     def close(self) -> None:
-        """Ends its connection; the next reading makes another."""
+        """Closes its connection; the next reading opens another."""
         if self._context is not None:
             self._context.registry.close()
             self._context = None
 
     def _totals(self, context: Context, found: Sequence[ReleaseStatus]) -> dict[str, Counts]:
-        """A driver's own word; where there is no driver, the newest progress record's."""
+        """Release -> its totals, from the driver's heartbeat or, without a driver, from the newest progress record."""
         totals = {e.release.name: e.beat.total for e in found if e.beat is not None and e.beat.batch_id >= 0}
         others = [each for each in found if each.release.name not in totals]
         unread = [each for each in others if self._known(each) is None]
-        # a topic that someone has deleted is waited for in vain, and must not hide the other releases
+        # reading a deleted topic would wait in vain, and must not hide the other releases
         there = context.cluster.topic_names() if unread else set()
         for each in unread:
             name = each.release.name
@@ -123,26 +124,26 @@ class KafkaReader:
         return totals
 
     def _known(self, each: ReleaseStatus) -> Progress | None:
-        """The last progress record of a release at rest, if nothing can have been written since it was read."""
+        """The last progress record of a stopped release, if none can have been written since it was read."""
         under, progress = self._at_rest.get(each.release.name, (None, None))
         same = under == (each.release.generation, each.release.token)
         return progress if same and each.holder is None else None
 
 
 def _readable(context: Context, release: str) -> Progress | None:
-    """Its newest progress record; None where it can't be read, which must not hide the other releases."""
+    """The newest progress record; None if it can't be read, which must not hide the other releases."""
     try:
         return context.progress(release)
     except Refused as error:
-        log.warning("%s: its rows aren't known: %s", release, error.what)
+        log.warning("the row counts of %s are unknown: %s", release, error.what)
         return None
 
 
 class ReleaseCollector(Collector):
-    """Metrics of every release that is not retired, as they are when they are collected.
+    """Metrics of every release that is not retired, at the time of collection.
 
-    Bounded in time: a reading that takes longer than `timeout_s` is left to end by itself, and `switchyard_up` is 0;
-    the next collection waits for the same one. Collecting never raises. Readings are made on one thread.
+    A collection takes at most `timeout_s` seconds. If reading takes longer, `switchyard_up` is 0, the reading
+    continues, and the next collection waits for it. Collecting never raises. One thread does all readings.
     """
 
     def __init__(self, reader: Reader, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -154,7 +155,7 @@ class ReleaseCollector(Collector):
         self._failing = False
 
     def describe(self) -> Iterable[Metric]:
-        """The names, so that registering asks no broker."""
+        """The names only, so that registering contacts no broker."""
         return [*_health(0, 0.0), *families(None)]
 
     def collect(self) -> Iterator[Metric]:
@@ -170,24 +171,24 @@ class ReleaseCollector(Collector):
         yield from found
 
     def close(self) -> None:
-        """Takes no further collection; a reading under way is waited for, at most as long as Kafka's requests take."""
+        """Ends the readings. Waits for the one under way, at most as long as Kafka's requests take."""
         self._pool.submit(self._reader.close)
         self._pool.shutdown()
 
     def _reading(self) -> Reading | None:
         with self._lock:
-            # one that has ended since it was given up is as old as that
+            # a reading that ended after its collection gave up is out of date, so a new one starts
             if self._under_way is None or self._under_way.done():
                 self._under_way = self._pool.submit(self._reader.read)
             asked = self._under_way
         try:
             found = asked.result(self._timeout_s)
         except TimeoutError:
-            self._trouble(f"not read within {self._timeout_s:g} s")
+            self._trouble(f"reading took longer than {self._timeout_s:g} s")
         except (SwitchyardError, KafkaException) as error:
             self._trouble(error.what if isinstance(error, SwitchyardError) else str(error))
         except Exception as error:
-            # a mistake of the program's own: an endpoint that fails says nothing at all
+            # a bug; even then the endpoint must answer
             self._trouble(f"{type(error).__name__}: {error}", error)
         else:
             if self._failing:
@@ -197,14 +198,14 @@ class ReleaseCollector(Collector):
         return None
 
     def _trouble(self, why: str, error: Exception | None = None) -> None:
-        """Said once, until it is over."""
+        """Logs trouble once, until it is over."""
         if not self._failing:
-            log.warning("the releases aren't known: %s", why, exc_info=error)
+            log.warning("the releases are unknown: %s", why, exc_info=error)
         self._failing = True
 
 
 def _health(up: int, took_s: float) -> list[Metric]:
-    """What is told in any case."""
+    """The metrics that are always there."""
     built = InfoMetricFamily("switchyard_build", "Version of the exporter.")
     built.add_metric((), {"version": version("switchyard")})
     return [
@@ -217,7 +218,7 @@ def _health(up: int, took_s: float) -> list[Metric]:
 
 
 def families(reading: Reading | None) -> list[Metric]:
-    """The metrics of one reading; of None, only their names."""
+    """The metrics of one reading; for None, only their names."""
     return [*_registry_families(reading), *_apps(reading), *_driver_families(reading)]
 
 
@@ -227,7 +228,7 @@ def _registry_families(reading: Reading | None) -> list[Metric]:
     wanted = _gauge("switchyard_release_wanted_running", "Whether an operator wants it to run.")
     running = _gauge("switchyard_release_running", "Whether a process runs it, or boots for it.")
     live = _gauge("switchyard_release_live", "Whether the app's consumers follow it.")
-    generation = _gauge("switchyard_release_generation", "Number of the generation under way; a reset begins the next.")
+    generation = _gauge("switchyard_release_generation", "Number of the generation under way; a reset starts the next.")
     starts = _counter("switchyard_release_driver_starts", "Leases taken: by drivers that started, and by resets.")
     for each in reading.found if reading else ():
         labels, release = (each.release.spec.app, each.release.name), each.release
@@ -238,11 +239,11 @@ def _registry_families(reading: Reading | None) -> list[Metric]:
         generation.add_metric(labels, release.generation)
         starts.add_metric(labels, release.token)
     opened = GaugeMetricFamily("switchyard_operations_open", "Operations under way.")
-    overdue = GaugeMetricFamily(
-        "switchyard_operations_overdue", "Operations past their deadline that nobody has ended."
+    overdue = GaugeMetricFamily("switchyard_operations_overdue", "Open operations that are past their deadline.")
+    unread = GaugeMetricFamily("switchyard_registry_unread_entries", "Registry entries that this version can't read.")
+    holding = GaugeMetricFamily(
+        "switchyard_registry_holding_entries", "Unread registry entries that must be understood."
     )
-    unread = GaugeMetricFamily("switchyard_registry_unread_entries", "Registry entries that can't be read here.")
-    holding = GaugeMetricFamily("switchyard_registry_holding_entries", "Those of them that must be understood.")
     if reading:
         unread.add_metric((), len(reading.state.unread) + reading.state.unread_before)
         holding.add_metric((), sum(each.must for each in reading.state.unread))
@@ -273,13 +274,13 @@ def _apps(reading: Reading | None) -> list[Metric]:
     return [switches, followers, last]
 
 
-# name, help, unit, value of a heartbeat: None where it doesn't know
+# name, help, unit, value from a heartbeat (None: unknown)
 _BEAT: tuple[tuple[str, str, str, Callable[[Heartbeat], float | None]], ...] = (
     ("lag_records", "Records between the committed position and the end of the input.", "records",
      lambda b: b.lag_records),
-    ("behind_records", "Records that were there when the last batch was planned and that it left behind.", "records",
+    ("behind_records", "Records that were there when the last batch was planned and that it did not read.", "records",
      lambda b: b.behind_records),
-    ("input_records_per_second", "Rate at which records come in.", "", lambda b: b.input_records_per_s),
+    ("input_records_per_second", "Rate at which input records arrive.", "", lambda b: b.input_records_per_s),
     ("processed_records_per_second", "Rate at which records are processed.", "", lambda b: b.processed_records_per_s),
     ("batch_duration_seconds", "How long the last batch took.", "seconds", lambda b: b.batch_ms / 1000),
     ("watermark_timestamp_seconds", "The watermark of the last batch, as event time.", "seconds",
@@ -290,16 +291,16 @@ _BEAT: tuple[tuple[str, str, str, Callable[[Heartbeat], float | None]], ...] = (
     ("driver_error", "Whether the driver reports trouble.", "", lambda b: int(b.error is not None)),
 )  # fmt: skip
 _TOTALS: tuple[tuple[str, str, Callable[[Counts], int]], ...] = (
-    ("input_records", "Records read since the generation began.", lambda c: c.rows_in),
-    ("result_records", "Result records written since the generation began.", lambda c: c.rows_out),
-    ("late_records", "Rows dropped as late since the generation began.", lambda c: c.late_dropped),
-    ("dead_letters", "Records set aside as dead letters since the generation began.", lambda c: c.dead_lettered),
+    ("input_records", "Records read since the generation started.", lambda c: c.rows_in),
+    ("result_records", "Result records written since the generation started.", lambda c: c.rows_out),
+    ("late_records", "Rows dropped as late since the generation started.", lambda c: c.late_dropped),
+    ("dead_letters", "Records set aside as dead letters since the generation started.", lambda c: c.dead_lettered),
 )
 
 
 def _driver_families(reading: Reading | None) -> list[Metric]:
-    """What the drivers say of themselves, in heartbeats and progress records."""
-    age = _gauge("switchyard_release_heartbeat_age_seconds", "Since the driver was last heard of.", "seconds")
+    """What the drivers report in heartbeats and progress records."""
+    age = _gauge("switchyard_release_heartbeat_age_seconds", "Time since the driver's last heartbeat.", "seconds")
     said = {name: _gauge(f"switchyard_release_{name}", text, unit) for name, text, unit, _ in _BEAT}
     totals = {name: _counter(f"switchyard_release_{name}", text) for name, text, _ in _TOTALS}
     for each in reading.found if reading else ():

@@ -1,4 +1,4 @@
-"""What there is: releases with their drivers, operations under way, the audit trail."""
+"""Overviews: releases with their drivers, operations under way, the audit trail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines.model.unread import Unread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseStatus:
-    """A release with what is known of its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`."""
+    """A release and its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`."""
 
     release: Release
     beat: Heartbeat | None
@@ -27,21 +27,22 @@ class ReleaseStatus:
 
     @property
     def health(self) -> str:
-        """`running`, `stopped`, `down` (wanted running, nobody does), or the driver's own word."""
+        """`stopped`, `down` (wanted running, but nobody runs it), or the state in the driver's heartbeat."""
         if self.holder is None:
             return "down" if self.release.wanted == "running" and self.release.state != "failed" else "stopped"
         return self.beat.state if self.beat else "starting"
 
 
 def statuses(context: Context, *, parts: bool = True) -> list[ReleaseStatus]:
-    """Every release, by name; operations past their deadline are ended first. `parts`: as for `statuses_of`."""
+    """Every release, by name. Ends operations past their deadline first. `parts`: as for `statuses_of`."""
     return statuses_of(context, _expired(context), parts=parts)
 
 
 def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[ReleaseStatus]:
     """Every release of `state`, by name. Writes nothing.
 
-    `parts`: its notes name lost parts, too. That asks Kafka for all topics and groups: not for who looks every few seconds.
+    `parts`: its notes also name lost parts. That lists all topics and groups of the cluster, so don't use it every few
+    seconds.
     """
     beats = context.beats() if state.releases else {}
     lost = told_losses(context, state) if parts and state.releases else {}
@@ -63,17 +64,17 @@ def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[
 
 
 def open_operations(context: Context) -> list[Operation]:
-    """Operations under way, oldest first; those past their deadline are ended first."""
+    """Operations under way, oldest first. Ends those past their deadline first."""
     return [o for o in _expired(context).operations.values() if o.closed is None]
 
 
 def audit(context: Context, name: str | None = None) -> Iterator[Entry | Unread]:
-    """The registry's entries, oldest first; only those of a release, app or operation, if `name` is given.
+    """The registry's entries, oldest first; with `name`, only those about that release, app or operation.
 
-    Operations past their deadline are ended first, and so are among them.
+    Ends operations past their deadline first, so the entries include that.
     """
     _expired(context)
-    # what was done by an operation on a release is of that release, whatever it names itself
+    # an entry of an operation on a release is about that release, even if it does not name it
     operations: set[str] = set()
     for entry in context.registry.history():
         if name is None:
@@ -87,11 +88,11 @@ def audit(context: Context, name: str | None = None) -> Iterator[Entry | Unread]
 
 
 def _expired(context: Context) -> RegistryState:
-    """The registry after `journal.expire`; for a user who may only read it, as it is."""
+    """The registry after `journal.expire`; as it is, if this user may only read it."""
     try:
         return journal.expire(context.registry)
     except Refused as error:
-        context.say(f"an operation is past its deadline, and can't be ended from here: {error.what}; {error.fix}")
+        context.say(f"an operation is past its deadline, but this user can't end it: {error.what}; {error.fix}")
         return context.registry.known
 
 

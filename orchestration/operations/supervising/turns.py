@@ -1,7 +1,8 @@
-"""One turn of a supervisor: what is wanted running runs, what hangs is replaced, what dies too often has failed.
+"""One turn of a supervisor: starts releases that are down, replaces drivers that hang, gives up on those that keep
+dying.
 
-The command `switchyard supervise` and Dagster's sensor are shells around it. Several supervisors do no harm: a release is
-run by whoever gets its lease, and each entry here is checked against the token that it was decided by.
+The command `switchyard supervise` and Dagster's sensor are shells around it. Several supervisors do no harm: whichever
+driver gets the lease runs the release, and each entry written here is checked against the token that it was decided on.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# of a driver's log, in what is said of its failure
+# how much of a driver's log an alert shows
 _LOG_LINES = 12
 _LOG_BYTES = 8_192
 _LOG_CHARS = 2_000
@@ -44,7 +45,7 @@ Start = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a turn found, and the releases that it has started."""
+    """What a turn found, and the releases that it started."""
 
     found: Sequence[ReleaseStatus]
     state: RegistryState
@@ -60,14 +61,14 @@ def turn(
     elsewhere: Collection[str] = (),
     now: Callable[[], int] = now_ms,
 ) -> Turn:
-    """One turn. Raises Unavailable without a broker; `memory` then counts the silence of drivers anew.
+    """One turn. Raises Unavailable without a broker; `memory` then counts the silence of drivers from zero again.
 
-    `start`: starts a release, and may raise SwitchyardError; by default its driver is launched here. `elsewhere`:
+    `start`: starts a release, and may raise SwitchyardError; by default it launches the driver here. `elsewhere`:
     releases that something else is starting.
 
-    1. operations past their deadline are ended; 2. drivers that hang are fenced and ended; 3. releases that nobody runs
-    are started; 4. those that were started too often are set to failed. Of what the registry has that can't be read here, an
-    alert is sent, once; releases that it holds are left alone.
+    1. Ends operations past their deadline. 2. Fences and kills drivers that hang. 3. Starts releases that are wanted
+    running and that nobody runs. 4. Sets releases to failed that were started too often. Registry entries that can't be
+    read here are alerted once; the turn does not touch the releases that they hold.
     """
     say_present(context.settings)
     try:
@@ -101,7 +102,7 @@ def turn(
 
 
 def launcher(context: Context) -> Start:
-    """Starts a release's driver on this host, if its inputs still have what it needs."""
+    """A function that starts a release's driver on this host, if its inputs still hold what it needs."""
 
     def start(name: str) -> None:
         plan_start(context, name)
@@ -109,7 +110,8 @@ def launcher(context: Context) -> Start:
             where = context.launcher.launch(name)
         except OSError as error:
             raise SwitchyardError(
-                f"the driver of {name} can't be started: {error}", fix="see the machine's limits"
+                f"the driver of {name} can't be started: {error}",
+                fix="see the limits of this machine: processes, memory, disk",
             ) from error
         context.say(f"driver of {name}: {where}")
 
@@ -125,9 +127,10 @@ def attend(
     alert: Send,
     say: Say,
 ) -> None:
-    """Has a turn every `every_s` until `stopped` is set; drivers run on. Without Kafka it waits, and says so once.
+    """Does a turn every `every_s` seconds until `stopped` is set. Drivers keep running after that. Without Kafka it
+    waits, and says so once.
 
-    Raises BadUsage for settings that mean nothing.
+    Raises BadUsage for wrong settings.
     """
     memory, context, trouble, mistake = Memory(), None, "", ""
     try:
@@ -143,18 +146,18 @@ def attend(
             except (SwitchyardError, KafkaException) as error:
                 what = error.what if isinstance(error, SwitchyardError) else str(error)
                 if what != trouble:
-                    say(f"no release is looked after until this is over: {what}")
+                    say(f"the supervisor can't look after any release until this is fixed: {what}")
                 trouble, memory.silent = what, {}
                 if isinstance(error, AnotherRegistry):
-                    # what is remembered is of the old one
+                    # the memory belongs to the old registry
                     memory = Memory()
                 if context is not None:
                     context.registry.close()
                 context = None
             except Exception as error:
-                # a mistake of the program's own, or of this machine: the next turn must not pay for it
+                # a bug, or trouble of this machine: the supervisor must survive it
                 if str(error) != mistake:
-                    log.exception("a turn failed")
+                    log.exception("a turn of the supervisor failed; it tries again")
                 mistake = str(error)
             stopped.wait(every_s)
     finally:
@@ -166,7 +169,8 @@ def attend(
 def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[ReleaseStatus]:
     """Starts every release that is wanted running, as a supervisor does, and waits until each runs.
 
-    Returns all that are wanted running, as they are then: after `timeout_s` some may not run, nor do those that failed.
+    Returns all releases that are wanted running, as they are then. After `timeout_s` seconds some may still not run;
+    failed ones do not run either.
     """
     memory, deadline = Memory(), context.monotonic() + timeout_s
     try:
@@ -183,7 +187,9 @@ def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[Release
 
 
 def last_lines(context: Context, name: str) -> str:
-    """The end of the log of a release's driver, as far as it is on this machine; its control characters as their numbers."""
+    """The last lines of the log of a release's driver, with control characters escaped; empty if it is not on this
+    machine.
+    """
     try:
         path = context.launcher.log_path(name)
         if path is None or not path.is_file():
@@ -192,7 +198,7 @@ def last_lines(context: Context, name: str) -> str:
             file.seek(max(0, path.stat().st_size - _LOG_BYTES))
             lines = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
     except (OSError, SwitchyardError) as error:
-        # a link, say, or another user's: what is told of the release goes without it
+        # for example a link, or another user's file: the alert goes out without it
         log.warning("the log of %s can't be read: %s", name, error)
         return ""
     return visible("\n".join(lines), lines=True)[-_LOG_CHARS:]
@@ -202,7 +208,7 @@ def _start(context: Context, memory: Memory, name: str, start: Start) -> bool:
     attempt = memory.attempt(name)
     count = attempt.count if attempt is not None else 1
     context.say(
-        f"{name} is wanted running and nobody runs it: started, {count} of {context.settings.restart_limit} times in a row"
+        f"{name} is wanted running, but nobody runs it; starting it, attempt {count} of {context.settings.restart_limit}"
     )
     try:
         start(name)
@@ -218,13 +224,13 @@ def _drivers(context: Context) -> list[Running]:
 
 
 def _living(context: Context, found: Sequence[ReleaseStatus]) -> set[str]:
-    """Releases whose lease is held by a process of this host that lives."""
+    """Releases whose lease is held by a living process on this host."""
     held = [(s.release.name, s.release.lease) for s in found if s.release.lease and not s.release.lease_ended]
     return {name for name, lease in held if is_alive(lease.holder, context.settings)}
 
 
 def _booting(context: Context, found: Sequence[ReleaseStatus], processes: Sequence[Running]) -> set[str]:
-    """Releases with a driver process here that is young and has not got the lease yet."""
+    """Releases with a young driver process on this host that does not have the lease yet."""
     holders = {_process(s.release.lease.holder) for s in found if s.release.lease is not None}
     longest_s = context.settings.boot_timeout_s
     return {
@@ -241,7 +247,7 @@ def _process(holder: Holder) -> ProcessRef:
 
 
 def _replace(context: Context, name: str, processes: Sequence[Running], alert: Send) -> None:
-    """Fences the driver of `name`, which lives and is not heard, and ends its process: it is started by the next turn."""
+    """Fences the driver of `name`, which lives but is not heard, and kills its process. A later turn starts a new one."""
     known = context.registry.known.releases[name]
     lease = known.lease
     if lease is None:
@@ -251,18 +257,18 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: S
     def decide_(state: RegistryState) -> list[Entry]:
         nonlocal fenced
         release = state.releases[name]
-        # heard meanwhile, or replaced by another supervisor
+        # not if it was heard in the meantime, or another supervisor replaced it
         fenced = release.token == lease.token and not release.lease_ended and _is_silent(context, release)
         if not fenced:
             return []
         token = release.token + 1
         return [LeaseTaken(release=name, token=token, holder=mine), LeaseEnded(release=name, token=token)]
 
-    why = f"process {lease.holder.pid} lives and has not been heard of for {context.settings.lease_timeout_s:g} s"
+    why = f"process {lease.holder.pid} lives, but has sent no heartbeat for {context.settings.lease_timeout_s:g} s"
     context.registry.step(decide_, reason=why)
     if not fenced:
         return
-    # only a process that is seen to be this release's driver: the registry alone ends nothing
+    # kills only a process that is visibly this release's driver: the registry's word alone is not enough
     for each in processes:
         if each.release == name and each.process == _process(lease.holder):
             each.process.kill()
@@ -274,11 +280,11 @@ def _is_silent(context: Context, release: Release) -> bool:
 
 
 def _give_up(context: Context, memory: Memory, name: str, alert: Send) -> None:
-    """Sets a release that was started too often to failed, with what is known of the reason."""
+    """Sets a release that was started too often to failed, with the reason as far as it is known."""
     token = context.registry.known.releases[name].token
     reason = (
-        f"its driver was started {context.settings.restart_limit} times in a row and did not stay: "
-        f"{memory.trouble.get(name, 'it said nothing of why')}"
+        f"its driver was started {context.settings.restart_limit} times in a row and did not keep running: "
+        f"{memory.trouble.get(name, 'it reported no reason')}"
     )
     lines, given_up = last_lines(context, name), False
 

@@ -1,4 +1,4 @@
-"""The watch after a promotion: keeps checking, and goes back once, to a standby that has caught up."""
+"""The watch after a promotion: keeps checking the new live release, and rolls back once if a check fails."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def watch(
 ) -> Watched:
     """Checks the live release `name` again and again for `for_s` seconds.
 
-    A failed expectation rolls back, once, and only while `name` is still live: a check takes its time, and someone may
-    have gone back meanwhile. A check that can't be evaluated is said, alerted, and does not switch.
+    A failed expectation causes one rollback, and only while `name` is still live: a check takes time, and someone may
+    have rolled back in the meantime. A check that can't be evaluated is logged and alerted, but causes no rollback.
     """
 
     def tell(found: Alert) -> None:
@@ -63,7 +63,7 @@ def watch(
                 tell(ChecksNotEvaluated(release=name, failures=tuple(verdict.failures)))
         left = deadline - context.monotonic()
         if left <= 0:
-            how = f"passed its watch: {checks} checks" if checks else "could not be checked once in its watch"
+            how = f"passed its watch: {checks} checks" if checks else "could not be checked even once during its watch"
             return Watched(rolled_back=False, checks=checks, message=f"{name} {how}")
         context.sleep(min(interval_s, left))
 
@@ -74,4 +74,4 @@ def _is_live(context: Context, app: str, name: str) -> bool:
 
 
 def _over(name: str, checks: int) -> Watched:
-    return Watched(rolled_back=False, checks=checks, message=f"{name} is live no more: the watch is over")
+    return Watched(rolled_back=False, checks=checks, message=f"{name} is no longer live, so the watch is over")

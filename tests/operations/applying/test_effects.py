@@ -16,5 +16,5 @@ def test_each_kind_of_stage_can_be_applied() -> None:
 
 
 def test_a_kind_has_no_second_function() -> None:
-    with pytest.raises(TypeError, match="Launch is applied by launch"):
+    with pytest.raises(TypeError, match="launch already applies Launch"):
         applies(Launch)(lambda work, stage: None)

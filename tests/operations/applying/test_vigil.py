@@ -62,7 +62,7 @@ def taken(holder: Any, token: int = 1) -> LeaseTaken:
 def test_a_driver_that_died_and_that_nobody_starts_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Watch(monkeypatch, taken(DEAD)).says(60)
     assert found is not None and found[0] < 8
-    assert f"process {DEAD.pid} on {DEAD.host}, has died, and nothing starts it again" in found[1].what
+    assert f"process {DEAD.pid} on {DEAD.host}, has died, and no supervisor starts it again" in found[1].what
     assert f"switchyard start {NAME} --execute" in found[1].fix
 
 
@@ -125,7 +125,7 @@ def test_a_promotion_that_waits_for_a_dead_driver_ends_within_ten_seconds(monkey
         work, "ProgressTail", lambda *_: SimpleNamespace(poll=nothing_comes, newest=None, close=lambda: None)
     )
     waiting = work.Work(context_of(Log(*RUNNING, opened, taken(DEAD)), monotonic=lambda: time_s), plan)
-    with pytest.raises(SwitchyardError, match="has died, and nothing starts it again"):
+    with pytest.raises(SwitchyardError, match="has died, and no supervisor starts it again"):
         waiting.await_progress(NAME, 60, "no boundary is flagged", lambda _: False)
     assert time_s < 10
 

@@ -372,7 +372,7 @@ def test_what_was_kept_behind_the_cut_is_refused_with_the_way_out(compared: Make
     ends = results.end(results.new), results.end(results.live)
     results.write(results.live, {"b": "5"})
     read_on(results.settings, results.evidence, results.now())
-    with pytest.raises(SwitchyardError, match="lies behind the cut") as caught:
+    with pytest.raises(SwitchyardError, match="has read past the cut") as caught:
         results.delta(to="sums.v1").read_to(*ends)
     assert "since.parquet" in caught.value.fix
 

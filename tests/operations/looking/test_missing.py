@@ -161,7 +161,7 @@ def test_every_step_names_the_range_and_the_way_out(cut: Log) -> None:
     for step in steps:
         with pytest.raises(MissingHistory) as error:
             step(world(cut), "a.v2")
-        assert "a.v2 can't have all the input that a.v1 has read" in error.value.what
+        assert "a.v2 can't read all the input that a.v1 has read" in error.value.what
         assert "trades[0] 0 to 999 (1,000 offsets)" in error.value.what and ACCEPT in error.value.fix
         assert error.value.gaps == (DELETED,)
 

@@ -125,7 +125,7 @@ def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
     heard: list[str] = []
     log = live()
     assert told_losses(context_of(log, Kafka(ids=refuse), say=heard.append), log.state()) == {}
-    assert heard == ["whether parts of releases are lost can't be said: not allowed; ask for the ACL"]
+    assert heard == ["can't tell whether releases have lost parts: not allowed; ask for the ACL"]
 
 
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])

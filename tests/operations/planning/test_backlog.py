@@ -146,16 +146,18 @@ def test_a_promotion_counts_too(world: Callable[..., World]) -> None:
     log.entries += [ReadyRecorded(release="a.v2", generation=1), compared(), checked]
     plan = plan_promote(world(log, v1=100, v2=101 + MEANWHILE_RECORDS), "a")
     assert kinds(plan) == ["PrepareDelta", *MEETING]
-    assert "--leaving a.v2" in plan.undo and "7 days after that, `switchyard diff a.v2` first" in plan.undo
+    assert (
+        "--leaving a.v2" in plan.undo and "after 7 days without either, run `switchyard diff a.v2` first" in plan.undo
+    )
 
 
 def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callable[..., World]) -> None:
     found = compared(age_ms=COMPACTION_LAG_MS + 60_000)
-    assert "deletions since then may have been compacted away" in (too_old(found, now_ms()) or "")
+    assert "compaction may have removed the record of a deletion" in (too_old(found, now_ms()) or "")
     assert too_old(compared(age_ms=COMPACTION_LAG_MS - 60_000), now_ms()) is None
     with pytest.raises(Refused, match=r"diff-1 is 7\.0 days old") as error:
         plan_rollback(world(promoted(age_ms=COMPACTION_LAG_MS + 60_000), v1=100, v2=100), "a")
-    assert error.value.fix == "`switchyard diff a.v2` first"
+    assert error.value.fix == "run `switchyard diff a.v2` first"
     # an operator may say that a promotion takes an older diff: not one as old as that, of a table
     new, live, long_s = release("a.v2"), release("a.v1"), COMPACTION_LAG_MS / 500
     [lacking] = not_compared(new, live, found, long_s, None)

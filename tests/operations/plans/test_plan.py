@@ -43,8 +43,8 @@ def plan(**changes: Any) -> Plan:
 def test_each_stage_is_one_step_in_words() -> None:
     steps = plan().steps()
     assert len(steps) == len(STAGES)
-    assert steps[0] == "want a.v1 running"
-    assert "by force" in steps[1]
+    assert steps[0] == "ask a.v1 to run"
+    assert "take over from a running one" in steps[1]
     assert all("\n" not in step and "{" not in step for step in steps)
 
 
@@ -73,7 +73,7 @@ def test_a_stage_of_another_version_is_named_with_the_way_out() -> None:
 
 def test_every_kind_of_stage_can_be_told_apart_in_the_journal() -> None:
     assert to_journal(STAGES[0])["stage"] in Stage.kinds
-    with pytest.raises(TypeError, match="two kinds of stages called Want"):
+    with pytest.raises(TypeError, match="two kinds of stages are called Want"):
         type("Want", (Stage,), {})
 
 
@@ -85,9 +85,9 @@ def test_markdown_shows_facts_tables_steps_and_the_way_back() -> None:
     assert shown.startswith("### promote a.v2, a.v1 (promote-1)")
     assert "| from | a.v1 |" in shown
     assert "| a\\|b | 5 |" in shown
-    assert "1. want a.v1 running" in shown
+    assert "1. ask a.v1 to run" in shown
     assert "> careful" in shown
-    assert "To go back: rollback" in shown
+    assert "To undo: rollback" in shown
 
 
 def test_a_plan_without_stages_says_so() -> None:

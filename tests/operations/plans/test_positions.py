@@ -28,7 +28,7 @@ def target(**options: Any) -> Any:
 def test_exactly_one_position_is_given() -> None:
     with pytest.raises(BadUsage, match="needs a position"):
         target()
-    with pytest.raises(BadUsage, match="--to-earliest and --shift-by can't both be"):
+    with pytest.raises(BadUsage, match="--to-earliest and --shift-by exclude each other"):
         target(to_earliest=True, shift_by=0)
 
 
@@ -47,10 +47,10 @@ def test_a_time_has_a_zone(text: str, at_ms: int) -> None:
 
 def test_a_time_without_a_zone_is_refused() -> None:
     text = "2026-11-01T00:00:00.000"
-    with pytest.raises(BadUsage, match=f"--to-datetime {text} has no zone") as caught:
+    with pytest.raises(BadUsage, match=f"--to-datetime {text} has no time zone") as caught:
         target(to_datetime=text)
-    assert f"{text}Z is UTC" in caught.value.fix
-    with pytest.raises(BadUsage, match=f"--until {text} has no zone"):
+    assert f"for UTC write {text}Z" in caught.value.fix
+    with pytest.raises(BadUsage, match=f"--until {text} has no time zone"):
         until_of(text)
 
 
@@ -123,12 +123,12 @@ def test_a_file_is_read_as_it_was_exported(tmp_path: Path) -> None:
         ("trades,0,5\ntrades,x,7\n", "line 2: 'trades,x,7' is not topic,partition,offset"),
         ("trades,0\n", "line 1"),
         ("trades,0,-5\n", "line 1"),
-        ("trades,0,5\n\ntrades,0,6\n", r"line 3: trades\[0\] stands twice"),
+        ("trades,0,5\n\ntrades,0,6\n", r"line 3: trades\[0\] is listed twice"),
         (
             "trades,x,7\ntrades,0,5\nwords\ntrades,0,6",
-            r"line 1: .*; line 3: 'words' is not .*; line 4: trades\[0\] stands",
+            r"line 1: .*; line 3: 'words' is not .*; line 4: trades\[0\] is listed",
         ),
-        ("no\n" * 12, r"line 10: 'no' is not topic,partition,offset; and 2 lines more\n"),
+        ("no\n" * 12, r"line 10: 'no' is not topic,partition,offset; and 2 more lines\n"),
         ("\n", "names no partition"),
     ],
 )
@@ -162,9 +162,9 @@ def test_where_a_replay_stops() -> None:
     assert kinds == {"current": ("shift", 0), "latest": ("latest", 0), "70": ("offset", 70)}
     found = until_of("1970-01-01T01:00:00Z")
     assert found is not None and (found.at_ms, found.text) == (HOUR_MS, "1970-01-01T01:00:00Z")
-    with pytest.raises(BadUsage, match="--until 1969-12-31T00:00:00Z lies before 1970"):
+    with pytest.raises(BadUsage, match="--until 1969-12-31T00:00:00Z is before 1970"):
         until_of("1969-12-31T00:00:00Z")
-    with pytest.raises(BadUsage, match="--until 'soon' is no position"):
+    with pytest.raises(BadUsage, match="--until 'soon' is not a position"):
         until_of("soon")
 
 
@@ -188,7 +188,11 @@ def test_a_file_moves_what_it_names() -> None:
         ({"orders": {0: 3}}, {"trades": None}, "does not read orders"),
         ({"trades": {7: 3}}, {}, r"trades has no partition 7"),
         ({"trades": {7: 3}}, {"trades": None}, r"trades has no partition 7"),
-        ({"trades": {0: 3, 1: 3}}, {"trades": (0,)}, r"has a position of trades\[1\], which --input-topics leaves out"),
+        (
+            {"trades": {0: 3, 1: 3}},
+            {"trades": (0,)},
+            r"has a position for trades\[1\], which --input-topics does not name",
+        ),
     ],
 )
 def test_a_line_of_a_file_that_would_move_nothing_is_refused(
@@ -202,7 +206,7 @@ def test_one_file_can_not_say_two_offsets_of_a_partition() -> None:
     topics = {"left": "trades", "right": "trades", "orders": "orders"}
     level = {"left": {0: 5, 1: 6}, "right": {0: 5, 1: 6}, "orders": {0: 9}}
     assert by_topic(topics, SourcePosition(sources=level)) == {"trades": {0: 5, 1: 6}, "orders": {0: 9}}
-    with pytest.raises(Refused, match=r"trades\[1\] is at 6 for one source and at 7 for right"):
+    with pytest.raises(Refused, match=r"trades\[1\]: 6 for one source and 7 for right"):
         by_topic(topics, SourcePosition(sources={**level, "right": {0: 5, 1: 7}}))
 
 
@@ -211,9 +215,9 @@ def test_a_plan_says_whose_rate_it_goes_by() -> None:
         return time_of(Rate(records_per_s=50.0, of=of, throttled=throttled), release().name, 100)
 
     assert said(release().name) == "about 2 s at 50 records/s"
-    assert said("a.v9") == "about 2 s at 50 records/s, measured of a.v9"
-    assert said("a.v9", throttled=True) == "about 2 s at 50 records/s, as its batches allow"
-    assert time_of(None, "a.v9", 5) == "its rate was never measured"
+    assert said("a.v9") == "about 2 s at 50 records/s, measured on a.v9"
+    assert said("a.v9", throttled=True) == "about 2 s at 50 records/s, limited by --max-records-per-batch"
+    assert time_of(None, "a.v9", 5) == "duration unknown, because its rate was never measured"
     assert [as_size(n) for n in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]
 
 

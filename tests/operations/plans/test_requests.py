@@ -176,7 +176,7 @@ def test_a_request_that_can_not_be_read_is_nobodys_and_is_resumed_by_its_id(newe
 
 def test_an_operation_that_this_version_does_not_know_is_named_with_the_way_out() -> None:
     entry = opened(RESET).model_copy(update={"name": "teleport"})
-    with pytest.raises(SwitchyardError, match="an operation teleport that this version doesn't know") as error:
+    with pytest.raises(SwitchyardError, match="an operation teleport that this version does not know") as error:
         Plan.from_journal(entry)
     assert "abandon" in error.value.fix
 

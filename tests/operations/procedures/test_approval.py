@@ -74,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         if "refused" in found:
             raise Refused(found["refused"], fix="wait")
         if found["age_s"] > max_evidence_age_s:
-            raise Refused(f"the diff is {found['age_s']:.0f} s old, over --max-evidence-age", fix="reprocess")
+            raise Refused(f"the diff is {found['age_s']:.0f} s old, more than --max-evidence-age", fix="reprocess")
         return cast(Plan, found["plan"])
 
     def again(*_: Any, **__: Any) -> Any:
@@ -97,7 +97,7 @@ def test_the_plan_keeps_its_id_and_its_limit(asked: Asked) -> None:
 )
 def test_a_plan_that_would_do_something_else_now_is_refused(asked: Asked, stages: Any) -> None:
     asked["plan"] = replace(PLAN, id="promote-2", stages=stages)
-    with pytest.raises(Refused, match="would do something else now") as error:
+    with pytest.raises(Refused, match="would now do something else") as error:
         plan_approved(context(), "promote-1")
     assert error.value.fix.endswith("switchyard reprocess a --version 2 --execute`")
 
@@ -116,7 +116,7 @@ def test_an_unknown_plan_is_bad_usage_that_names_the_newest_one(asked: Asked) ->
 
 def test_a_plan_is_approved_once(asked: Asked) -> None:
     begun = Opened(id="promote-1", name="promote", releases=PLAN.releases, alias="a", deadline_ms=1)
-    with pytest.raises(Refused, match="was approved already"):
+    with pytest.raises(Refused, match="was already approved"):
         plan_approved(context(begun), "promote-1")
     with pytest.raises(BadUsage, match="no plan promote-9") as error:
         plan_approved(context(begun), "promote-9")
@@ -195,14 +195,14 @@ def test_a_promotion_that_lacks_more_than_young_evidence_is_refused_at_once(
 
 def test_a_promotion_of_another_switch_is_not_compared_again(asked: Asked, again: dict[str, Any]) -> None:
     asked["plan"] = replace(PLAN, stages=(DELTA, replace(SWITCH, number=3)))
-    with pytest.raises(Refused, match="would do something else now"):
+    with pytest.raises(Refused, match="would now do something else"):
         plan_approved(context(), "promote-1")
     assert again["did"] == []
 
 
 def test_a_switch_meanwhile_is_seen(asked: Asked, again: dict[str, Any]) -> None:
     again["stages"] = (replace(DELTA, evidence="diff-2"), replace(SWITCH, evidence="diff-2", number=3))
-    with pytest.raises(Refused, match="would do something else now"):
+    with pytest.raises(Refused, match="would now do something else"):
         plan_approved(context(), "promote-1")
 
 

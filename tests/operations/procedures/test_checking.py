@@ -30,5 +30,5 @@ def test_nor_where_one_was_left_before_consumers_went_along() -> None:
     log = Log(
         *staged("a.v1"), *switched(1, None, "a.v1"), under("reset"), BEGUN, Closed(id="reset-1", outcome="abandoned")
     )
-    with pytest.raises(Refused, match="have not gone along with reset-1"):
+    with pytest.raises(Refused, match="reset-1 has not moved the consumers"):
         check(context_of(log), "a.v1")

@@ -87,7 +87,7 @@ def test_what_is_staged_as_asked_for_is_gone_on_with(context: Context, said: lis
     plan = first_step(context, "sums", version=2, **given)
     assert (plan.operation, plan.releases) == ("start", ("sums.v2",))
     assert [type(stage) for stage in plan.stages] == [Want, Launch]
-    assert said == ["sums.v2 is staged already, going on with it"]
+    assert said == ["sums.v2 is already staged; resuming it"]
 
 
 def test_the_same_code_in_a_folder_is_gone_on_with(context: Context, code: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_same_code_in_a_folder_is_gone_on_with(context: Context, code: Path)
         ({"settings": {"window_s": "7"}}, ["its window_s is 6, not 7"]),
         ({"settings": {"window_s": "6", "quick": "false"}}, ["its quick is True, not false"]),
         ({"settings": {"over": "1"}}, ["it has no setting over"]),
-        ({"correction": "upstream fix"}, ["it is the correction 'late data', not 'upstream fix'"]),
+        ({"correction": "upstream fix"}, ["it has the correction 'late data', not 'upstream fix'"]),
         ({"same_as": "sums.v1"}, ["its code is ", "not 000000000000", "its window_s is 6, not 5", "its quick is True"]),
         ({"same_as": "sums.v1", "settings": {"window_s": "8"}}, ["its window_s is 6, not 8"]),
     ],
@@ -108,7 +108,7 @@ def test_the_same_code_in_a_folder_is_gone_on_with(context: Context, code: Path)
 def test_what_is_staged_as_another_is_refused_and_says_in_what(
     context: Context, said: list[str], given: dict[str, Any], differs: list[str]
 ) -> None:
-    with pytest.raises(Refused, match=r"sums\.v2 is staged already, and is not what is asked for: ") as error:
+    with pytest.raises(Refused, match=r"sums\.v2 is already staged, and differs from what is asked for: ") as error:
         first_step(context, "sums", version=2, **given)
     for words in differs:
         assert words in error.value.what
@@ -124,14 +124,14 @@ def test_other_code_in_the_folder_is_refused_with_both_digests(context: Context,
 
 
 def test_a_correction_of_what_was_staged_for_none_is_refused(context: Context) -> None:
-    with pytest.raises(Refused, match="it is no correction, not 'late data'"):
+    with pytest.raises(Refused, match="it has no correction, not 'late data'"):
         first_step(context, "sums", version=1, correction="late data")
 
 
 def test_what_can_not_be_meant_is_bad_usage(context: Context, code: Path) -> None:
     with pytest.raises(BadUsage, match="setting window_s of sums is int, not 'much'"):
         first_step(context, "sums", version=2, settings={"window_s": "much"})
-    with pytest.raises(BadUsage, match="can't both be"):
+    with pytest.raises(BadUsage, match="exclude each other"):
         first_step(context, "sums", version=2, code_dir=code, same_as="sums.v1")
 
 

@@ -108,7 +108,7 @@ def test_what_was_kept_is_not_read_again(settings: Settings, monkeypatch: pytest
     save(settings, compared(), Upkeep(live_result=at("v1", 10_000_000), new_result=at("v2", 9_000_000), at_ms=now_ms()), {"a": "1"}, {"a": "1"})  # fmt: skip
     found = backlog_of(context(settings, settled(), v1=10_000_002, v2=9_000_003), compared())
     assert (found.records, found.kept, found.long) == (5, 2, False)
-    assert str(found).startswith("5 result records and 2 keys kept since, read while they meet: under 1 s")
+    assert str(found).startswith("5 result records and 2 keys from the last refresh, read while they meet: under 1 s")
     # what was kept has to be told, too
     assert not backlog_of(context(settings, settled(), v1=10_000_000), compared()).long
     many = {str(n): None for n in range(MEANWHILE_RECORDS + 1)}
@@ -129,7 +129,7 @@ def test_a_diff_that_is_kept_up_never_grows_too_old(settings: Settings, monkeypa
     assert "WriteDelta" in kinds(plan_rollback(context(settings, log, v1=100, v2=100), "a"))
     assert too_old(one, now_ms(), kept_ms=now_ms() - DAY_MS) is None
     said = too_old(one, now_ms(), kept_ms=now_ms() - 8 * DAY_MS)
-    assert said is not None and said.startswith("the diff diff-1 was refreshed 8.0 days ago: after 7, deletions since")
+    assert said is not None and said.startswith("the diff diff-1 was refreshed 8.0 days ago: after 7 days, compaction")
 
 
 def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
@@ -140,7 +140,7 @@ def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
         "under way on a.v2": Log(
             *settled().entries, Opened(id="stop-1", name="stop", releases=("a.v2",), deadline_ms=2**60)
         ),
-        "were never compared, as they are now": settled(new_generation=7),
+        "were never compared in their present generations": settled(new_generation=7),
     }
     for text, log in refusals.items():
         with pytest.raises((Refused, BadUsage), match=text) as caught:
@@ -153,7 +153,7 @@ def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
 
 def test_a_stream_has_no_diff_to_go_back_by() -> None:
     log = Log(*streams("a.v1", "a.v2"), *switched(1, None, "a.v1"), compared(), *switched(2, "a.v1", "a.v2"))
-    with pytest.raises(Refused, match="the result of a is a stream: going back needs no diff"):
+    with pytest.raises(Refused, match="the result of a is a stream, so a rollback needs no diff"):
         refreshable(log.known, "a")
     assert to_refresh(log.known) == []
 

@@ -30,7 +30,7 @@ from orchestration.operations.supervising.alerts import (
 
 ALERTS: dict[Alert, tuple[str, int]] = {
     ReleaseFailed(release="a.v1", failure="batch 7: not a price", log="line 1"): (
-        "a.v1 has failed: batch 7: not a price\nline 1", logging.ERROR),
+        "a.v1 has failed: batch 7: not a price; see `switchyard status a.v1`\nline 1", logging.ERROR),
     GivenUp(release="a.v1", reason="started 6 times", log="line 1"): (
         "a.v1 has failed: started 6 times; `switchyard start a.v1 --execute` tries again\nline 1", logging.ERROR),
     RunFailed(job="watch", run_id="0123456789", release="a.v1", error="it failed"): (
@@ -38,15 +38,15 @@ ALERTS: dict[Alert, tuple[str, int]] = {
     RunFailed(job="janitor", run_id="0123456789", release=None, error="no room"): (
         "janitor failed (run 01234567): no room", logging.ERROR),
     EntriesUnread(entries=2, held=1): (
-        "2 entries of the registry can't be read by this version, 1 of which must be understood: what they are about is held; "
+        "2 entries of the registry can't be read by this version, 1 of which must be understood: the releases that these concern are held; "
         "see `switchyard registry check`", logging.ERROR),
     EntriesUnread(entries=1, held=0): (
         "1 entry of the registry can't be read by this version; see `switchyard registry check`", logging.WARNING),
     DriverHung(release="a.v1", why="process 7 is silent", log="line 1"): (
-        "the driver of a.v1 hangs: process 7 is silent; it is fenced, ended and replaced\nline 1", logging.WARNING),
+        "the driver of a.v1 hangs: process 7 is silent; it is fenced, and a new driver replaces it\nline 1", logging.WARNING),
     CheckNotRun(release="a.v1", error="no result yet"): ("the check of a.v1 could not run: no result yet", logging.WARNING),
     ChecksNotEvaluated(release="a.v1", failures=("volume: odd", "key: odd")): (
-        "checks of a.v1 could not be evaluated: volume: odd; key: odd", logging.WARNING),
+        "some checks of a.v1 could not be evaluated: volume: odd; key: odd", logging.WARNING),
 }  # fmt: skip
 
 
@@ -103,4 +103,4 @@ def test_a_webhook_that_answers_byte_by_byte_holds_nobody_up(
         over.set()
         answering.join(10)
     assert took_s < 3
-    assert "could not be told: no answer within 0.5 s" in caplog.text
+    assert "did not reach the webhook: no answer within 0.5 s" in caplog.text

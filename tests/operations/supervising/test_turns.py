@@ -258,7 +258,10 @@ def attended(world: World, error: Exception) -> list[str]:
 
 def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(world: World) -> None:
     said = attended(world, Unavailable("no Kafka broker answers"))
-    assert said == ["no release is looked after until this is over: no Kafka broker answers", "Kafka answers again"]
+    assert said == [
+        "the supervisor can't look after any release until this is fixed: no Kafka broker answers",
+        "Kafka answers again",
+    ]
     assert world.launcher.launched == [NAME]
 
 
@@ -292,7 +295,7 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
 
     attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
     assert [type(each) for each in world.alerts] == [EntriesUnread] * 2
-    assert [line for line in said if "is another topic" in line and "looked after" in line]
+    assert [line for line in said if "is another topic" in line and "look after" in line]
 
 
 def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
@@ -301,7 +304,7 @@ def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
     # nothing of Kafka, which has answered all the time
     assert attended(world, ZeroDivisionError("a bug")) == []
     assert world.launcher.launched == [NAME]
-    assert len([r for r in caplog.records if r.message == "a turn failed"]) == 1
+    assert len([r for r in caplog.records if r.message == "a turn of the supervisor failed; it tries again"]) == 1
 
 
 def test_a_log_that_can_not_be_read_keeps_nothing_from_being_told(world: World, tmp_path: Path) -> None:

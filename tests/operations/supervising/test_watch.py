@@ -56,7 +56,7 @@ def test_the_watch_does_not_roll_back_a_rollback(
     checked(monkeypatch, lambda: gone_back(log))
     found = watch(context_of(log), "a.v2", for_s=600)
     assert not executed and not found.rolled_back
-    assert (found.checks, found.message) == (1, "a.v2 is live no more: the watch is over")
+    assert (found.checks, found.message) == (1, "a.v2 is no longer live, so the watch is over")
 
 
 def test_nor_one_that_came_between_its_plan_and_the_first_step(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,4 @@
-"""A reset and its undo: what is asked for (`request`), where it leads (`positions`), what speaks against it (`refusals`),
-all of it decided (`decision`), its stages (`stages`), what the plan shows (`show`); `plan` and `undo` put it together.
+"""A reset and its undo: what is asked for (`request`), the new positions (`positions`), the reasons to refuse
+(`refusals`), the decision from all of these (`decision`), the stages (`stages`), and what the plan shows (`show`).
+`plan` and `undo` put it together.
 """

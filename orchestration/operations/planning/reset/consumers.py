@@ -1,4 +1,4 @@
-"""Who reads the result of a release that is reset, and what they see of it."""
+"""Who reads the result of a release that is reset, and what these consumers see of the reset."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pipelines.model.reset import Choice
 
 
 def is_read(state: RegistryState, release: Release) -> bool:
-    """Whether consumers read this release's result now."""
+    """Whether consumers of the app read this release's result now."""
     newest = state.live(release.spec.app)
     return newest is not None and newest.new == release.name
 
 
 def read_by_consumers(state: RegistryState, release: Release) -> int:
-    """The generation whose result consumers read: an earlier one, where a reset that was left in the middle left them behind."""
+    """The generation whose result consumers read. It is an earlier one if an unfinished reset has not moved them yet."""
     newest = state.live(release.spec.app)
     if newest is None or left_behind(state, release) is None:
         return release.generation
     [topic] = newest.new_start.topics
     last = release.last_of(topic)
-    # what was never written has no end
+    # a result that was never written has no end
     return last if last is not None else newest.new_generation
 
 
@@ -31,14 +31,14 @@ def affected(context: Reading, state: RegistryState, release: Release, choice: C
     if is_read(state, release):
         own = choice.output in ("new", "truncate")
         if meets:
-            what = "the old result stays until the new one stands at the same input; then they go on in it"
+            what = "consumers stay on the old result until the new one has read the same input; then they move to it"
         elif own:
-            cleared = ": rows that they have are deleted" if choice.table else ""
-            what = f"they go on in the new result at once{cleared}{_replay(choice)}"
+            cleared = ", lose the rows that they have" if choice.table else ""
+            what = f"consumers move to the new result at once{cleared}{_replay(choice)}"
         elif choice.output == "tombstone":
-            what = f"they see the tombstones{_replay(choice)}"
+            what = f"consumers see the tombstones{_replay(choice)}"
         else:
-            what = f"they go on in the same result{_replay(choice)}"
+            what = f"consumers stay on the same result{_replay(choice)}"
         facts["alias"] = f"{release.spec.app} names this release: {what}"
     facts["followers"] = join(followers_of(context, state, release))
     pinned = [r.name for r in readers_of(state, release.result_topic)]
@@ -48,7 +48,7 @@ def affected(context: Reading, state: RegistryState, release: Release, choice: C
 
 
 def followers_of(context: Reading, state: RegistryState, release: Release) -> list[str]:
-    """Groups that read the release's result: of a live one, all of its app's."""
+    """Registered followers that read the release's result; for the live release, all followers of its app."""
     if is_read(state, release):
         return list(state.followers.get(release.spec.app, ()))
     return followers_in(context, state, release.spec.app, release.result_topic)
@@ -60,8 +60,8 @@ def _replay(choice: Choice) -> str:
 
 def _for_readers(choice: Choice) -> str:
     if choice.output in ("new", "truncate"):
-        return ", which is written no more: each needs a version that reads the next one"
+        return ", which gets no more records; each needs a version that reads the next generation's result"
     if choice.output == "keep" and choice.move == "forward":
-        return ", which goes on without what is left out"
-    what = "the tombstones and the replay" if choice.output == "tombstone" else "what comes again"
-    return f" and take {what} for news: each needs a reset of its own, which `switchyard status` goes on saying"
+        return ", which continues without the skipped input"
+    what = "the tombstones and the replay" if choice.output == "tombstone" else "the repeated records"
+    return f" and take {what} for new ones; each needs a reset of its own, and `switchyard status` keeps saying so"

@@ -1,4 +1,4 @@
-"""Where a reset is decided: what is found of the release, where it goes, and whether position, state and output make sense."""
+"""Decides a reset: where the release is, where it goes, and whether position, state and output make sense together."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from pipelines.model.reset import Choice, Partitions, in_one_piece, means_the_sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """A reset that makes sense. `last`: the newest progress, None: there is none. `old` and `new`: where it stands and where
-    it begins; `until`: where it stops, or, with `then`, from where to where it leaves records out.
+    """A reset that makes sense. `last`: the newest progress record; None: there is none. `old`: the present position;
+    `new`: the position that it starts from. `until`: where it stops. With `then`, it skips the records from `until` to
+    `then` instead.
 
-    `seen` and `scope`: the partitions of its inputs, and those that move. `lost`, `gone`: its lost parts, and the kinds of
-    those without which no batch can be committed.
+    `seen`: the partitions of its inputs; `scope`: those that move. `lost`: its lost parts; `gone`: the kinds of lost
+    parts without which no batch can be committed.
     """
 
     state: RegistryState
@@ -54,23 +55,25 @@ class Reset:
 
     @property
     def generation(self) -> int:
-        """The one that it begins."""
+        """The generation that the reset starts."""
         return max(self.release.generations, default=0) + 1
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a state that it keeps."""
+        """Whether the release has a state and the reset keeps it."""
         return self.choice.state == "keep" and not is_fresh(self.last)
 
     @property
     def has_own_topic(self) -> bool:
-        """Whether the new generation writes another result than the old one."""
+        """Whether the new generation writes a result topic of its own."""
         return self.choice.output in ("new", "truncate")
 
     @property
     def meets(self) -> bool:
-        """Whether consumers go on where the new generation has read to the old one's end; else they do at once."""
-        # what is lost can't be met
+        """Whether consumers move only when the new generation has read to the old one's end. Otherwise they move at
+        once.
+        """
+        # a lost result, progress topic or input has no end to reach
         return self.choice.live and in_one_piece(self.choice) and not self.gone & {"result", "progress", "input"}
 
     @property
@@ -80,7 +83,7 @@ class Reset:
 
     @property
     def for_consumers(self) -> Choice:
-        """The choice as consumers see it, who may read an earlier result, where an earlier reset was left before it moved
+        """The choice as consumers see it. They may still read an earlier result, if an unfinished reset did not move
         them.
         """
         end = self.release.ended.get(self.read)
@@ -90,21 +93,21 @@ class Reset:
 
     @property
     def replay(self) -> int:
-        """How many records it reads again."""
-        # of a record that is left out, what comes before and behind it
+        """How many records the release reads again."""
+        # with a skipped record, the records before and after it
         left_out = self.then.records_since(self.until) if self.until is not None and self.then is not None else 0
         end = SourcePosition(sources=ends_of(self.seen)) if self.until is None or self.then else self.until
         return end.records_since(self.new) - left_out
 
 
 def is_fresh(last: Progress | None) -> bool:
-    """Whether there was no batch: without one there is no state, and keeping it is beginning anew."""
+    """Whether there was no batch yet. Then there is no state to keep, and keeping it means starting from nothing."""
     return last is None or last.boundary.batch_id < 0
 
 
 def decide(context: Reading, state: RegistryState, release: Release, request: Request) -> Reset:
     """What `request` means for a release now. Raises as `plan_reset` does."""
-    # what consumers of a live release read: not what it writes, where an earlier reset left them behind
+    # an unfinished reset left the consumers of the live release on a result that it no longer writes
     if left_behind(state, release) is not None and request.chosen_output != "truncate":
         refuse_behind(state, release)
     runs = must_stand(context, release, request)
@@ -140,16 +143,16 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
 
 
 def _has_state(context: Reading, release: Release) -> bool:
-    """Whether Spark keeps a state for this release, by its checkpoint; with no batch yet there is nothing to lose."""
+    """Whether this release's checkpoint holds state; False before the first batch, when there is nothing to lose."""
     folder = newest_folder(context.settings, release.name, release.generation)
     return folder is not None and (folder / "state").is_dir()
 
 
 def _refuse_moving(release: Release, request: Request, choice: Choice) -> None:
-    """Raises Refused for a release that runs, where what is asked for depends on where it stands."""
+    """Raises Refused for a running release if the request depends on its present position."""
     until_where = request.until is not None and request.until.kind in ("current", "shift")
     if until_where or not means_the_same(choice, request.target):
         raise Refused(
-            f"what {request.target.text} means depends on where {release.name} stands, and it reads on until it has stopped",
+            f"{request.target.text} depends on the position of {release.name}, which changes until the release has stopped",
             fix=f"`switchyard stop {release.name} --execute` first",
         )

@@ -1,4 +1,4 @@
-"""The positions of a reset's plan, as a file has them."""
+"""The positions of a reset's plan, for a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pipelines.model.positions import SourcePosition
 def new_positions(context: Reading, plan: Plan) -> dict[str, dict[int, int]]:
     """Topic -> partition -> offset that a reset goes to.
 
-    Raises Refused where two sources of one topic go to different ones, and where it goes nowhere, but leaves a record out.
+    Raises Refused if two sources of one topic go to different offsets, and if the reset only skips a record.
     """
     begin = next(s for s in plan.stages if isinstance(s, BeginGeneration))
     if begin.then is not None:
         raise Refused(
-            "a file of positions can't say that a record is left out: read back, it would leave out all before it, or nothing",
+            "a file of positions can't hold a skipped record: --from-file would skip everything before it, or nothing",
             fix="leave out --export",
         )
     start = begin.start
@@ -29,7 +29,7 @@ def new_positions(context: Reading, plan: Plan) -> dict[str, dict[int, int]]:
 def by_topic(topics: Mapping[str, str], position: SourcePosition) -> dict[str, dict[int, int]]:
     """Topic -> partition -> offset of a position. `topics`: source name -> topic.
 
-    Raises Refused where two sources of one topic stand at different offsets of a partition.
+    Raises Refused if two sources of one topic are at different offsets of a partition.
     """
     found: dict[str, dict[int, int]] = {}
     for source, offsets in sorted(position.sources.items()):
@@ -37,7 +37,7 @@ def by_topic(topics: Mapping[str, str], position: SourcePosition) -> dict[str, d
             other = found.setdefault(topics[source], {}).setdefault(partition, offset)
             if other != offset:
                 raise Refused(
-                    f"a file of positions can't say that {topics[source]}[{partition}] is at {other} for one source and at {offset} for {source}",
+                    f"a file of positions can't hold two offsets for {topics[source]}[{partition}]: {other} for one source and {offset} for {source}",
                     fix="leave out --export; the plan shows both",
                 )
     return found

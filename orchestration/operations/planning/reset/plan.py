@@ -1,4 +1,4 @@
-"""Where the plan of a reset is made."""
+"""Plans a reset."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from pipelines.errors import Refused
 
 
 def plan_reset(context: Reading, name: str, request: Request, *, reason: str | None = None) -> Plan:
-    """Has a release read again from elsewhere, its state cleared or kept, its result as asked.
+    """Plans to have a release read again from another position, with its state cleared or kept and its result as asked.
 
-    Raises BadUsage for what is unknown; Refused while it runs (unless `stop`), while another operation has it, where a
-    position is out of range, where position, state and output make no sense together, where its app forbids it, and
-    where the disk is too small. Where the same request is under way, its plan, to go on with.
+    If the same request is already under way, returns its plan, to resume it. Raises BadUsage for unknown names; Refused
+    while the release runs (unless `stop`), while another operation is under way on it, if a position is out of range,
+    if position, state and output make no sense together, if the app forbids resets, and if the disk is too small;
+    MissingHistory.
     """
     state = context.standing()
     release = find_release(state, name)
@@ -41,8 +42,8 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     refuse_over(release)
     if not release.spec.reset_allowed:
         raise Refused(
-            f"{release.spec.app} states that it may not be reset",
-            fix=f"reprocess it beside the live one: `switchyard reprocess {release.spec.app}`, or change reset_allowed in its definition",
+            f"{release.spec.app} declares that it may not be reset",
+            fix=f"run a new release beside the live one: `switchyard reprocess {release.spec.app}`; or change reset_allowed in the app",
         )
     refuse_blocked(state, release.name)
     reset = decide(context, state, release, request)
@@ -51,7 +52,7 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     history.require(accept=request.accept_missing)
     ends = {release.generation, reset.read} if request.chosen_output == "truncate" else {release.generation}
     cost = cost_of(context, release, ends)
-    # the replay writes one generation, whatever is deleted
+    # the replay writes one generation, whatever the reset deletes
     must_fit(context, release, reset.choice, cost_of(context, release, {release.generation}))
     return _plan_of(context, reset, history, cost, reason)
 
@@ -61,7 +62,7 @@ def _plan_of(context: Reading, reset: Reset, history: History, cost: Cost, reaso
     rate = replay_rate(context, reset.state, release.spec.app, release.name, request.max_records_per_batch)
     replay_s = rate.seconds(reset.replay) if rate else None
     plan_id = new_id("reset")
-    # a generation that nothing was written in is not gone back to, nor one that has lost a part
+    # no undo leads back to a generation without a batch, or to one that has lost a part
     cleared = choice.output in ("truncate", "tombstone")
     lasts = not cleared and reset.last is not None and not reset.gone
     return Plan(

@@ -1,4 +1,4 @@
-"""Where a reset goes: of which partitions, from where and, if it stops, to where."""
+"""The positions of a reset: which partitions move, where they start and, if the replay is bounded, where they stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipelines.model.reset import Partitions, around, resolve
 def where_to(
     context: Reading, request: Request, seen: Partitions, scope: set[tuple[str, int]], old: SourcePosition
 ) -> tuple[SourcePosition, SourcePosition | None, SourcePosition | None]:
-    """Where a reset begins, where it stops, if it does, and, where a record is left out there, where it goes on."""
+    """Where a reset starts; where it stops, or None; and, if a record is skipped there, where it continues, or None."""
     if request.target.kind == "skip":
         _only_skips(request)
         return old, *around(request.target, seen)
@@ -31,13 +31,15 @@ def where_to(
 def _only_skips(request: Request) -> None:
     if request.chosen_state != "keep" or request.until is not None or request.inputs:
         raise BadUsage(
-            "--skip leaves one record out under the state", fix="leave out --state, --until and --input-topics"
+            "--skip skips one record and keeps the state", fix="leave out --state, --until and --input-topics"
         )
 
 
 def scope_of(release: Release, seen: Partitions, request: Request) -> set[tuple[str, int]]:
-    """The (source, partition) pairs that move. Raises BadUsage for a topic or a partition that isn't an input's, and for a
-    position of one that `inputs` leaves out.
+    """The (source, partition) pairs that move.
+
+    Raises BadUsage for a topic or partition that is not an input, and for a position of a partition that `inputs`
+    excludes.
     """
     given = {topic: tuple(offsets) for topic, offsets in (request.target.offsets or {}).items()}
     _refuse_unknown(release, seen, given)
@@ -54,8 +56,8 @@ def scope_of(release: Release, seen: Partitions, request: Request) -> set[tuple[
     left_out = sorted({(topic, p) for topic, partitions in given.items() for p in partitions} - within)
     if left_out:
         raise BadUsage(
-            f"{request.target.text} has a position of {join([f'{t}[{p}]' for t, p in left_out])}, which --input-topics leaves out",
-            fix="name it there, too, or leave the line out",
+            f"{request.target.text} has a position for {join([f'{t}[{p}]' for t, p in left_out])}, which --input-topics does not name",
+            fix="add it to --input-topics, or remove its position",
         )
     return moved
 
@@ -76,14 +78,14 @@ def _refuse_unknown(release: Release, seen: Partitions, named: Mapping[str, Sequ
 def _until(request: Request, new: SourcePosition, until: SourcePosition) -> SourcePosition:
     if not until.dominates(new) or until.same(new):
         raise BadUsage(
-            f"--until {request.until.text if request.until else ''} lies at or before {request.target.text}",
-            fix="name a later end",
+            f"--until {request.until.text if request.until else ''} is not after {request.target.text}",
+            fix="give a later end",
         )
     return until
 
 
 def filled(position: SourcePosition, seen: Partitions) -> SourcePosition:
-    """A position, with the beginning of the partitions that there weren't any of then."""
+    """A position, extended by the first offsets of partitions that did not exist then."""
     sources: dict[str, dict[int, int]] = {}
     for (source, partition), here in seen.items():
         known = position.sources.get(source, {}).get(partition, here.first)
@@ -101,10 +103,10 @@ def ends_of(seen: Partitions) -> dict[str, dict[int, int]]:
 def read_anew(
     seen: Partitions, scope: Set[tuple[str, int]], request: Request, lost: Sequence[Loss]
 ) -> set[tuple[str, int]]:
-    """Topic and partition of input that the new state must have whole, or someone accepts that it lacks some.
+    """The (topic, partition) pairs that the new state must read completely, unless someone accepts that it lacks some.
 
-    All that goes back to its beginning; who names another position has chosen what is left out. But of an input that is
-    another topic every partition counts: an offset of the old one means nothing there.
+    With --to-earliest, every partition that moves: whoever names another position has chosen what to leave out. For a
+    topic recreated under the same name, every partition counts, because old offsets mean nothing on it.
     """
     whole = request.target.kind == "earliest" and request.chosen_state == "clear"
     another = {loss.name for loss in lost if loss.part == "input" and loss.how == "another"}

@@ -1,4 +1,4 @@
-"""What a reset is refused for."""
+"""The reasons to refuse a reset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipelines.model.reset import Choice, Objection
 
 
 def under_way(state: RegistryState, release: Release, asked: PlanRequest) -> Plan | None:
-    """The plan of the operation under way on `release`, if it was asked for the same."""
+    """The plan of the operation under way on `release`, if its request is the same."""
     blocking = state.blocking(release.name)
     if blocking is None or request_of(blocking.opened) != asked:
         return None
@@ -26,18 +26,18 @@ def under_way(state: RegistryState, release: Release, asked: PlanRequest) -> Pla
 
 
 def refuse_behind(state: RegistryState, release: Release) -> None:
-    """Raises Refused with both ways out: the one that loses nothing, and the one that is always there."""
+    """Raises Refused if consumers still read an old result. Names both ways out: one loses nothing, one always works."""
     try:
         refuse_unfinished(state, release)
     except Refused as error:
         raise Refused(
             error.what,
-            fix=f"{error.fix}; where that can't be, a reset with --output truncate deletes the old result once consumers have gone on",
+            fix=f"{error.fix}; if that fails, a reset with --output truncate deletes the old result once consumers have left it",
         ) from None
 
 
 def must_stand(context: Reading, release: Release, request: Request) -> bool:
-    """Whether it runs, and is to be stopped first. Raises Refused where it runs and isn't."""
+    """Whether the release runs and must be stopped first. Raises Refused if it runs and `stop` is not given."""
     holder = context.holder(release)
     if holder is not None and not request.stop:
         raise Refused(
@@ -51,20 +51,20 @@ def refuse_without_checkpoint(context: Reading, release: Release) -> None:
     if newest_folder(context.settings, release.name, release.generation) is None:
         folder = release_folder(context.settings, release.name)
         raise Refused(
-            f"the checkpoint of {release.name} is not in {folder}: there is no state to keep",
-            fix="bring it back, from a backup say; or --state clear with --to-earliest reads history again",
+            f"{folder} holds no checkpoint of {release.name}, so there is no state to keep",
+            fix="restore the checkpoint, for example from a backup; or read history again: --state clear --to-earliest",
         )
 
 
 def refuse_readers(context: Reading, state: RegistryState, release: Release, choice: Choice) -> None:
-    """Raises Refused where a result would be deleted that a release reads, or a follower that nothing leads on."""
+    """Raises Refused if the reset would delete a result that a release reads, or a follower that no switch moves on."""
     if choice.output != "truncate":
         return
     topics = {release.topic_of(g) for g in (release.generation, read_by_consumers(state, release))}
     left = [
         who
         for topic in sorted(topics)
-        # the followers of the live one are led on, and waited for
+        # followers of the live release are moved on and waited for
         for who in (
             [r.name for r in readers_of(state, topic)]
             if choice.live
@@ -74,29 +74,31 @@ def refuse_readers(context: Reading, state: RegistryState, release: Release, cho
     if left:
         raise Refused(
             f"{join(sorted(topics))} can't be deleted: still needed by {join(left)}",
-            fix="--output new keeps it; or let them pass, or `switchyard forget-follower` one that is gone",
+            fix="keep it with --output new; or wait until followers have passed; or `switchyard forget-follower` for one that will not come back",
         )
 
 
 def refuse_objections(found: list[Objection], *, force: bool) -> None:
     standing = [o for o in found if not (force and o.forced)]
     if standing:
-        forced = " (--force goes over it)" if all(o.forced for o in standing) else ""
+        forced = " (--force overrides this)" if all(o.forced for o in standing) else ""
         raise Refused("; ".join(o.reason for o in standing), fix="; ".join(o.way_out for o in standing) + forced)
 
 
 def must_fit(context: Reading, release: Release, choice: Choice, cost: Cost) -> None:
-    """The archive stays, so the replay needs as much again, of what this disk holds: a result elsewhere is not reckoned."""
+    """Raises Refused if the disk is too small. The archive stays, so the replay needs as much space again. A result on
+    another machine's disk does not count.
+    """
     needed = (cost.state_bytes if choice.state == "clear" else 0) + (cost.result_bytes or 0)
     if (free := free_bytes(context.settings)) < needed:
         raise Refused(
-            f"the replay of {release.name} needs about {as_size(needed)} beside the archive, {as_size(free)} are free",
-            fix="make room, or retire a release that nobody needs",
+            f"the replay of {release.name} needs about {as_size(needed)} beside the archive, but only {as_size(free)} are free",
+            fix="free some disk space, or `switchyard retire` a release that nobody needs",
         )
 
 
 def refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
-    """The vital parts that are lost. Raises Refused where the reset wouldn't make them anew, with the way back."""
+    """The vital parts that are lost. Raises Refused, with the way back, if the reset would not create them again."""
     gone = lost_parts(lost)
     anew = request.chosen_state == "clear" and request.chosen_output == "new"
     no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
@@ -106,6 +108,6 @@ def refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
 
 
 def refuse_over(release: Release) -> None:
-    """Raises Refused for a release that has nothing left to go on with."""
+    """Raises Refused for a release that is retired or aborted."""
     if release.state in ("retired", "aborted"):
         raise Refused(f"{release.name} is {release.state}", fix="stage a new version")

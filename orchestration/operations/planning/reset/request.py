@@ -1,4 +1,4 @@
-"""A reset as it is asked for: its position, its state, its result."""
+"""A reset as it is asked for: position, state and result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipelines.model.reset import Output, State, Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A reset as asked for. `inputs`: topic -> partitions (None: all), of the scope; empty: every input."""
+    """A reset as asked for. `inputs`: topic -> partitions that move (None: all of them); empty: every input."""
 
     target: Target
     inputs: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
@@ -23,21 +23,21 @@ class Request:
     force: bool = False
     max_records_per_batch: int | None = None
     timeout_s: float = 3600.0
-    # the new result may lack input that the old one has, and that Kafka has no more
+    # the new result may lack input that the old one has and that Kafka no longer keeps
     accept_missing: bool = False
 
     @property
     def chosen_state(self) -> State:
-        """Only a record that is left out is left out under the state; else it begins anew."""
+        """Skipping a record keeps the state by default; every other reset clears it."""
         return self.state or ("keep" if self.target.kind == "skip" else "clear")
 
     @property
     def chosen_output(self) -> Output:
-        """A kept state goes on writing what it has written; a cleared one begins the next generation's topic."""
+        """With a kept state the release keeps writing the same result; with a cleared one it writes a new topic."""
         return self.output or ("keep" if self.chosen_state == "keep" else "new")
 
     def asked(self) -> ResetRequest:
-        """What was asked for, as data: by it the same command finds an operation that it began."""
+        """What was asked for, as data. By it, the same command finds an operation that it started."""
         return ResetRequest(
             to=asked_position(self.target),
             state=self.chosen_state,
@@ -49,7 +49,9 @@ class Request:
         )
 
     def words(self) -> str:
-        """What was asked, as one line, for people; a version that keeps no request finds its operation by it."""
+        """What was asked for, in one line, for people. An older version, which keeps no request, finds its operation by
+        it.
+        """
         named = sorted((t, ":" + ",".join(map(str, p)) if p else "") for t, p in self.inputs.items())
         scope = ",".join(f"{topic}{partitions}" for topic, partitions in named)
         parts = [self.target.text, f"--state {self.chosen_state}", f"--output {self.chosen_output}"]

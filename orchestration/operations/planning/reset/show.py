@@ -18,14 +18,14 @@ from pipelines.model.reset import Choice, Partitions, Target, objections
 
 
 def cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:
-    state = {"clear": "archived", "keep": "kept, and archived as it is"}[choice.state]
+    state = {"clear": "archived", "keep": "kept, and archived as it is now"}[choice.state]
     if choice.output == "truncate":
         state = "deleted, with its result"
     result = {
-        "new": "archived, as a topic of its own",
-        "truncate": "deleted, once its followers have passed it",
+        "new": "archived; the replay writes a new topic",
+        "truncate": "deleted, once its followers have passed the switch",
         "tombstone": "cleared by a tombstone per key",
-        "keep": "kept, and written on",
+        "keep": "kept; the release continues to write it",
     }[choice.output]
     return {"state": f"{cost.state}: {state}", "result": f"{cost.result}: {result}"}
 
@@ -37,7 +37,9 @@ def positions_table(
     until: SourcePosition | None,
     then: SourcePosition | None,
 ) -> Table:
-    """`until`: where it stops, or, with `then`, from where to where it leaves records out."""
+    """Old and new positions per partition. `until`: where the replay stops; with `then`, it skips from `until` to
+    `then`.
+    """
     rows = []
     for (source, partition), here in sorted(seen.items()):
         to, end, out = new.sources[source][partition], here.end, 0
@@ -45,11 +47,11 @@ def positions_table(
         if until is not None and then is not None:
             first = until.sources[source][partition]
             if out := then.sources[source][partition] - first:
-                name += f" (without {first:,})"
+                name += f" (skips {first:,})"
         elif until is not None:
             end = until.sources[source][partition]
         if (source, partition) not in scope:
-            name += " (stays)"
+            name += " (not moved)"
         rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, end - to - out):,}"))
     return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
 
@@ -62,7 +64,9 @@ def figures_of(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
 
 
 def warnings_of(reset: Reset, replay_s: float | None) -> tuple[str, ...]:
-    """What whoever starts it should know. `replay_s`: how long the replay takes, None: nobody knows."""
+    """What an operator should know before starting it. `replay_s`: how long the replay takes, in seconds; None:
+    unknown.
+    """
     release = reset.release
     return (
         *_of_choice(reset.state, release, reset.choice),
@@ -75,54 +79,58 @@ def warnings_of(reset: Reset, replay_s: float | None) -> tuple[str, ...]:
 
 
 def _of_choice(state: RegistryState, release: Release, choice: Choice) -> list[str]:
-    found = [f"{o.reason}: --force goes over it" for o in objections(choice) if o.forced]
+    found = [f"{o.reason}; --force overrides this" for o in objections(choice) if o.forced]
     if choice.output == "keep" and not choice.table and choice.move in ("back", "mixed"):
-        found.append("records come again in the same result; they bear the header replay")
+        found.append("the same result gets these records again; they carry the header replay")
     if choice.bounded and choice.live:
-        found.append(f"it stops there: consumers get nothing new until `switchyard start {release.name} --execute`")
+        found.append(
+            f"the release stops at the given end: consumers get nothing new until `switchyard start {release.name} --execute`"
+        )
     if choice.output in ("truncate", "tombstone"):
-        found.append("what is cleared can't be brought back: there is no undo")
+        found.append("the cleared result can't be brought back: this reset has no undo")
     if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
-        found.append("a rollback needs another `switchyard diff` afterwards: what was compared is of the old result")
+        found.append(
+            "after this, a rollback needs a new `switchyard diff`, because the last one compared the old result"
+        )
     return found
 
 
 def _fails_again(release: Release) -> str:
-    return f"{release.name} failed: {release.failure}; the same record, read again, fails it again"
+    return f"{release.name} failed: {release.failure}; if a record caused that, it fails again when it reads that record again"
 
 
 def _left_out_before(reset: Reset) -> list[str]:
-    """That a table read anew from the middle lacks what came of the input before, where the old one has that."""
+    """A warning that a table that starts from the middle of its input lacks what the old table has from before that."""
     release, choice = reset.release, reset.choice
     if not choice.table or choice.state == "keep" or release.generations[release.generation].start.dominates(reset.new):
         return []
     earliest = all(reset.new.sources[source][p] == here.first for (source, p), here in reset.seen.items())
-    what = "retention has left that input" if earliest else "--to-earliest reads that again, too"
-    return [f"of the input before its new position nothing will be in the result: {what}"]
+    what = "retention deleted that input" if earliest else "--to-earliest reads that input again too"
+    return [f"the result will not contain input from before the new position; {what}"]
 
 
 def _not_cleared(reset: Reset) -> list[str]:
     if not reset.choice.live or not reset.choice.table or "result" not in reset.gone:
         return []
-    return ["rows that only the lost result had stay with its consumers: nobody knows their keys any more"]
+    return ["consumers keep the rows that only the lost result had, because their keys are no longer known"]
 
 
 def _too_long(request: Request, replay_s: float | None) -> list[str]:
     if replay_s is None or replay_s < request.timeout_s:
         return []
     return [
-        f"the replay takes about {replay_s:,.0f} s, and the reset waits {request.timeout_s:,.0f} s for it: give a longer --timeout"
+        f"the replay takes about {replay_s:,.0f} s, but the reset waits only {request.timeout_s:,.0f} s for it; give a longer --timeout"
     ]
 
 
 def left_out_record(target: Target) -> str | None:
-    """The one record that `target` leaves out, as `--skip` names it; None: it leaves none out."""
+    """The one record that `target` skips, as `--skip` names it; None: it skips none."""
     record = asked_position(target).record
     return ":".join(map(str, record)) if record is not None else None
 
 
 def way_back(context: Reading, plan_id: str, *, same: bool) -> str:
-    """How `plan_id` is taken back, until its archive ends; `same`: it goes on writing the same result."""
+    """The command that takes `plan_id` back, and until when. `same`: the release keeps writing the same result."""
     until = datetime.fromtimestamp(now_ms() / 1000 + context.settings.archive_keep_s, UTC)
-    what = "; what was written into the same result meanwhile stays" if same else ""
+    what = "; records written to the same result in the meantime stay" if same else ""
     return f"switchyard undo {plan_id} --execute, until {until:%Y-%m-%d %H:%M} UTC{what}"

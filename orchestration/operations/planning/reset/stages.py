@@ -1,4 +1,4 @@
-"""The stages of a reset, in their order."""
+"""The stages of a reset, in order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from orchestration.operations.reading import Reading
 from pipelines.model.registry import RegistryState, Release, Wanted
 from pipelines.model.reset import means_the_same
 
-# whoever goes on with a reset may come the next morning; until then nobody else may touch the release
+# the operator may resume a reset the next morning; until then no other operation may touch the release
 DEADLINE_S = 24 * 3600.0
-# a batch under way is finished before a release stops
+# a release finishes its batch before it stops
 _STOP_TIMEOUT_S = 120.0
 
 
 def stages_of(context: Reading, reset: Reset) -> tuple[Stage, ...]:
-    """What a reset does: stop, change while nobody runs it, start, lead consumers on, delete."""
+    """What a reset does: stop the release, change it while nobody runs it, start it, move consumers, delete."""
     name = reset.release.name
     return (
         *stop_stages(name, reset.release.wanted),
@@ -46,11 +46,11 @@ def stages_of(context: Reading, reset: Reset) -> tuple[Stage, ...]:
 
 
 def _change(context: Reading, reset: Reset) -> list[Stage]:
-    """What is done while nobody runs it."""
+    """The stages to apply while nobody runs the release."""
     release, name = reset.release, reset.release.name
     stages: list[Stage] = []
     if reset.keeps:
-        # nothing to be done but where its driver was killed between Kafka's commit and Spark's
+        # does something only if the driver was killed between Kafka's commit and Spark's
         stages.append(FinishBatch(release=name, timeout_s=context.settings.boot_timeout_s))
     stages += [Seize(release=name), *lost_topics_again(release, reset.lost)]
     if reset.has_own_topic:
@@ -84,7 +84,8 @@ def _begin(reset: Reset) -> BeginGeneration:
         state=_state_after(reset.state, release),
         old=release.generation,
         links=_links(reset),
-        # what lies behind, and was read on meanwhile, is read again; else the meaning would change
+        # input that is read until the release stops is read again; if not, the request would mean something else by
+        # then
         at=None if means_the_same(reset.choice, reset.request.target) else reset.old,
     )
 
@@ -98,19 +99,19 @@ def _stays_stopped(reset: Reset) -> bool:
 
 
 def _start(reset: Reset) -> list[Stage]:
-    # before what consumers are told: to read the keys of a large result takes longer than all the rest
+    # started before consumers move: reading the keys of a large result takes longer than everything else
     if _stays_stopped(reset) and not reset.meets:
         return []
     return start_stages(reset.release.name)
 
 
 def _is_switched(reset: Reset) -> bool:
-    """Whether consumers go on in another result."""
+    """Whether consumers move to another result."""
     return reset.choice.live and reset.has_own_topic
 
 
 def _lead_consumers(reset: Reset) -> list[Stage]:
-    """Consumers are moved where the replay stands at the old end, or at once."""
+    """Moves consumers when the replay has reached the old end, or at once."""
     if not _is_switched(reset):
         return []
     release, name, old = reset.release, reset.release.name, reset.read
@@ -146,7 +147,7 @@ def start_stages(name: str) -> list[Stage]:
 
 
 def stop_stages(name: str, before: Wanted | None = None) -> list[Stage]:
-    """Stops a release. `before`: what was wanted of it when the plan was made."""
+    """Stops a release. `before`: whether it was wanted running or stopped when the plan was made."""
     return [
         Want(release=name, wanted="stopped", before=before),
         AwaitStopped(release=name, timeout_s=_STOP_TIMEOUT_S),
@@ -154,5 +155,5 @@ def stop_stages(name: str, before: Wanted | None = None) -> list[Stage]:
 
 
 def _state_after(state: RegistryState, release: Release) -> Any:
-    """A release that consumers read stays live; another has to catch up again before it may be promoted."""
+    """The live release stays live; any other must catch up again before it may be promoted."""
     return "staged" if release.state == "staged" else starting_state(state, release)

@@ -1,4 +1,4 @@
-"""Where the plan of an undo is made: a reset taken back."""
+"""Plans an undo, which takes a reset back."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ from pipelines.model.reset import move
 def plan_undo(
     context: Reading, reset_id: str, *, stop: bool = False, timeout_s: float = 3600.0, reason: str | None = None
 ) -> Plan:
-    """Has a release go on in the generation that a reset ended: its position, its state and its result as they were.
+    """Plans to resume the generation that a reset ended, with the position, state and result that it had.
 
-    Consumers that had gone on in the reset's result go back where the old generation stands at the same input.
-    Raises BadUsage for an unknown reset; Refused where it is under way, was followed by another one, or its archive is gone.
+    Consumers that moved to the reset's result go back when the old generation has read the same input. If the same undo
+    is already under way, returns its plan. Raises BadUsage for an unknown reset; Refused while it is under way or the
+    release runs (unless `stop`), if the release was changed since, and if the archive was deleted.
     """
     state = context.standing()
     operation = state.known_operations.get(reset_id)
     if operation is None or operation.opened.name not in RESETS:
-        raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` names them")
+        raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` lists its resets")
     release = state.releases[operation.opened.releases[0]]
     if (open_plan := under_way(state, release, UndoRequest(reset=reset_id))) is not None:
         return open_plan
@@ -57,8 +58,8 @@ def plan_undo(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """An undo that can be done. `generation`: the one that goes on again, which ended at `before`. `now`: the newest progress,
-    None: there is none.
+    """An undo that can be done. `generation`: the one to resume, which ended at `before`. `now`: the newest progress
+    record of the present generation; None: there is none.
     """
 
     reset: str
@@ -70,12 +71,12 @@ class Undo:
 
     @property
     def same(self) -> bool:
-        """Whether it goes on writing the same result."""
+        """Whether the release keeps writing the same result."""
         return self.release.topic_of(self.generation) == self.release.result_topic
 
     @property
     def meets(self) -> bool:
-        """Whether consumers have gone on in the result that the reset began."""
+        """Whether consumers have moved to the result that the reset started."""
         newest = self.state.live(self.release.spec.app)
         return newest is not None and self.release.result_topic in newest.new_start.topics and not self.same
 
@@ -92,8 +93,8 @@ def _decide(context: Reading, state: RegistryState, release: Release, reset_id: 
     undo = Undo(reset=reset_id, state=state, release=release, generation=generation, before=before, now=now)
     if undo.meets and now is not None and not now.boundary.position.dominates(before.boundary.position):
         raise Refused(
-            f"{release.name} has not read again to where it stood before {reset_id}",
-            fix=f"`switchyard start {release.name} --execute`, and undo it when it has caught up",
+            f"{release.name} has not yet read to its position from before {reset_id}",
+            fix=f"`switchyard start {release.name} --execute`, and undo the reset when the release has caught up",
         )
     return undo
 
@@ -104,14 +105,17 @@ def _generation_before(release: Release, reset_id: str) -> int:
     if under is None or reset_id not in (under.op, release.generations[release.generation].op):
         begun_by = under.op if under else None
         if not any(g.op == reset_id for g in release.generations.values()):
-            raise Refused(f"{reset_id} has begun nothing", fix="nothing is to be undone")
+            raise Refused(f"{reset_id} changed nothing", fix="there is nothing to undo")
         raise Refused(
-            f"{release.name} was changed since {reset_id}, by {begun_by}",
+            f"{begun_by} changed {release.name} after {reset_id}",
             fix=f"undo that one first: `switchyard undo {begun_by}`",
         )
     generation = _ended_by(release, reset_id)
     if generation is None:
-        raise Refused(f"{reset_id} ended nothing that had begun", fix="reset it again instead")
+        raise Refused(
+            f"the generation before {reset_id} had not started, so there is nothing to go back to",
+            fix="reset the release again instead",
+        )
     return generation
 
 
@@ -125,7 +129,7 @@ def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | No
     cost = cost_of(context, release, {release.generation})
     again = move(old, to) in ("back", "mixed")
     plan_id = new_id("undo")
-    # a generation that nothing was written in is not gone back to, nor one that cleared what was there
+    # no undo leads back to a generation without a batch, or to one that cleared its result
     lasts = now is not None and not release.generations[undo.generation].cleared
     return Plan(
         id=plan_id,
@@ -140,7 +144,7 @@ def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | No
             "generation": f"{release.generation} -> {undo.generation}",
             "replay": f"{replay:,} records, {time_of(rate, name, replay)}",
             "state": f"{cost.state}: archived",
-            "result": f"{cost.result}: {'kept, and written on' if undo.same else 'archived, as a topic of its own'}",
+            "result": f"{cost.result}: {'kept; the release continues to write it' if undo.same else 'archived; the release writes its old topic again'}",
             "consumers": _of_consumers(undo, again),
             "followers": join(followers_of(context, undo.state, release)),
         },
@@ -192,9 +196,9 @@ def _stages(undo: Undo, timeout_s: float) -> tuple[Stage, ...]:
 
 
 def _of_consumers(undo: Undo, again: bool) -> str:
-    """What becomes of consumers. `again`: whether records are read again."""
+    """What happens to consumers. `again`: whether records are read again."""
     if undo.meets:
-        return "go back where both stand at the same input"
+        return "go back when both generations have read the same input"
     sees = undo.same and again and is_read(undo.state, undo.release)
     return "stay where they are" + (", and see the replay" if sees else "")
 
@@ -203,15 +207,18 @@ def _warnings(undo: Undo) -> tuple[str, ...]:
     warnings: tuple[str, ...] = ()
     if undo.same and undo.now is not None:
         written = _records(undo.before, undo.now)
-        warnings = (f"at most {written:,} records that were written into the same result since stay in it",)
+        warnings = (f"up to {written:,} records that were written to the same result since then stay in it",)
     if undo.release.wanted == "stopped" and is_read(undo.state, undo.release):
         name = undo.release.name
-        warnings = (*warnings, f"consumers get nothing new until `switchyard start {name} --execute`: it stands still")
+        warnings = (
+            *warnings,
+            f"{name} is stopped: consumers get nothing new until `switchyard start {name} --execute`",
+        )
     return warnings
 
 
 def _ended_by(release: Release, reset_id: str) -> int | None:
-    """The generation that was under way when `reset_id` began another one."""
+    """The generation that was under way when `reset_id` started another one."""
     begun = next((g for g in release.generations.values() if g.op == reset_id), release.under)
     if begun is None or begun.ended is None:
         return None
@@ -241,6 +248,6 @@ def _archive_stands(context: Reading, release: Release, generation: int) -> None
     gone += cut_off(context, release, ended.boundary.position if ended else SourcePosition(sources={}))
     if gone:
         raise Refused(
-            f"generation {generation} of {release.name} can't be brought back: gone is {join(gone)}",
-            fix="reset it again, from the first offset: `switchyard reset ... --to-earliest`, and where input is gone with --missing-history accept",
+            f"generation {generation} of {release.name} can't be resumed, because this is deleted: {join(gone)}",
+            fix=f"reset it from the first offset instead: `switchyard reset {release.name} --to-earliest`; if input is deleted, add --missing-history accept",
         )

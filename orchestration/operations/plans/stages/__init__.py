@@ -1,6 +1,6 @@
-"""The stages that plans are made of, by what they are about: each says what it would do; `applying` does it."""
+"""The stages that plans are made of, by subject. Each says what it would do; `applying` does it."""
 
-# a stage that is in a journal is known only once its class is
+# importing a module registers its stages; a stage in a journal can't be read before that
 from orchestration.operations.plans.stages import generations, releases, switching
 
 __all__ = ["generations", "releases", "switching"]

@@ -1,7 +1,7 @@
-"""What a stage is: data that says what it would do, is kept in the journal, and is known again by its id.
+"""What a stage is: data that describes what it would do, is kept in the journal, and has an id.
 
-Applying a stage again does only what is left of it, so a killed operation is resumed by applying its plan again. What a
-stage does is in `applying`, a function for each.
+Applying a stage again does only what is left of it, so applying its plan again resumes a killed operation. `applying`
+has a function for each kind of stage.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Stage:
 
     __slots__ = ()
 
-    # by the name that the journal keeps, so that a class is never renamed
+    # by the name that the journal keeps, so a class must never be renamed
     kinds: ClassVar[dict[str, type[Stage]]] = {}
-    # False: it holds what comes from the operator's folder alone
+    # False: its content may only come from the operator's folder, never from a journal
     journaled: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         known = Stage.kinds.get(cls.__name__, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(f"there are two kinds of stages called {cls.__name__}: a journal couldn't tell them apart")
-        # with slots, a dataclass is made twice: the second one counts
+            raise TypeError(f"two kinds of stages are called {cls.__name__}: a journal could not tell them apart")
+        # with slots, a dataclass is created twice: the second class counts
         Stage.kinds[cls.__name__] = cls
 
     def describe(self) -> str:
@@ -44,7 +44,7 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        """Its kind as the journal keeps it, so that it never changes."""
+        """Its kind as the journal keeps it, so it must never change."""
         return type(self).__name__
 
 
@@ -54,16 +54,18 @@ def to_journal(stage: Stage) -> dict[str, Any]:
 
 
 def from_journal(data: Mapping[str, Any]) -> Stage:
-    """The stage that `to_journal` wrote. Raises SwitchyardError for one that this version doesn't know, or a name in it that
-    can't be one; and for one with code, which comes from the operator's folder alone: no journal is written with it.
+    """The stage that `to_journal` wrote.
+
+    Raises SwitchyardError for a kind that this version does not know, and for an invalid name in it. Also for a stage
+    with code: code comes only from the operator's folder, so no version writes such a journal.
     """
     kind = Stage.kinds.get(data.get("stage", ""))
     if kind is not None and not kind.journaled:
-        raise SwitchyardError("the journal has a stage that stores code: no version writes such a journal",
-                              fix="abandon that operation: `switchyard abandon`; `switchyard log` says who entered it")  # fmt: skip
+        raise SwitchyardError("the journal has a stage that stores code, but no version of Switchyard writes such a journal",
+                              fix="abandon that operation with `switchyard abandon`; `switchyard log` shows who wrote it")  # fmt: skip
     if kind is None:
-        raise SwitchyardError(f"the journal has a stage {data.get('stage')} that this version doesn't know",
-                              fix="resume with the version that began it, or abandon it")  # fmt: skip
+        raise SwitchyardError(f"the journal has a stage {data.get('stage')} that this version does not know",
+                              fix="resume the operation with the version that started it, or abandon it: `switchyard operations` shows its id")  # fmt: skip
     try:
         stage: Stage = TypeAdapter(kind).validate_python(
             {name: value for name, value in data.items() if name != "stage"}
@@ -72,15 +74,15 @@ def from_journal(data: Mapping[str, Any]) -> Stage:
         wrong = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, wrong["loc"]))
         raise SwitchyardError(f"the journal has a stage {data['stage']} that can't be read: {where}: {wrong['msg']}",
-                              fix="abandon that operation: `switchyard abandon`") from error  # fmt: skip
+                              fix="abandon that operation with `switchyard abandon`") from error  # fmt: skip
     return stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageId:
-    """A stage of a plan. `kind`: as the journal has it. `subject`: what it works on, by its name in the registry.
+    """The id of a stage of a plan. `kind`: as in the journal. `subject`: what it works on, by its name in the registry.
 
-    `number`: which one it is of the plan's stages of that kind on that subject, from 1 on: a release may be stopped twice.
+    `number`: counts the plan's stages of that kind on that subject from 1, because a plan may stop a release twice.
     """
 
     kind: str
@@ -92,7 +94,7 @@ class StageId:
 
 
 def stage_ids(stages: Sequence[Stage]) -> tuple[StageId, ...]:
-    """The ids of a plan's stages, in their order: no two are equal, and a plan that is read back has the same."""
+    """The ids of a plan's stages, in order. No two are equal, and a plan read back from the journal has the same ids."""
     seen: Counter[tuple[str, str]] = Counter()
     found = []
     for stage in stages:

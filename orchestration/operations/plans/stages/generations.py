@@ -12,12 +12,13 @@ from pipelines.model.registry import ReleaseState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginGeneration(Stage):
-    """Has a release go on in another generation: one from `start` on, or, with `again`, one that there was before.
+    """Moves a release to another generation: a new one that starts at `start` or, with `again`, an earlier one.
 
-    `keeps`: it has the state of the generation before. `result`, `meet`, `cleared`, `until`, `then`,
-    `max_records_per_batch`: as the registry's entry has them. `state`: what the release is then; None: as it was.
-    What the plan was made on, None: whatever it is. `old`: the generation that ends; `links`: how many switches the
-    alias has had; `at`: where that generation ends.
+    `keeps`: it keeps the state of the last generation. `result`, `meet`, `cleared`, `until`, `then`,
+    `max_records_per_batch`: as in the registry's entry. `state`: the release's state after that; None: unchanged.
+
+    What the plan was made on (None: does not matter): `old`: the generation that ends; `links`: how many switches the
+    alias has had; `at`: where the old generation ends.
     """
 
     release: ReleaseName
@@ -37,12 +38,10 @@ class BeginGeneration(Stage):
     at: SourcePosition | None = None
 
     def describe(self) -> str:
-        how = "its own state, where it ended" if self.again else "the state as it is" if self.keeps else "fresh state"
+        how = "its own state, where it ended" if self.again else "the present state" if self.keeps else "an empty state"
         until = ", up to the given end" if self.until and not self.then else ""
-        until = ", and leave out the given record" if self.then else until
-        return (
-            f"begin generation {self.generation} of {self.release}{' again' if self.again else ''}, from {how}{until}"
-        )
+        until = ", and skip the given record" if self.then else until
+        return f"{'resume' if self.again else 'start'} generation {self.generation} of {self.release} with {how}{until}"
 
     @property
     def subject(self) -> str:
@@ -51,13 +50,13 @@ class BeginGeneration(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishBatch(Stage):
-    """Runs a stopped release until Spark's log has the batch that Kafka has, and no further."""
+    """Runs a stopped release until Spark's log has the batch that is committed to Kafka, and no further."""
 
     release: ReleaseName
     timeout_s: float
 
     def describe(self) -> str:
-        return f"finish the batch of {self.release} that Kafka has and Spark's log has not"
+        return f"finish the batch of {self.release} that is committed to Kafka, if it is missing in Spark's log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class Seize(Stage):
     release: ReleaseName
 
     def describe(self) -> str:
-        return f"take the right to run {self.release}, so that nobody starts it meanwhile"
+        return f"take the lease of {self.release}, so that no one else starts it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +76,12 @@ class GiveBack(Stage):
     release: ReleaseName
 
     def describe(self) -> str:
-        return f"give the right to run {self.release} back"
+        return f"give back the lease of {self.release}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritState(Stage):
-    """Makes the checkpoint of a new generation: the state of `old`, which stands `at`, standing at `position`."""
+    """Makes the checkpoint of a new generation from the state of `old`, which is at `at`, and moves it to `position`."""
 
     release: ReleaseName
     old: int
@@ -91,7 +90,7 @@ class InheritState(Stage):
     position: SourcePosition
 
     def describe(self) -> str:
-        return f"keep generation {self.old}'s state of {self.release} for generation {self.generation}, by hard links, at the new position"
+        return f"link the state of generation {self.old} of {self.release} into generation {self.generation}, at the new position"
 
     @property
     def subject(self) -> str:
@@ -100,7 +99,7 @@ class InheritState(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone(Stage):
-    """Writes a tombstone for every key of the result that the release goes on writing."""
+    """Writes a tombstone for every key of the result, which the release then writes again."""
 
     release: ReleaseName
     generation: int
@@ -115,7 +114,7 @@ class Tombstone(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach(Stage):
-    """Waits until the generation has read to exactly where the one before ended."""
+    """Waits until the generation has read to exactly where the last one ended."""
 
     release: ReleaseName
     timeout_s: float
@@ -126,14 +125,14 @@ class Reach(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareGenerations(Stage):
-    """Compares the results of two generations of a release at the same input, and writes what takes the old to the new."""
+    """Compares the results of two generations of a release at the same input, and writes the delta from old to new."""
 
     release: ReleaseName
     old: int
     new: int
 
     def describe(self) -> str:
-        return f"compare the results of generations {self.old} and {self.new} of {self.release} there, for consumers of tables"
+        return f"compare the results of generations {self.old} and {self.new} of {self.release} at that position, and write the delta"
 
     @property
     def subject(self) -> str:
@@ -142,13 +141,13 @@ class CompareGenerations(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteClearing(Stage):
-    """Writes a tombstone for every key of the old generation's result, for consumers that go on in the new one's."""
+    """Writes a tombstone for every key of the old generation's result, for consumers that move to the new one."""
 
     release: ReleaseName
     old: int
 
     def describe(self) -> str:
-        return f"write a tombstone for each key of generation {self.old} of {self.release}, for consumers that go on"
+        return f"write a tombstone for each key of generation {self.old} of {self.release}, for consumers that move to the new result"
 
     @property
     def subject(self) -> str:
@@ -157,8 +156,8 @@ class WriteClearing(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendGeneration(Stage):
-    """Appends to the alias's chain that a release goes on in another result: from the old one's end to, with `met`, where
-    the new one stands at the same input; else to its beginning.
+    """Appends a switch to another result of the same release to the alias's chain: from the old result's end to the
+    same input in the new one (`met`), or to the new one's start.
     """
 
     alias: AppName
@@ -180,7 +179,7 @@ class AppendGeneration(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitFollowers(Stage):
-    """Waits until no registered follower of `alias` needs what lies before switch `number`."""
+    """Waits until no registered follower of `alias` needs the results before switch `number`."""
 
     alias: AppName
     number: int
@@ -198,7 +197,7 @@ class AwaitFollowers(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCheckpoint(Stage):
-    """Deletes the checkpoints of a generation that is over."""
+    """Deletes the checkpoints of an ended generation."""
 
     release: ReleaseName
     generation: int

@@ -13,7 +13,7 @@ from pipelines.model.registry import AnyEntry, ReleaseState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCode(Stage):
-    """Writes the frozen code where drivers find it."""
+    """Writes the frozen code to where drivers find it."""
 
     journaled: ClassVar[bool] = False
 
@@ -47,7 +47,7 @@ class CreateTopic(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRelease(Stage):
-    """Enters the new release; refused if it was staged meanwhile."""
+    """Enters the new release in the registry. Refused if it was staged in the meantime."""
 
     release: ReleaseName
     entries: tuple[AnyEntry, ...]
@@ -58,7 +58,7 @@ class RecordRelease(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptHistory(Stage):
-    """Records that someone has accepted what a release lacks of its input."""
+    """Records that someone accepted that a release lacks some of its input."""
 
     release: ReleaseName
     missing: tuple[Gap, ...]
@@ -69,8 +69,8 @@ class AcceptHistory(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want(Stage):
-    """Sets what is wanted of a release. `before`: what was when the plan was made. Begun with something else wanted by then,
-    it is refused; an operation that changes nothing goes back to it.
+    """Sets whether a release is wanted running or stopped. `before`: which it was when the plan was made. If that has
+    changed when the operation starts, it is refused; an operation that fails without a change restores it.
     """
 
     release: ReleaseName
@@ -78,23 +78,23 @@ class Want(Stage):
     before: Literal["running", "stopped"] | None = None
 
     def describe(self) -> str:
-        return f"want {self.release} {self.wanted}"
+        return f"ask {self.release} to {'run' if self.wanted == 'running' else 'stop'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(Stage):
-    """Starts the driver, unless one runs, and waits until it is heard of."""
+    """Starts the driver, unless one already runs, and waits for its first heartbeat as running."""
 
     release: ReleaseName
     force: bool = False
 
     def describe(self) -> str:
-        return f"start the driver of {self.release}" + (", by force" if self.force else "")
+        return f"start the driver of {self.release}" + (", and take over from a running one" if self.force else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitStopped(Stage):
-    """Waits until the driver has stopped at a boundary and given up its lease."""
+    """Waits until the driver has stopped at a boundary and given back its lease."""
 
     release: ReleaseName
     timeout_s: float
@@ -144,21 +144,21 @@ class DeleteGroup(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFiles(Stage):
-    """Deletes checkpoints, run folder, what its comparisons found and, if no other release has the same, the frozen code."""
+    """Deletes checkpoints, run folder, evidence and, if no other release has the same, the frozen code."""
 
     release: ReleaseName
     code_digest: Digest | None
     evidence: tuple[OperationId, ...] = ()
 
     def describe(self) -> str:
-        parts = [f"delete checkpoints of {self.release}"]
-        parts += [f"what {len(self.evidence)} of its comparisons found"] if self.evidence else []
+        parts = [f"delete the checkpoints of {self.release}"]
+        parts += [f"the evidence of {len(self.evidence)} diffs"] if self.evidence else []
         return " and ".join([*parts, *(["its frozen code"] if self.code_digest else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair(Stage):
-    """Marks the unread entries at these offsets of the registry as ones that don't count."""
+    """Marks the unread entries at these offsets of the registry as ignored."""
 
     offsets: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""The stages by which two releases meet, are compared, and consumers go from one to the other."""
+"""The stages by which two releases meet and are compared, and consumers move from one to the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Align(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagBoundary(Stage):
-    """Has `other` flag its first boundary that `release` can meet; with a switch it is the barrier."""
+    """Asks `other` to mark its first boundary that `release` can meet. With a switch, that is the barrier."""
 
     release: ReleaseName
     other: ReleaseName
@@ -34,12 +34,12 @@ class FlagBoundary(Stage):
 
     def describe(self) -> str:
         kind = "evidence" if self.switch is None else "barrier"
-        return f"have {self.other} flag the {kind}: its first boundary that {self.release} can meet"
+        return f"ask {self.other} to mark the {kind}: its first boundary that {self.release} can meet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meet(Stage):
-    """Waits until `release` stands at exactly the flagged boundary of `other`, and goes on."""
+    """Waits until `release` has reached exactly the marked boundary of `other`. It then keeps running."""
 
     release: ReleaseName
     other: ReleaseName
@@ -52,17 +52,17 @@ class Meet(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence(Stage):
-    """Takes the right to write from a release whose driver is dead or stuck: its last committed batch is its end."""
+    """Fences a release whose driver is dead or stuck. Its last committed batch is then its end."""
 
     release: ReleaseName
 
     def describe(self) -> str:
-        return f"take the right to write from {self.release}: its last committed batch is its end"
+        return f"fence {self.release}: it can't write any more, and its last committed batch is its end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseStart(Stage):
-    """Chooses where consumers of a stream go on in `release`, whose boundaries are not those of the fenced `other`."""
+    """Chooses where consumers continue in `release`, which shares no boundary with the end of the fenced `other`."""
 
     release: ReleaseName
     other: ReleaseName
@@ -70,13 +70,13 @@ class ChooseStart(Stage):
 
     def describe(self) -> str:
         how = f", with {self.allowed} allowed" if self.allowed else ""
-        return f"choose where consumers go on in {self.release}{how}"
+        return f"choose where consumers continue in {self.release}{how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare(Stage):
-    """Folds both results as of the flagged boundary, or of where each one stands if one is dead, compares them, and
-    records what it found as evidence.
+    """Folds both results as of the marked boundary, or as of each one's position if one release is dead; compares them;
+    and records the evidence.
     """
 
     live: ReleaseName
@@ -85,7 +85,7 @@ class Compare(Stage):
     samples: int
 
     def describe(self) -> str:
-        return f"compare the results of {self.live} and {self.new} as of there, and record the evidence"
+        return f"compare the results of {self.live} and {self.new} at that boundary, and record the evidence"
 
     @property
     def subject(self) -> str:
@@ -94,14 +94,16 @@ class Compare(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareDelta(Stage):
-    """Does of `WriteDelta` or `VerifyStream` what can be done before anyone is asked to meet: consumers then wait for what comes after it."""
+    """Does the part of `WriteDelta` or `VerifyStream` that is possible before the releases meet. Consumers then only
+    wait for the rest.
+    """
 
     evidence: OperationId
     old: ReleaseName
     new: ReleaseName
 
     def describe(self) -> str:
-        return f"read what has changed since evidence {self.evidence} so far, while consumers read on"
+        return f"read what has changed since evidence {self.evidence}, while consumers keep reading"
 
     @property
     def subject(self) -> str:
@@ -110,7 +112,7 @@ class PrepareDelta(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDelta(Stage):
-    """Writes what changed since the evidence cut, so that table consumers get from the old result to the new one."""
+    """Writes what changed since the evidence cut, so that consumers of a table get from the old result to the new one."""
 
     evidence: OperationId
     old: ReleaseName
@@ -118,7 +120,7 @@ class WriteDelta(Stage):
     max_changed: float | None
 
     def describe(self) -> str:
-        return f"write what changed since evidence {self.evidence} for consumers of tables"
+        return f"write what has changed since evidence {self.evidence}, for the consumers of the table"
 
     @property
     def subject(self) -> str:
@@ -127,7 +129,7 @@ class WriteDelta(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyStream(Stage):
-    """Compares what two streams got since the evidence cut, record by record, before consumers change over."""
+    """Compares what two streams got since the evidence cut, record by record, before consumers switch."""
 
     evidence: OperationId
     old: ReleaseName
@@ -135,7 +137,7 @@ class VerifyStream(Stage):
     max_changed: float | None
 
     def describe(self) -> str:
-        return f"compare what both streams got since evidence {self.evidence}"
+        return f"compare what both streams have got since evidence {self.evidence}"
 
     @property
     def subject(self) -> str:
@@ -144,7 +146,7 @@ class VerifyStream(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendSwitch(Stage):
-    """Appends the switch to the alias's chain: the one step that moves consumers. Refused if anything changed."""
+    """Appends the switch to the alias's chain, the one step that moves consumers. Refused if anything has changed."""
 
     alias: AppName
     number: int
@@ -164,7 +166,7 @@ class AppendSwitch(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortSwitch(Stage):
-    """Writes that a switch will not happen: followers at its barrier go on with the old result."""
+    """Records that a switch will not happen. Followers at its barrier continue with the old result."""
 
     alias: AppName
     operation: OperationId
