@@ -65,7 +65,7 @@ def test_one_that_outlives_its_kill_is_not_waited_for_without_end(
     # as one does that waits in the kernel
     monkeypatch.setattr(ProcessRef, "_signal", lambda _, number: sent.append(number))
     monkeypatch.setattr(module, "_DEATH_S", 0.2)
-    with pytest.raises(SwitchyardError, match=f"process {child.pid} was killed and has not ended[^~]*reboot this host"):
+    with pytest.raises(SwitchyardError, match=f"process {child.pid} was killed but has not ended[^~]*reboot this host"):
         process.terminate(timeout_s=0.1)
     assert sent == [signal.SIGTERM, signal.SIGKILL]
 
