@@ -97,12 +97,12 @@ class LiveConsumer:
 
     `member=(index, count)`: one of several. Each owns the partitions p with p % count == index; member 0 delivers the
     deltas. No member enters a new result before all have committed the old one up to the cut, so commit also when
-    `poll` returns None. `register=False`: retiring a release doesn't wait for this follower.
+    `poll` returns None. `register=False`: `retire` may delete results that this follower still needs.
 
     Exactly once needs the position stored together with the effect; `commit` after the effect gives at least once.
     Raises BadUsage for an unknown alias, SwitchyardError if it has no live release, Unavailable without a broker. If
     the broker goes away later, it waits. If the registry is deleted and recreated, `poll` raises AnotherRegistry within
-    10 s; if the result or the delta that it still has to read is, SwitchyardError.
+    10 s. For a recreated result or delta that it still has to read, it raises SwitchyardError.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class LiveConsumer:
         if switch is None:
             raise SwitchyardError(
                 f"the position is at switch {position.number} of alias {self.alias}, which has {len(chain)}",
-                fix="the position comes from another cluster: follow from the start, into an empty store",
+                fix="the position comes from another cluster: follow from the beginning, into an empty store",
             )
         # set the position last: without a broker any of these calls may fail, and is made again
         skip = self._keys_before(position, chain, switch)
@@ -279,7 +279,7 @@ class LiveConsumer:
             raise _lost_delta(here.topic)
         if self._same.is_another:
             lost = Loss(release=self._release, part="result", name=here.topic, how="another")
-            raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the start, into an empty store")
+            raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the beginning, into an empty store")
 
     def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
         """Keys of the delta segments before `position`'s. They are read again, as a restart forgets them."""
@@ -340,7 +340,7 @@ class LiveConsumer:
                 raise Refused(
                     f"{self.group} is not registered as a follower of {self.alias}, and may not register itself: {error.what}",
                     fix=f"ask an operator to run `switchyard register-follower {self.alias} {self.group}`, or follow with "
-                    "register=False: then `retire` doesn't wait for this follower",
+                    "register=False: then `retire` may delete results that it still needs",
                 ) from error
 
     def _join(self, timeout_s: float) -> None:
@@ -401,7 +401,7 @@ def _lost_delta(topic: str) -> SwitchyardError:
     return SwitchyardError(
         f"delta {topic}, which takes the follower from one result to the next, "
         "was deleted and recreated under the same name",
-        fix="its records can't be restored: follow from the start, into an empty store",
+        fix="its records can't be restored: follow from the beginning, into an empty store",
     )
 
 

@@ -127,7 +127,7 @@ class DataReader:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise SwitchyardError(
                 f"{self._topic}[{partition}] no longer has the record at the follower's offset: {error.str()}",
-                fix="its records were deleted: follow from the start, into an empty store",
+                fix="its records were deleted: follow from the beginning, into an empty store",
             )
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             self.partitions(self._topic)
@@ -138,5 +138,5 @@ class DataReader:
 def _gone(topic: str) -> SwitchyardError:
     return SwitchyardError(
         f"topic {topic}, which the follower was reading, is gone: its release was retired",
-        fix="follow from the start, into an empty store. To keep this from happening, register the follower: retire waits for it",
+        fix="follow from the beginning, into an empty store. `retire` keeps the results that a registered follower still needs",
     )

@@ -298,7 +298,7 @@ def _here(position: FollowerPosition, chain: Chain) -> Switch:
     if here is None or (position.segment is not None and position.segment >= len(here.delta)):
         raise SwitchyardError(
             f"position {position.number} of alias {position.alias} is not in its chain of {len(chain)} switches",
-            fix="the position belongs to another cluster or alias: follow from the start, or give the right position",
+            fix="the position belongs to another cluster or alias: follow from the beginning, or give the right position",
         )
     return here
 
@@ -308,7 +308,7 @@ def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Sw
     if past and following.allowed is None:
         raise Refused(
             f"the follower is past the cut of switch {following.number} on {position.topic}: at {past}, cut {cut}",
-            fix="its stored position was changed by hand: follow from the start, into an empty store",
+            fix="its stored position was changed by hand: follow from the beginning, into an empty store",
         )
 
 

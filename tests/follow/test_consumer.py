@@ -482,7 +482,7 @@ def test_a_result_that_was_made_again_is_not_read_on(cluster: Cluster) -> None:
     with follower(cluster) as consumer:
         stored = take(consumer, 4)[1].position
     made_again(cluster, v1.topic, 2, records=50)
-    another = rf"result {v1.topic} of {v1.name} was .*recreated[^~]*switchyard reset[^~]*follow from the start"
+    another = rf"result {v1.topic} of {v1.name} was .*recreated[^~]*switchyard reset[^~]*follow from the beginning"
     # nobody runs the release
     with follower(cluster, "stored", start=stored) as consumer:
         comes_to_raise(consumer, another)
@@ -518,7 +518,7 @@ def test_who_has_read_all_of_it_is_moved_on_all_the_same(cluster: Cluster, monke
         assert texts(take(consumer, 1)) == ["k7=v2"]
 
 
-LOST_DELTA = r"delta {}, .*was deleted and recreated[^~]*follow from the start, into an empty store"
+LOST_DELTA = r"delta {}, .*was deleted and recreated[^~]*follow from the beginning, into an empty store"
 
 
 @pytest.mark.parametrize("index", [0, 1])

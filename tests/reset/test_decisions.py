@@ -389,9 +389,12 @@ def test_a_record_that_was_skipped_is_in_no_span() -> None:
 @pytest.mark.parametrize(
     ("output", "table", "way_out"),
     [
-        *((output, True, "leave out --until, or --output keep --force") for output in ("new", "truncate", "tombstone")),
-        *((output, False, "leave out --until, or --output keep") for output in ("new", "truncate")),
-        ("keep", True, "leave out --until, with --output new, or --output tombstone for the same topic"),
+        *(
+            (output, True, "leave out --until, or use --output keep --force")
+            for output in ("new", "truncate", "tombstone")
+        ),
+        *((output, False, "leave out --until, or use --output keep") for output in ("new", "truncate")),
+        ("keep", True, "leave out --until, and use --output new, or --output tombstone to keep the topic"),
     ],
 )
 def test_whoever_goes_the_way_out_of_a_bounded_replay_is_not_refused_again(
