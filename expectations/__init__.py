@@ -1,4 +1,5 @@
 """The quality gate: one suite of expectations per result, run by Great Expectations over a fixed range of it.
 
-`expectations.verdict` has the types, `expectations.names` the suites' names, and neither loads anything heavy; `expectations.gate.run_gate` needs a Spark session.
+`expectations.verdict` has the types and `expectations.names` the suites' names; neither loads anything heavy.
+`expectations.gate.run_gate` needs a Spark session.
 """

@@ -1,4 +1,4 @@
-"""Great Expectations' context: no network, no files but those of the Data Docs, which keep every validation."""
+"""Great Expectations' context: no network, and no files except the Data Docs, which keep every validation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _BEACON = re.compile(r"https://great-expectations-web-assets[^\s\"')]*")
 def open_context(docs_dir: Path) -> EphemeralDataContext:
     """A context whose Data Docs are a static site in `docs_dir`.
 
-    Its suites and validation results are files there, too: the site's index lists what these hold, and a page without
-    its result is removed.
+    Its suites and validation results are files there, too: the site's index is built from them, and GX deletes a page
+    without its result.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     docs_dir.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def open_context(docs_dir: Path) -> EphemeralDataContext:
             "site_section_builders": {
                 "validations": _section("ResultPageRenderer"),
                 "expectations": _section("SuitePageRenderer"),
-                # of what profilers find, of which there are none
+                # we have no profilers
                 "profiling": "None",
             },
         }
@@ -65,7 +65,7 @@ def _folder(path: Path) -> dict[str, str]:
 
 
 def _section(renderer: str) -> dict[str, Any]:
-    """A kind of pages, whose renderer and view are ours: theirs escape nothing."""
+    """A kind of pages, with our renderer and view: GX's own escape nothing."""
     return {
         "renderer": {"module_name": pages.MODULE, "class_name": renderer},
         "view": {"module_name": pages.MODULE, "class_name": "PageView"},
@@ -73,12 +73,12 @@ def _section(renderer: str) -> dict[str, Any]:
 
 
 def build_page(context: EphemeralDataContext, result: ExpectationSuiteValidationResult) -> Path | None:
-    """Adds the page of `result`, its suite's and the index; the page's path."""
+    """Adds the page of `result`, its suite's page and the index. Returns the path of the result's page."""
     suite = ExpectationSuiteIdentifier(result.suite_name)
     validation = ValidationResultIdentifier(
         expectation_suite_identifier=suite, run_id=result.meta["run_id"], batch_identifier=result.batch_id
     )
-    # typed as a list of one kind, and made for both
+    # the parameter is typed as a list of one kind, but takes both kinds
     both: list[Any] = [suite, validation]
     context.build_data_docs(site_names=[_SITE], resource_identifiers=both)
     found = context.get_docs_sites_urls(resource_identifier=validation, site_names=[_SITE])
@@ -93,5 +93,5 @@ def build_page(context: EphemeralDataContext, result: ExpectationSuiteValidation
 
 
 def _without_beacon(page: Path) -> None:
-    """Takes out the pictures that would tell GX's server of each reader and of this site's identity."""
+    """Removes the pictures that would report each reader, and this site's identity, to GX's server."""
     page.write_text(_BEACON.sub("", page.read_text()))

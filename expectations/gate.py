@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
-    """Reads the range, runs the suite over it and writes its Data Docs. One gate at a time in a session.
+    """Reads the range, runs the suite over it and writes its Data Docs. One gate at a time per session.
 
-    1. build the suite: BadUsage where there is none of that name; 2. read and fold; 3. persist, since each
-    expectation is a query of its own; 4. validate; 5. write the docs.
+    1. build the suite (BadUsage if there is none of that name); 2. read and fold; 3. persist, since each expectation
+    is a query; 4. validate; 5. write the docs.
     """
     checks = checks_of(request.suite, _inputs(request))
     schema = _schema(request.schema_ddl)
@@ -51,7 +51,9 @@ def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
 def _schema(ddl: str) -> StructType:
     schema = StructType.fromDDL(ddl)
     if not isinstance(schema, StructType):
-        raise BadUsage(f"the result's schema is one type, not columns: {ddl}", fix="as in 'word string, count bigint'")
+        raise BadUsage(
+            f"the result's schema is one type, not columns: {ddl}", fix="write it as in 'word string, count bigint'"
+        )
     return schema
 
 
@@ -65,15 +67,15 @@ def _inputs(request: GateRequest) -> SuiteInputs:
 
 
 def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest) -> Verdict:
-    """The verdict of `checks` on `rows`, a result's final rows; writes the Data Docs to `request.docs_dir`.
+    """The verdict of `checks` on `rows`, a result's final rows. Writes the Data Docs to `request.docs_dir`.
 
-    GX's SQL metrics share one temporary view of the session: never two of these at once in it.
+    GX's SQL metrics share one temporary view of the session, so never run two of these at once in a session.
     """
-    # a result that can't be read is an error of its own, not one of each check
+    # if the result can't be read, fail here once, not in each check
     count = rows.count()
     context = open_context(request.docs_dir)
     release = f"{request.release}.g{request.generation}"
-    # persist=False: GX would never free it; no spark_config: GX would restart the session
+    # persist=False: GX would never unpersist it; no spark_config: GX would restart the session
     source = context.data_sources.add_spark(name="results", persist=False)
     batch = source.add_dataframe_asset(name=release).add_batch_definition_whole_dataframe("range")
     suite = context.suites.add_or_update(_suite(checks, request))
@@ -94,7 +96,7 @@ def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest) -
 
 
 def _suite(checks: Sequence[Check], request: GateRequest) -> ExpectationSuite:
-    """GX's suite; what is skipped is named in its notes, so that the docs tell it, too."""
+    """GX's suite. Skipped checks are in its notes, so that the docs show them."""
     ranges = ", ".join(f"{p}: {request.start.get(p, 'first')} to {end}" for p, end in sorted(request.end.items()))
     notes = [f"{request.topic}, offsets by partition, end exclusive: {ranges}"]
     expectations = []
@@ -111,7 +113,7 @@ def _suite(checks: Sequence[Check], request: GateRequest) -> ExpectationSuite:
 
 
 def _results(checks: Sequence[Check], validation: ExpectationSuiteValidationResult) -> tuple[CheckResult, ...]:
-    """One result per check, in the suite's order. A check that GX does not answer for could not be evaluated."""
+    """One result per check, in the suite's order. A check without a result from GX could not be evaluated."""
     found = {
         result.expectation_config.meta["check"]: result for result in validation.results if result.expectation_config
     }
@@ -122,7 +124,7 @@ def _result(check: Check, found: ExpectationValidationResult | None) -> CheckRes
     if check.expectation is None:
         return CheckResult(name=check.name, outcome="skipped", detail=check.detail)
     if found is None:
-        return CheckResult(name=check.name, outcome="errored", detail="no result came back")
+        return CheckResult(name=check.name, outcome="errored", detail="Great Expectations returned no result")
     error = _error(found.exception_info or {})
     if error is not None:
         _log.error("check %s could not be evaluated: %s", check.name, error)
@@ -139,7 +141,7 @@ def _result(check: Check, found: ExpectationValidationResult | None) -> CheckRes
 
 
 def _error(info: dict[str, Any]) -> str | None:
-    """The first line of what was raised, None if nothing was. GX nests the facts by metric, or doesn't."""
+    """The first line of the exception, None if there was none. GX may nest the facts by metric."""
     facts = [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
     raised = next((f for f in facts if f.get("raised_exception")), None)
     if raised is None:

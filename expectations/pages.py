@@ -1,5 +1,5 @@
-"""The pages of the Data Docs. Great Expectations puts what it was given into its pages as it is: a sample of a record that
-holds a tag would be one. So all that comes from a result, a check or an error is escaped before its renderers see it.
+"""The pages of the Data Docs. Great Expectations writes values into its pages unescaped, so a record that contains an
+HTML tag would become one. So everything from a result, a check or an error is escaped before its renderers get it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from great_expectations.render.view import DefaultJinjaPageView
 
 from pipelines.model.text import visible
 
-# how the site's configuration names the classes below
+# the site's configuration names the classes below with this module
 MODULE = __name__
 
 
 def escaped(value: Any) -> Any:
-    """`value` with every text in it, keys too, as HTML that shows just that."""
+    """`value` with every text in it, including keys, escaped for HTML."""
     if isinstance(value, str):
         return html.escape(visible(value, lines=True))
     if isinstance(value, dict):
@@ -32,12 +32,12 @@ def escaped(value: Any) -> Any:
 
 
 class ResultPageRenderer(ValidationResultsPageRenderer):
-    """A page per validation."""
+    """Renders a page per validation."""
 
     def render(
         self, validation_results: ExpectationSuiteValidationResult, suite_parameters: Any = None
     ) -> RenderedDocumentContent:
-        """The page of a result as the store holds it, which stays as it is."""
+        """The page of a result. The stored result doesn't change."""
         shown = copy.deepcopy(validation_results)
         shown.meta = _meta(shown.meta)
         for each in shown.results:
@@ -52,10 +52,10 @@ class ResultPageRenderer(ValidationResultsPageRenderer):
 
 
 class SuitePageRenderer(ExpectationSuitePageRenderer):
-    """A page per suite."""
+    """Renders a page per suite."""
 
     def render(self, expectations: ExpectationSuite) -> RenderedDocumentContent:
-        """The page of a suite as the store holds it, which stays as it is."""
+        """The page of a suite. The stored suite doesn't change."""
         shown = copy.deepcopy(expectations)
         shown.meta, shown.notes = _meta(shown.meta), escaped(shown.notes)
         for each in shown.expectations:
@@ -66,14 +66,14 @@ class SuitePageRenderer(ExpectationSuitePageRenderer):
 
 
 class PageView(DefaultJinjaPageView):
-    """What puts a page's content into HTML."""
+    """Writes a page's content as HTML."""
 
     @staticmethod
     def _escape_template_param_value(value: Any) -> Any:
-        """Escaped once is enough: Great Expectations does it for some parameters, and not for what isn't one."""
+        """No second escaping: Great Expectations escapes some parameters, and leaves others as they are."""
         return value
 
 
 def _meta(meta: Any) -> Any:
-    """`run_id` is an object, and a time is parsed."""
+    """Escapes metadata, except `run_id`: it is an object, and its time would no longer parse."""
     return {key: value if key == "run_id" else escaped(value) for key, value in (meta or {}).items()}

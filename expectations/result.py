@@ -1,4 +1,4 @@
-"""A release's result as rows: records of its topic folded, where it is a table, and decoded."""
+"""A release's result as rows: the records of its topic, decoded, and for a table folded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SOURCE_HEADER = "source"
 
 
 def fold(records: DataFrame) -> DataFrame:
-    """The last record of each key, tombstoned keys left out: key, value.
+    """The last record of each key, without deleted keys: key, value.
 
-    A key belongs to one partition, so one that strayed into two stays twice, for the suite to see.
+    A key belongs to one partition. If it is in two, both rows stay, so that the suite finds it.
     """
     last = records.groupBy("partition", "key").agg(F.max_by("value", "offset").alias("value"))
     return last.where(F.col("value").isNotNull()).select("key", "value")
 
 
 def decode_table(folded: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
-    """A table's columns, in the schema's order. What is missing or does not parse is null."""
+    """A table's columns, in the schema's order. A field that is missing or can't be parsed is null."""
     return _decode(folded, schema, key, from_source=())
 
 
@@ -31,7 +31,7 @@ def decode_stream(records: DataFrame, schema: StructType, key: Sequence[str]) ->
     """A stream's columns, in the schema's order; topic, partition and offset come from the header `source`."""
     carried = SOURCE_COLUMNS if set(SOURCE_COLUMNS) <= set(schema.fieldNames()) else ()
     header = F.filter("headers", lambda header: header["key"] == SOURCE_HEADER)
-    # `get`, since an index into nothing is an error
+    # `get`, as in ANSI mode an index out of range is an error
     source = F.split(F.get(header, F.lit(0))["value"].cast("string"), ":")
     return _decode(records.select("key", "value", source.alias("source")), schema, key, from_source=carried)
 

@@ -1,7 +1,7 @@
-"""Expectations of our own, and the metric behind them.
+"""Our own expectations, and the metric behind them.
 
-GX's row checks each cost a query for their examples, found or not; all `ExpectRows` of a suite are one pass over the
-data, and only one that fails asks for examples.
+Each of GX's row checks costs a query for examples, even if there are none. All `ExpectRows` of a suite take one pass
+over the data; only a failing one asks for examples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AGAINST = "rows_against"
 
 
 def _result(against: int, sample: Sequence[str]) -> dict[str, Any]:
-    """What GX keeps of an evaluation; `details` is for us, `observed_value` what the Data Docs show."""
+    """What GX keeps of an evaluation. We read `details`; the Data Docs show `observed_value`."""
     such_as = f", such as {sample[0]}" if sample else ""
     return {
         "success": against == 0,
@@ -37,13 +37,13 @@ def _result(against: int, sample: Sequence[str]) -> dict[str, Any]:
 
 
 def rows_against(result: Mapping[str, Any]) -> tuple[int | None, tuple[str, ...]]:
-    """How many rows are against an expectation of this module, and examples; (None, ()) for another one."""
+    """How many rows violate an expectation of this module, and examples; (None, ()) for any other expectation."""
     details = result.get("details") or {}
     return details.get(_AGAINST), tuple(details.get("sample", ()))
 
 
 class RowsAgainst(TableMetricProvider):
-    """How many rows a condition is false for, as an aggregate: GX bundles these into one query."""
+    """The number of rows for which a condition is false, as an aggregate: GX combines these into one query."""
 
     metric_name = "switchyard.rows_against"
     value_keys = ("condition",)
@@ -62,13 +62,13 @@ class RowsAgainst(TableMetricProvider):
         runtime_configuration: dict[str, Any],
     ) -> tuple[Column, dict[str, Any], dict[str, Any]]:
         against = ~F.expr(metric_value_kwargs["condition"])
-        # an error in one condition, such as a column that is not there, must not take the whole bundle down
+        # resolve the condition alone first: an error in it, such as a missing column, must not fail the whole query
         execution_engine.get_domain_records(metric_domain_kwargs).select(against)
         return F.count_if(against), metric_domain_kwargs, {}
 
 
 class ExpectRows(BatchExpectation):
-    """`condition`, Spark SQL, is false for no row. Where it is null, the row is not against it, as in SQL."""
+    """`condition`, Spark SQL, is false for no row. A row for which it is null passes, as in SQL."""
 
     condition: str
 
@@ -91,12 +91,12 @@ class ExpectRows(BatchExpectation):
 class ExpectNoRows(UnexpectedRowsExpectation):
     """A query over `{batch}`, made by `counted`, returns nothing."""
 
-    # the base class runs the query a second time, to count
+    # the base class would run the query a second time, to count
     metric_dependencies: ClassVar[tuple[str, ...]] = ("unexpected_rows_query.table",)
 
     @staticmethod
     def counted(query: str) -> str:
-        """`query` with the number of its rows in each of them."""
+        """`query` with its number of rows as a column."""
         return f"SELECT *, count(*) OVER () AS {_AGAINST} FROM ({query})"
 
     def _validate(
@@ -114,7 +114,7 @@ class ExpectNoRows(UnexpectedRowsExpectation):
 
 
 class ExpectSchema(BatchExpectation):
-    """The columns are `schema_ddl`, by name, type and order. (GX's own type check knows no decimal's precision.)"""
+    """The columns are `schema_ddl`, by name, type and order. (GX's own type check ignores a decimal's precision.)"""
 
     schema_ddl: str
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pipelines.settings import Settings
 
-# more rows than the live release's by this ratio, or fewer, are a fault, unless the operator expects them
+# a larger difference from the live release's number of rows is a failure, unless the operator allows it
 VOLUME_TOLERANCE = 0.1
 
 Outcome = Literal["passed", "failed", "errored", "skipped"]
@@ -18,12 +18,12 @@ Outcome = Literal["passed", "failed", "errored", "skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRequest:
-    """A result's range, and what to hold it against.
+    """The range of a result, and what to compare it with.
 
     `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
     result's columns, Spark DDL. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
     the same cut, None without one. `late_dropped`: rows that the release itself dropped as late. `volume_tolerance`:
-    the ratio by which the rows may differ from `live_rows`.
+    the ratio by which the number of rows may differ from `live_rows`.
     """
 
     suite: str
@@ -45,9 +45,9 @@ class GateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One expectation's outcome. `detail`: what was expected, or why it was skipped or could not be evaluated.
+    """The outcome of one check. `detail`: what was expected, or why it was skipped or could not be evaluated.
 
-    `unexpected`: rows against it, None where that has no meaning; `sample`: a few of them.
+    `unexpected`: the number of rows that violate it, None if that has no meaning; `sample`: a few of them.
     """
 
     name: str
@@ -60,7 +60,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the gate found. `rows`: final rows looked at; `docs`: this validation's page, a local file."""
+    """What the gate found. `rows`: number of final rows checked; `docs`: the page of this validation, a local file."""
 
     suite: str
     release: str
@@ -90,12 +90,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether this may be promoted: something passed, and nothing failed or could not be evaluated."""
+        """Whether this may be promoted: at least one check passed, and none failed or could not be evaluated."""
         return self.passed > 0 and not self.failed and not self.errored
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A line for each check that stands in the way of a promotion."""
+        """A line for each check that prevents a promotion."""
         return tuple(_line(result) for result in self.results if result.outcome in ("failed", "errored"))
 
 

@@ -1,10 +1,10 @@
-"""The errors that a person is told: what is wrong, and what to do about it.
+"""Errors for a person: what is wrong, and what to do about it.
 
 SwitchyardError   exit 1: it failed
-  BadUsage        exit 2: asked in a way that means nothing
-  Refused         exit 3: understood, and not done, to prevent a loss
-  Unavailable     exit 1: Kafka is not there, not reachable, or refuses for now; a retry may help
-    LoginRefused  exit 1: it refuses the login, or one of both sides the other's certificate
+  BadUsage        exit 2: the request makes no sense
+  Refused         exit 3: the request is clear, but was not carried out, to prevent a loss
+  Unavailable     exit 1: Kafka is not there, can't be reached, or refuses for now; a retry may help
+    LoginRefused  exit 1: Kafka refuses the login, or one side refuses the other's certificate
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pipelines.secrets import masked
 
 
 class SwitchyardError(Exception):
-    """`what` is wrong and, in `fix`, what to do about it. The command line prints both, without a traceback."""
+    """`what` is wrong, and what to do (`fix`). The command line prints both, without a traceback."""
 
     exit_code: ClassVar[int] = 1
-    # would the same call, later, have a chance?
+    # could the same call succeed later?
     retryable: ClassVar[bool] = False
 
     def __init__(self, what: str, fix: str = "") -> None:
-        # it may quote what a client or a JVM was given
+        # it may quote what was passed to a client or a JVM
         self.what = masked(what)
         self.fix = masked(fix)
         super().__init__(self.what, self.fix)
@@ -37,22 +37,22 @@ class SwitchyardError(Exception):
 
 
 class BadUsage(SwitchyardError):
-    """An unknown name or option, or options that do not go together."""
+    """An unknown name or option, or options that contradict each other."""
 
     exit_code = 2
 
 
 class Refused(SwitchyardError):
-    """The request is clear and would do harm, or its conditions are not met."""
+    """The request is clear, but would do harm, or its conditions are not met."""
 
     exit_code = 3
 
 
 class Unavailable(SwitchyardError):
-    """The broker is not there, not reachable, or can't do it for now."""
+    """The broker is not there, can't be reached, or can't do it for now."""
 
     retryable = True
 
 
 class LoginRefused(Unavailable):
-    """User, password or certificate are refused. A retry helps once someone has put that right."""
+    """User, password or certificate are refused. A retry helps once someone has corrected that."""

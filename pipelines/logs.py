@@ -1,6 +1,6 @@
 """The log of drivers and commands: text for a person, or JSON lines for a log collector (`SWITCHYARD_LOG_FORMAT`).
 
-No line holds a secret, or a control character of a record, an error or an app.
+No line contains a secret, or a control character of a record, an error or an app.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class VisibleFormatter(logging.Formatter):
-    """Message and traceback without secrets, in which only line feeds and tabs are obeyed by a terminal."""
+    """Message and traceback without secrets. Of the control characters, only line feeds and tabs are kept."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(masked(super().format(record)), lines=True)
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line: `time` (RFC 3339, UTC), `level`, `release` where there is one, `logger`, `message`, and
-    `exception`, the traceback, where there is one.
+    """A record as one line: `time` (RFC 3339, UTC), `level`, `release` if there is one, `logger`, `message`, and
+    `exception`, the traceback, if there is one.
     """
 
     def __init__(self, release: str | None = None) -> None:
@@ -54,7 +54,7 @@ def json_line(
     exception: str | None = None,
     at_s: float | None = None,
 ) -> str:
-    """One line of the log. A line break within is escaped, as any other control character. `at_s`: default, now."""
+    """One line of the log. Line breaks and other control characters are escaped. `at_s`: default, now."""
     at = datetime.now(UTC) if at_s is None else datetime.fromtimestamp(at_s, UTC)
     line = {
         "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -68,11 +68,11 @@ def json_line(
 
 
 class _Ours(logging.StreamHandler[IO[str]]):
-    """What this module sets up, so that a second time replaces the first."""
+    """A handler that this module set up, so that a second call replaces it."""
 
 
 class _StandardError(_Ours):
-    """Writes to standard error as it is now, not as it was when this was made."""
+    """Writes to the current standard error, not to the one when this was created."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -80,7 +80,7 @@ class _StandardError(_Ours):
 
 
 def _is_unhandled(record: logging.LogRecord) -> bool:
-    """Whether no library takes care of it: one that has a handler, if only to drop what it says, speaks to nobody here."""
+    """Whether no library handles it. A library's logger with a handler, even one that drops everything, isn't shown here."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None and logger is not logging.getLogger():
         if logger.handlers:
@@ -90,12 +90,12 @@ def _is_unhandled(record: logging.LogRecord) -> bool:
 
 
 def configure_driver(form: LogFormat, release: str) -> None:
-    """Sets up the log of a driver's process, on standard output, from INFO on."""
+    """Sets up the log of a driver's process: standard output, from INFO up."""
     _replace(_Ours(sys.stdout), JsonLines(release) if form == "json" else VisibleFormatter(TEXT), logging.INFO)
 
 
 def configure_command(form: LogFormat) -> None:
-    """Sets up the log of a command's process, on standard error, from WARNING on."""
+    """Sets up the log of a command's process: standard error, from WARNING up."""
     handler = _StandardError(sys.stderr)
     if form == "text":
         handler.addFilter(_is_unhandled)
@@ -103,7 +103,7 @@ def configure_command(form: LogFormat) -> None:
 
 
 def configure_service(form: LogFormat) -> None:
-    """Sets up the log of a command that runs until it is told to end, on standard error, from INFO on."""
+    """Sets up the log of a command that runs until it is stopped: standard error, from INFO up."""
     _replace(_StandardError(sys.stderr), JsonLines() if form == "json" else VisibleFormatter(TEXT), logging.INFO)
 
 

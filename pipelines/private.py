@@ -1,4 +1,4 @@
-"""What processes leave on the disk is their user's alone: folders 0700, files 0600."""
+"""What processes leave on disk belongs to their user alone: folders 0700, files 0600."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# what new files and folders are without
+# permissions that new files and folders don't get
 UMASK = 0o077
-# all that a state folder holds
+# everything that a state folder may hold
 _OURS = frozenset({
     "broker", "checkpoints", "code", "dagster", "data-docs", "demo", "demo-report.json", "evidence", "follower.jsonl", "jars",
     "logs", "run", "spark",
@@ -19,14 +19,15 @@ _OURS = frozenset({
 
 
 def keep_private() -> None:
-    """Has this process, and all that it starts, make files and folders that others can't read."""
+    """Makes this process, and all that it starts, create files and folders that others can't read."""
     os.umask(UMASK)
 
 
 def private(folder: Path) -> Path:
-    """Makes the state folder, 0700, and closes one to others that is there: then nobody gets to what older versions made.
+    """Creates the state folder with 0700, or sets an existing one to that. It protects what older versions wrote, too.
 
-    One with something else in it, as a home folder, or of another user stays as it is, with a warning.
+    A folder that holds anything else, such as a home folder, or that belongs to another user, stays as it is; that is
+    logged as a warning.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -35,5 +36,5 @@ def private(folder: Path) -> Path:
     if found.st_uid == os.geteuid() and {each.name for each in folder.iterdir()} <= _OURS:
         folder.chmod(0o700)
     else:
-        log.warning("others may read the state folder %s: if it holds nothing else, chmod 700 it", folder)
+        log.warning("other users may read the state folder %s: if it holds nothing else, run chmod 700 on it", folder)
     return folder

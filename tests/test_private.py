@@ -53,7 +53,7 @@ def test_one_of_an_older_version_is_closed_to_others(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_in_it_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "home" / "letters").mkdir(parents=True)
     assert mode(private(tmp_path / "home")) == "0o755"
-    assert "chmod 700 it" in caplog.text and str(tmp_path / "home") in caplog.text
+    assert "run chmod 700 on it" in caplog.text and str(tmp_path / "home") in caplog.text
 
 
 def test_whatever_comes_first_makes_it_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

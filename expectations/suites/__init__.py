@@ -19,7 +19,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
 
 
 def checks_of(name: str, inputs: SuiteInputs) -> Sequence[Check]:
-    """The checks of suite `name`; raises BadUsage where there is none of that name."""
+    """The checks of suite `name`. Raises BadUsage if there is no such suite."""
     if name not in SUITES:
         raise BadUsage(f"there is no suite {name!r}", fix=f"there are: {', '.join(sorted(SUITES))}")
     return SUITES[name](inputs)

@@ -1,4 +1,4 @@
-"""What suites are made of: named checks, and the builders that several suites share."""
+"""What suites are made of: named checks, and functions that build the common ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SuiteInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A named check: `detail` says what is expected, or, without an expectation, why it is skipped."""
+    """A named check. `detail`: what is expected or, without an expectation, why the check is skipped."""
 
     name: str
     detail: str
@@ -49,18 +49,18 @@ def not_empty() -> Check:
 
 
 def schema(columns: Mapping[str, str]) -> Check:
-    """Exactly these columns, in order, of these Spark SQL types (`bigint`, `decimal(8,2)`)."""
+    """Exactly these columns, in order, with these Spark SQL types (`bigint`, `decimal(8,2)`)."""
     ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     return Check(name="schema", detail=f"columns {ddl}, in this order", expectation=ExpectSchema(schema_ddl=ddl))
 
 
 def not_null(*columns: str) -> list[Check]:
-    """A field that is missing or does not parse is null, too."""
+    """Checks for null. A field that is missing or can't be parsed is null, too."""
     return [rows(f"{column} there", f"`{column}` IS NOT NULL", detail=f"{column} is never null") for column in columns]
 
 
 def unique(*columns: str, name: str = "key unique") -> Check:
-    """Rows in which one of `columns` is null are left to the checks for that."""
+    """Ignores rows in which one of `columns` is null: other checks find those."""
     names = ", ".join(f"`{column}`" for column in columns)
     there = " AND ".join(f"`{column}` IS NOT NULL" for column in columns)
     query = f"SELECT {names}, count(*) AS rows FROM {{batch}} WHERE {there} GROUP BY {names} HAVING rows > 1"
@@ -72,7 +72,7 @@ def at_least(column: str, minimum: int) -> Check:
 
 
 def over(column: str, bound: float) -> Check:
-    """Over `bound`, and a finite number: NaN sorts above every other one."""
+    """Over `bound`, and finite: NaN sorts above every other number."""
     return rows(
         f"{column} in range",
         f"`{column}` > {bound:g} AND `{column}` < double('Infinity')",
@@ -86,17 +86,17 @@ def pattern(column: str, regex: str, *, name: str, detail: str) -> Check:
 
 
 def rows(name: str, condition: str, *, detail: str) -> Check:
-    """`condition`, Spark SQL in ANSI mode, holds for each row; null counts as holding."""
+    """`condition`, Spark SQL in ANSI mode, holds for each row; null counts as true."""
     return Check(name=name, detail=detail, expectation=ExpectRows(condition=condition))
 
 
 def no_rows(name: str, query: str, *, detail: str) -> Check:
-    """`query` selects what must not be there from `{batch}`; Spark SQL in ANSI mode."""
+    """`query`, Spark SQL in ANSI mode, selects from `{batch}` the rows that must not exist."""
     return Check(name=name, detail=detail, expectation=ExpectNoRows(unexpected_rows_query=ExpectNoRows.counted(query)))
 
 
 def volume(inputs: SuiteInputs) -> Check:
-    """Rows against the live release's at the same cut; without one there is nothing to compare, and that is said."""
+    """The number of rows, compared with the live release's at the same cut. Skipped without a live release."""
     name = "volume against live"
     if inputs.live_rows is None:
         return skipped(name, "there is no live release to compare the number of rows with")
@@ -104,7 +104,7 @@ def volume(inputs: SuiteInputs) -> Check:
     high = math.ceil(inputs.live_rows * (1 + inputs.volume_tolerance))
     return Check(
         name=name,
-        detail=f"{low} to {high} rows: the live release has {inputs.live_rows}, give or take "
+        detail=f"{low} to {high} rows: the live release has {inputs.live_rows}, plus or minus "
         f"{inputs.volume_tolerance:.0%}",
         expectation=gxe.ExpectTableRowCountToBeBetween(min_value=low, max_value=high),
     )

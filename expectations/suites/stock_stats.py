@@ -48,13 +48,13 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
 
 
 def windows_complete(window_s: int, advance_s: int, late_dropped: int) -> Check:
-    """No window is missing, and none lacks a trade that its neighbours have. Right for sparse trades, too.
+    """No window is missing, and none lacks a trade that its neighbors have. Also correct for sparse trades.
 
-    A trade lies in n = window / advance windows, one of each tiling (the windows that start at the same remainder of
-    `window_s` cover time without overlap). So in a run, consecutive windows of a ticker without a gap, all n tilings
-    hold the same number of trades. A gap where nothing was traded splits the windows into two runs for which that is
-    still true; a window that got lost splits them into two for which it is not. A trade that was late for its first
-    windows only leaves at most one tiling of a run short for each row that the release dropped as late.
+    A trade lies in n = window / advance windows, one of each tiling (windows that start at the same remainder of
+    `window_s` cover time without overlap). So in a run, which is consecutive windows of a ticker without a gap, all n
+    tilings hold the same number of trades. A gap in trading splits the windows into two runs, and this still holds for
+    both. A lost window also splits them into two, but then it doesn't hold. A trade that was late only for its first
+    windows leaves at most one tiling of a run short per row that the release dropped as late.
     """
     name = "windows complete"
     tilings = window_s // advance_s
@@ -79,7 +79,7 @@ def windows_complete(window_s: int, advance_s: int, late_dropped: int) -> Check:
                whole_tilings, fewest_trades, most_trades
         FROM (SELECT *, sum({tilings} - whole_tilings) OVER () AS short_tilings FROM uneven)
         WHERE short_tilings > {late_dropped}"""
-    allowed = f", but for {late_dropped} rows dropped as late" if late_dropped else ""
+    allowed = f", except for {late_dropped} rows dropped as late" if late_dropped else ""
     return base.no_rows(
         name, query, detail=f"each trade is in all {tilings} windows of {window_s} s that cover it{allowed}"
     )

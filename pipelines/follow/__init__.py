@@ -1,4 +1,4 @@
-"""Following an alias: a consumer that goes with it from release to release, every result once."""
+"""Follows an alias: a consumer that moves from release to release with it and gets every result once."""
 
 from pipelines.follow.consumer import LiveConsumer, LiveRecord
 from pipelines.follow.group import committed_number

@@ -1,4 +1,4 @@
-"""`LiveConsumer`: yields the live release's results, and goes with the alias from switch to switch."""
+"""`LiveConsumer`: yields the live release's results, and follows the alias from switch to switch."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from pipelines.settings import Settings, get_settings
 
 _log = logging.getLogger(__name__)
 
-# longest that a wait goes without looking at what other members have committed
+# longest wait before looking at what the other members have committed
 _MEMBERS_S = 0.05
 _LONGEST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRecord:
-    """A record of an alias. `value` None: the key is gone from the table."""
+    """A record of an alias. `value` None: the key was deleted from the table."""
 
     key: bytes | None
     value: bytes | None
@@ -59,7 +59,7 @@ class LiveRecord:
     partition: int
     offset: int
     release: str
-    # the position is made when it is asked for: not by most, and this is made for every record
+    # `position` is computed on demand: few callers ask for it, and this object exists once per record
     _phase: FollowerPosition
     _offsets: dict[int, int]
 
@@ -74,33 +74,35 @@ class LiveRecord:
 
     @property
     def replay(self) -> bool:
-        """Whether its event had been processed before, by an earlier generation or release: news to no one."""
+        """Whether an earlier generation or release had already processed its event: consumers may know it."""
         return any(name == REPLAY for name, _ in self.headers)
 
     @property
     def phase(self) -> Phase:
-        """`delta` for what a switch changed in the table at once, else `result`."""
+        """`delta` if a switch changed the table here, else `result`."""
         return self._phase.phase
 
     @property
     def position(self) -> FollowerPosition:
-        """Behind this record; stored with the record's effect, it makes the effect exactly once."""
+        """The position after this record. Stored together with the record's effect, it makes the effect exactly once."""
         return _moved(self._phase, self._offsets)
 
 
 class LiveConsumer:
     """Follows `alias` for the consumer group `group`: every result once, across switches, restarts and missed switches.
 
-    It begins where the group has committed; else at the first offsets of the newest release, with `earliest=True` of
-    the oldest one from which the whole way is still there. `start`: a position that was stored with the effects, instead of the group's.
-    `member=(index, count)`: one of several; each owns the partitions p with p % count == index, member 0 delivers what
-    a switch changed, and none enters a new result before all have committed the old one up to the cut: so commit
-    whenever `poll` returns None, too. `register=False`: nothing is kept for this follower when a release is retired.
+    It starts where the group has committed. A new group starts at the first offsets of the newest release, or with
+    `earliest=True` of the oldest release from which all results and deltas are still kept. `start`: a position that was
+    stored with the effects, used instead of the group's.
 
-    Exactly once needs the position stored together with the effect; with `commit` after the effect it is at least once.
-    Raises BadUsage for an alias that isn't there, SwitchyardError for one without a live release, Unavailable without a
-    broker; a broker that goes away later is waited for. Within 10 s after the registry was deleted and made again `poll` raises
-    AnotherRegistry; after the result or the delta that it has yet to read was, SwitchyardError.
+    `member=(index, count)`: one of several. Each owns the partitions p with p % count == index; member 0 delivers the
+    deltas. No member enters a new result before all have committed the old one up to the cut, so commit also when
+    `poll` returns None. `register=False`: `retire` may delete results that this follower still needs.
+
+    Exactly once needs the position stored together with the effect; `commit` after the effect gives at least once.
+    Raises BadUsage for an unknown alias, SwitchyardError if it has no live release, Unavailable without a broker. If
+    the broker goes away later, it waits. If the registry is deleted and recreated, `poll` raises AnotherRegistry within
+    10 s. For a recreated result or delta that it still has to read, it raises SwitchyardError.
     """
 
     def __init__(
@@ -127,9 +129,9 @@ class LiveConsumer:
         self._same = SameTopics(self._settings, self._admin)
         self._control = Control(self._settings, alias)
         self._data = DataReader(self._settings, group)
-        # what is read and may be delivered; a mapping is where the offsets are once all before it is delivered
+        # records that may be delivered; a mapping holds the offsets reached once all before it is delivered
         self._ready: deque[Message | dict[int, int]] = deque()
-        # where the phase under way was entered, and the offsets since
+        # where the current phase was entered, and the offsets since
         self._phase: FollowerPosition | None = None
         self._offsets: dict[int, int] = {}
         self._release = ""
@@ -150,7 +152,7 @@ class LiveConsumer:
         self.close()
 
     def __iter__(self) -> Iterator[LiveRecord]:
-        """Records for ever. In a group of several members use `poll`, and commit when it returns None."""
+        """Records forever. In a group of several members use `poll`, and commit when it returns None."""
         while True:
             record = self.poll(_LONGEST_WAIT_S)
             if record is not None:
@@ -162,13 +164,13 @@ class LiveConsumer:
 
     @property
     def position(self) -> FollowerPosition | None:
-        """Behind the last record that was yielded; None while member 0 of the group has not begun."""
+        """The position after the last yielded record; None as long as member 0 of the group has not started."""
         return None if self._phase is None else _moved(self._phase, self._offsets)
 
     def commit(self, position: FollowerPosition | None = None) -> None:
-        """Stores where the follower is, or an earlier `position` of its, as the group's offsets: one commit.
+        """Commits the follower's position, or the earlier `position`, as the group's offsets: one commit.
 
-        Raises Unavailable if the broker doesn't take it now, Refused without the ACL, SwitchyardError if it never will.
+        Raises Unavailable if the broker doesn't take it now, SwitchyardError if it never will, Refused without the ACL.
         """
         here = self.position
         chosen = position or here
@@ -177,7 +179,7 @@ class LiveConsumer:
             self._uncommitted = self._uncommitted and chosen != here
 
     def poll(self, timeout_s: float) -> LiveRecord | None:
-        """The next record; None if there is none that may be delivered within `timeout_s`."""
+        """The next record; None if none may be delivered within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             record = self._pop()
@@ -211,7 +213,7 @@ class LiveConsumer:
         return None
 
     def _advance(self, timeout_s: float) -> None:
-        """Makes records ready, or moves on, or waits up to `timeout_s` for a reason to."""
+        """Makes records ready, or moves to the next phase, or waits up to `timeout_s` for either."""
         self._same.look(sure=False)
         self._control.poll(0)
         here = self.position
@@ -245,7 +247,7 @@ class LiveConsumer:
                 if not self._uncommitted:
                     self.commit()
             case Wait(reason="members"):
-                # nothing is left to do here before the others: what others wait for must be seen
+                # this member has nothing to do before the others are done; commit, so that they see it
                 if not self._uncommitted:
                     self.commit()
                 self._control.poll(min(timeout_s, _MEMBERS_S))
@@ -259,9 +261,9 @@ class LiveConsumer:
         if switch is None:
             raise SwitchyardError(
                 f"the position is at switch {position.number} of alias {self.alias}, which has {len(chain)}",
-                fix="it was stored for another cluster: follow from the beginning, into an empty store",
+                fix="the position comes from another cluster: follow from the beginning, into an empty store",
             )
-        # the position last: without a broker any of these may fail, and is done again
+        # set the position last: without a broker any of these calls may fail, and is made again
         skip = self._keys_before(position, chain, switch)
         release = self._control.state.releases.get(switch.new)
         self._same.begin(position.topic, release.own_ids.get(position.topic) if release else None)
@@ -272,7 +274,7 @@ class LiveConsumer:
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
 
     def _refuse_another(self, here: FollowerPosition) -> None:
-        """Raises SwitchyardError where the topic is another one than its offsets are of. Who is at its end needs nothing more of it."""
+        """Raises SwitchyardError if the topic was recreated. At the old topic's end it doesn't matter: nothing is left to read."""
         if self._same.is_another and here.segment is not None:
             raise _lost_delta(here.topic)
         if self._same.is_another:
@@ -280,7 +282,7 @@ class LiveConsumer:
             raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the beginning, into an empty store")
 
     def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
-        """Keys of the delta's segments before `position`'s: read again, as a restart has forgotten them."""
+        """Keys of the delta segments before `position`'s. They are read again, as a restart forgets them."""
         keys: set[bytes | None] = set()
         for index in earlier_segments(position, chain):
             segment = switch.delta[index]
@@ -295,12 +297,12 @@ class LiveConsumer:
         return keys
 
     def _refuse_short(self, segment: DeltaSegment) -> None:
-        """Raises SwitchyardError where a delta's topic ends before the segment does: then it would be waited for in vain."""
+        """Raises SwitchyardError if a delta's topic ends before the segment does: waiting for the rest would never end."""
         end = end_of(self._settings, segment.topic, 1, committed=False, client=self._admin)[0]
         if end < segment.end:
             raise _lost_delta(segment.topic)
 
-    # -- the beginning
+    # -- the start
 
     def _begin(self, stored: FollowerPosition | Mapping[str, Any] | str | None, register: bool) -> None:
         state = self._control.sync()
@@ -322,7 +324,7 @@ class LiveConsumer:
         self._go(position, chain)
 
     def _register(self) -> None:
-        """Raises Refused for a user who may not write the registry, which a follower need not."""
+        """Raises Refused if this user may not write the registry; a follower doesn't need that right otherwise."""
         if not is_group_name(self.group):
             raise BadUsage(f"{self.group!r} can't be a follower's group", fix="use text without control characters")
         with Registry(self._settings) as registry:
@@ -336,13 +338,13 @@ class LiveConsumer:
                 )
             except Refused as error:
                 raise Refused(
-                    f"{self.group} is not registered as a follower of {self.alias}, and may not do so itself: {error.what}",
-                    fix=f"have an operator run `switchyard register-follower {self.alias} {self.group}`, or follow with "
-                    "register=False: then nothing is kept for it",
+                    f"{self.group} is not registered as a follower of {self.alias}, and may not register itself: {error.what}",
+                    fix=f"ask an operator to run `switchyard register-follower {self.alias} {self.group}`, or follow with "
+                    "register=False: then `retire` may delete results that it still needs",
                 ) from error
 
     def _join(self, timeout_s: float) -> None:
-        """Begins where the group says; waits a little if member 0 has not begun."""
+        """Starts where the group says; waits a little if member 0 has not started."""
         state = self._control.state
         chain = state.chains[self.alias]
         commits = read_commits(self._settings, self.group, self.alias, self._admin)
@@ -361,7 +363,7 @@ class LiveConsumer:
         if self._member.count > partitions:
             raise BadUsage(
                 f"{self._member.count} members for the {partitions} partitions of {topic}",
-                fix=f"use at most {partitions}",
+                fix=f"use at most {partitions} members",
             )
         return partitions
 
@@ -371,7 +373,7 @@ def _moved(phase: FollowerPosition, offsets: dict[int, int]) -> FollowerPosition
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    # headers that were read are a list of pairs; the client's types allow for what may be written, too
+    # headers of a read message are a list of pairs; the client's types also allow what can be written
     found: Any = message.headers()
     return tuple(found or ())
 
@@ -379,7 +381,7 @@ def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
 def _member(given: tuple[int, int]) -> Member:
     index, count = given
     if count < 1 or not 0 <= index < count:
-        raise BadUsage(f"member {index} of {count}", fix="members are numbered from 0: (0, 2) and (1, 2)")
+        raise BadUsage(f"there is no member {index} of {count}", fix="members are numbered from 0: (0, 2) and (1, 2)")
     return SOLE if count == 1 else Member(index, count)
 
 
@@ -391,15 +393,15 @@ def _stored(given: FollowerPosition | Mapping[str, Any] | str) -> FollowerPositi
         return FollowerPosition.model_validate(data)
     except ValueError as error:
         raise BadUsage(
-            f"that is no position of a follower: {error}", fix="store `position.model_dump_json()`"
+            f"this is not a follower's position: {error}", fix="store `position.model_dump_json()`"
         ) from error
 
 
 def _lost_delta(topic: str) -> SwitchyardError:
     return SwitchyardError(
-        f"delta {topic}, which takes the follower from one result to the other, is another topic than the one of the switch: "
-        "it was deleted, and made again under the same name",
-        fix="what it said is nowhere else: follow from the beginning, into an empty store",
+        f"delta {topic}, which takes the follower from one result to the next, "
+        "was deleted and recreated under the same name",
+        fix="its records can't be restored: follow from the beginning, into an empty store",
     )
 
 

@@ -1,4 +1,4 @@
-"""What moves a follower: the registry, and the newest progress of the release that it reads. One consumer for both."""
+"""What a follower acts on: the registry, and the newest progress of its release. One consumer reads both."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pipelines.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# how long a fetch waits where there is nothing new: a record that comes ends it at once. A topic that is assigned
-# meanwhile, at a switch, waits for it. So an idle follower asks about 10 times a second on each of two connections
+# how long a fetch waits without new records; a new record ends it at once. A topic that is assigned meanwhile, at a
+# switch, waits for it. With this value an idle follower asks about 10 times a second on each of two connections
 FETCH_WAIT_MS = 100
-# records looked back for the newest progress: a batch takes two offsets, and aborted ones more
+# how many records to look back for the newest progress: a batch takes two offsets, an aborted one more
 LOOK_BACK = 32
 
 
 class Control:
-    """Reads the registry, from its newest snapshot on, and one release's progress from its newest record on.
+    """Reads the registry from its newest snapshot, and one release's progress from its newest record.
 
-    A progress record is shown only after the registry was read to its end behind it: else a follower could know that
-    a result goes on and not that it was told to leave it. While the registry has an entry about `alias` that must be
-    understood and can't be, no newer progress is shown: it may speak of results past a cut that isn't known here.
+    A progress record is shown only after the registry was read to its end after it. Otherwise a follower could know
+    that a result continues, but not that it was told to leave it. As long as the registry has an entry about `alias`
+    that must be understood but can't be, no newer progress is shown: it may include results past an unknown cut.
     """
 
     def __init__(self, settings: Settings, alias: str) -> None:
@@ -42,7 +42,7 @@ class Control:
         self._consumer: Consumer = consumer(
             settings, auto_offset_reset="earliest", fetch_wait_max_ms=FETCH_WAIT_MS, enable_partition_eof=True
         )
-        # asks for the ends of topics and fetches nothing: behind the other's waiting fetch a question would have to queue
+        # only asks for the ends of topics: on the other consumer, a request would queue after a waiting fetch
         self._asking: Consumer = consumer(settings)
         try:
             self._find_leader(REGISTRY_TOPIC)
@@ -67,7 +67,7 @@ class Control:
 
     @property
     def held(self) -> Unread | None:
-        """The entry for which this follower waits where it is: it must be understood, and this version can't read it."""
+        """The entry that makes this follower wait: it must be understood, and this version can't read it."""
         return self.state.not_understood(self._alias)
 
     @property
@@ -76,7 +76,7 @@ class Control:
         return self._progress
 
     def watch(self, release: str | None) -> None:
-        """Follows the progress of `release`, and of no other."""
+        """Watches the progress of `release`, and of no other."""
         topic = progress_topic(release) if release else None
         if topic == self._watched:
             return
@@ -96,19 +96,19 @@ class Control:
         self._adopt()
 
     def sync(self) -> RegistryState:
-        """The registry as it is now. Raises Unavailable if the broker doesn't answer in time."""
+        """The current registry. Raises Unavailable if the broker doesn't answer in time."""
         self._read_to(REGISTRY_TOPIC, self._range(REGISTRY_TOPIC)[1])
         return self.state
 
     def poll(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` for news; reads all there is. Whether there was any. A broker away is no news."""
+        """Waits up to `timeout_s` for news and reads all there is. Returns whether there was any; without a broker, no."""
         news = self._take(self._consumer.consume(num_messages=1, timeout=timeout_s))
         if news:
             self._take(self._consumer.consume(num_messages=1000, timeout=0))
         try:
             self._adopt()
         except Unavailable:
-            return False  # the progress that waits is adopted once the broker is back
+            return False  # the waiting progress is adopted once the broker is back
         return news
 
     def _adopt(self) -> None:
@@ -116,8 +116,8 @@ class Control:
             newest, known = self._incoming[-1], len(self._incoming)
             self.sync()  # may bring more
             if self.held is not None:
-                self._tell(f"waits where it is: this version of Switchyard can't read {self.held}; upgrade it here")
-                # the newest alone is needed once that is over
+                self._tell(f"is waiting, as this version of Switchyard can't read {self.held}; upgrade Switchyard here")
+                # afterwards only the newest is needed
                 del self._incoming[:-1]
                 return
             self._tell(None)
@@ -125,14 +125,14 @@ class Control:
             del self._incoming[:known]
 
     def _tell(self, what: str | None) -> None:
-        """Logs it, unless it was told already."""
+        """Logs `what`, unless it is what was logged last."""
         if what is not None and what != self._told:
             _log.warning("follower of %s: %s", self._alias, what)
         self._told = what
 
     def _find_leader(self, topic: str) -> None:
-        """Has the consumer know the leader of a topic before it is assigned: by an assignment alone it would learn it a
-        second or more later. Raises Unavailable without an answer.
+        """Makes the consumer learn the leader of a topic before it is assigned; after an assignment alone, that takes a
+        second or more. Raises Unavailable without an answer.
         """
         try:
             self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s)
@@ -156,7 +156,7 @@ class Control:
     def _range(self, topic: str) -> tuple[int, int]:
         """First and end offset of committed records. Raises Unavailable without an answer."""
         try:
-            # the client's types leave out that it may know nothing
+            # the client's types don't say that it may return None
             found: Any = self._asking.get_watermark_offsets(
                 TopicPartition(topic, 0), timeout=self._settings.request_timeout_s
             )
@@ -172,7 +172,7 @@ class Control:
             self._take(self._consumer.consume(num_messages=1, timeout=0.05))
             self._take(self._consumer.consume(num_messages=10_000, timeout=0))
             if self._next[topic] != before:
-                # a long log takes longer than one request
+                # the timeout restarts with each record: a long log takes longer than one request
                 deadline = time.monotonic() + self._settings.request_timeout_s
             elif time.monotonic() > deadline:
                 raise unavailable(self._settings, None)
@@ -183,7 +183,7 @@ class Control:
         for message in messages:
             topic, offset, error = message.topic() or "", message.offset() or 0, message.error()
             if topic not in self._next:
-                continue  # of a release watched before
+                continue  # of a release that was watched before
             if error is None:
                 self._next[topic] = offset + 1
                 value = value_of(message) if topic == REGISTRY_TOPIC else message.value()
@@ -192,12 +192,12 @@ class Control:
                 elif value is not None:
                     newest = self._read_progress(topic, offset, value) or newest
             elif error.code() == KafkaError._PARTITION_EOF:
-                # the end lies past control records, which are never shown
+                # the end is past control records, which a consumer never gets
                 self._next[topic] = max(self._next[topic], offset)
             elif not passing(error):
                 raise KafkaException(error)
         if not self._folding.take(entries):
-            # the snapshot was of another registry
+            # the snapshot came from another registry
             self._next[REGISTRY_TOPIC] = 0
             self._consumer.assign([TopicPartition(t, 0, o) for t, o in self._next.items()])
         if newest is not None:
@@ -205,17 +205,17 @@ class Control:
         return bool(entries) or newest is not None
 
     def _read_progress(self, topic: str, offset: int, value: bytes) -> Progress | None:
-        """A progress record; None where it can't be read: then the newest before it says how far the follower may go."""
+        """A progress record, or None if it can't be read: then the previous one says how far the follower may go."""
         try:
             return read_progress(value)
         except ValueError as error:
-            _log.warning("follower of %s: waits, as record %d of %s can't be read: %s; upgrade Switchyard here",
+            _log.warning("follower of %s: is waiting, as record %d of %s can't be read: %s; upgrade Switchyard here",
                          self._alias, offset, topic, error)  # fmt: skip
             return None
 
 
 def passing(error: KafkaError) -> bool:
-    """Whether the client gets over this error by itself: it reconnects and asks again."""
+    """Whether the client recovers from this error by itself: it reconnects and asks again."""
     return error.retriable() or error.code() in (
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,

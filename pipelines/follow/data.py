@@ -1,4 +1,4 @@
-"""Reads one topic at a time, each partition only up to the offset that it is told."""
+"""Reads one topic at a time, each partition only up to a given offset."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in order per partition. `reached`: partition -> offset that it has got to behind them, gaps included."""
+    """Records in order per partition. `reached`: partition -> offset reached after them, including offsets without a record."""
 
     messages: list[Message]
     reached: dict[int, int]
 
 
 class DataReader:
-    """The records of a topic, read committed, bounded per partition. What lies behind a bound waits.
+    """The records of a topic, read committed, up to a bound per partition. Records past the bound wait.
 
-    Offsets without a record (transaction ends, aborted records, compacted ones) count as read when the bound is
-    behind them.
+    Offsets without a record (ends of transactions, aborted and compacted records) count as read once the bound is past
+    them.
     """
 
     def __init__(self, settings: Settings, group: str) -> None:
@@ -49,7 +49,7 @@ class DataReader:
         self._consumer.close()
 
     def commit(self, offsets: Sequence[TopicPartition]) -> None:
-        """Commits all of `offsets` for the group at once. Raises what `failure` makes of an error: Unavailable for an outage."""
+        """Commits all of `offsets` for the group at once. Raises as `failure` says: Unavailable during an outage."""
         if not offsets:
             return
         try:
@@ -70,15 +70,15 @@ class DataReader:
         return len(found.partitions)
 
     def assign(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Goes on with `topic` at these offsets; all else is forgotten."""
+        """Continues with `topic` at these offsets; everything else is forgotten."""
         self.partitions(topic)
-        # a pause outlives an assignment: back on this topic, the partition would be silent
+        # a pause outlives an assignment: without this, a partition would stay paused when we return to this topic
         self._consumer.resume([TopicPartition(self._topic, p) for p in self._held])
         self._topic, self._held, self._ends = topic, {}, {}
         self._consumer.assign([TopicPartition(topic, p, o) for p, o in offsets.items()])
 
     def read(self, upto: Mapping[int, int], timeout_s: float) -> Batch:
-        """Records before `upto` (partition -> offset), those that are there already; waits for the first one."""
+        """Records before `upto` (partition -> offset) that are already there; waits for the first one."""
         messages: list[Message] = []
         for partition, end in upto.items():
             held = self._held.get(partition)
@@ -121,12 +121,12 @@ class DataReader:
 
     def _bear(self, error: KafkaError, partition: int, offset: int) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            # the end of a partition whose records wait lies behind them
+            # if records of the partition are held back, its end is past them, so it isn't reached yet
             if partition not in self._held:
                 self._ends[partition] = max(self._ends.get(partition, 0), offset)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise SwitchyardError(
-                f"{self._topic}[{partition}] no longer has the follower's offset: {error.str()}",
+                f"{self._topic}[{partition}] no longer has the record at the follower's offset: {error.str()}",
                 fix="its records were deleted: follow from the beginning, into an empty store",
             )
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
@@ -138,5 +138,5 @@ class DataReader:
 def _gone(topic: str) -> SwitchyardError:
     return SwitchyardError(
         f"topic {topic}, which the follower was reading, is gone: its release was retired",
-        fix="follow from the beginning, into an empty store; a registered follower keeps what it needs",
+        fix="follow from the beginning, into an empty store. `retire` keeps the results that a registered follower still needs",
     )

@@ -13,13 +13,13 @@ from pipelines.settings import Settings
 
 
 def to_commit(position: FollowerPosition) -> list[TopicPartition]:
-    """A position as one commit; each partition says where in the chain it is, and the offset is its own."""
+    """A position as one commit; each partition's metadata says where in the chain it is."""
     note = json.dumps({"alias": position.alias, "switch": position.number, "segment": position.segment})
     return [TopicPartition(position.topic, p, o, note) for p, o in position.offsets.items()]
 
 
 def read_commits(settings: Settings, group: str, alias: str, client: AdminClient | None = None) -> Commits:
-    """What `group` has committed while following `alias`; offsets of anyone else are left out.
+    """What `group` has committed while it followed `alias`; offsets of anything else are left out.
 
     Raises Unavailable without a broker.
     """
@@ -35,7 +35,7 @@ def read_commits(settings: Settings, group: str, alias: str, client: AdminClient
 def committed_number(settings: Settings, group: str, alias: str, chain: Chain) -> int | None:
     """Number of the switch whose result all members of `group` read; None if it has committed nothing.
 
-    Results and deltas that led there are no longer needed by it.
+    The group no longer needs the results and deltas before it.
     """
     return group_number(read_commits(settings, group, alias), chain)
 
@@ -48,4 +48,4 @@ def _parse(offset: int, note: str, alias: str) -> Committed | None:
             return None
         return Committed(offset, int(data["switch"]), None if segment is None else int(segment))
     except (ValueError, KeyError, TypeError):
-        return None  # committed by something else under the same group's name
+        return None  # something else committed it with the same group name

@@ -1,7 +1,7 @@
 """What a follower may do next: pure decisions from its position, the registry and the newest progress.
 
 A follower is at a number of the alias's chain, in that switch's delta or in the result that the switch led to. It
-delivers the result up to a bound, and only an entry of the registry lets it pass a barrier or enter another result.
+delivers the result up to a bound. Only a registry entry lets it pass a barrier or enter another result.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Phase = Literal["result", "delta"]
 
 
 class FollowerPosition(Frozen):
-    """Where a follower is; JSON-able, to be stored with the effect of what it delivered.
+    """Where a follower is. Can be written as JSON, to be stored with the effect of what it delivered.
 
-    `number`: of the switch in the alias's chain. `segment`: index of the delta segment under way, None in the result.
+    `number`: of the switch in the alias's chain. `segment`: index of the current delta segment, None in a result.
     `offsets`: partition -> next offset on `topic`; in a group of several members, of this member's partitions.
     """
 
@@ -52,7 +52,7 @@ SOLE = Member()
 
 
 class Committed(NamedTuple):
-    """What a group has committed for one partition: next offset, and the chain number and segment it was in."""
+    """What a group has committed for one partition: next offset, and its chain number and segment."""
 
     offset: int
     number: int
@@ -60,7 +60,7 @@ class Committed(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """Orders the phases of a chain: by number, delta segments in their order, then the result."""
+        """Orders the phases of a chain: by number, then the delta segments in order, then the result."""
         return self.number, self.segment is None, self.segment or 0
 
 
@@ -79,15 +79,15 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Go on from `position`: the next delta segment, or the new result."""
+    """Continue at `position`: the next delta segment, or the new result."""
 
     position: FollowerPosition
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to deliver. `tail`: for more results; `barrier`: for the end of `op`; `members`: for the group's others;
-    `registry`: for entries that the newest progress already speaks of."""
+    """Nothing to deliver. `tail`: wait for more results; `barrier`: for the end of `op`; `members`: for the other
+    members of the group; `registry`: for entries that the newest progress already mentions."""
 
     reason: Literal["tail", "barrier", "members", "registry"]
     op: str | None = None
@@ -102,7 +102,7 @@ def topic_of(switch: Switch) -> str:
 
 
 def link(chain: Chain, number: int) -> Switch | None:
-    """The chain's switch of that number."""
+    """The chain's switch with that number."""
     return next((s for s in chain if s.number == number), None)
 
 
@@ -113,14 +113,14 @@ def beginning(alias: str, switch: Switch, partitions: int, member: Member = SOLE
 
 
 def entered(alias: str, switch: Switch, member: Member = SOLE) -> FollowerPosition:
-    """Where a follower starts that enters the result of `switch` at its cut."""
+    """Where a follower starts when it enters the result of `switch` at its cut."""
     topic = topic_of(switch)
     offsets = {p: o for p, o in switch.new_start.of(topic).items() if member.owns(p)}
     return FollowerPosition(alias=alias, number=switch.number, topic=topic, offsets=offsets)
 
 
 def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> FollowerPosition:
-    """Where a follower goes that has delivered all of `position`'s phase: into `switch`, or on within its delta."""
+    """Where a follower goes after it has delivered all of `position`'s phase: into `switch`, or further in its delta."""
     index = 0 if position.number < switch.number else (position.segment or 0) + 1
     if index < len(switch.delta) and member.owns(0):
         segment = switch.delta[index]
@@ -143,9 +143,9 @@ def bound(
 ) -> dict[int, int]:
     """Partition -> offset up to which a follower at `position` may deliver; a partition left out: nothing.
 
-    `progress`: the newest record of the release it reads, read before the registry was. `ended`: where its result ended,
-    if the release writes another one now. In a result: the cut of the next switch if there is one; else its end; else
-    an unresolved barrier; else all that the progress record speaks of.
+    `progress`: the newest record of the release that it reads, read before the registry was. `ended`: the end of its
+    result, if the release now writes another one. In a result the bound is the cut of the next switch, if there is
+    one; else the result's end; else an unresolved barrier; else all that the progress record covers.
     """
     here = _here(position, chain)
     if position.segment is not None:
@@ -155,7 +155,7 @@ def bound(
         return following.old_end.of(position.topic) if following.old_end else {}
     if ended is not None:
         return ended.of(position.topic)
-    # a record of an earlier or a later result says nothing of this one
+    # a record about an earlier or a later result says nothing about this one
     if progress is None or progress.release != here.new or position.topic not in progress.result.topics:
         return {}
     barrier = progress.barrier
@@ -163,7 +163,7 @@ def bound(
         return progress.result.of(position.topic)
     operation = operations.get(barrier.op)
     if operation is None:
-        # the registry as read is older than the barrier: a cut before it may be unknown, too
+        # the registry, as read, is older than the barrier: even an earlier cut may be unknown
         return {}
     return (progress.result if operation.resolved else barrier.result).of(position.topic)
 
@@ -178,12 +178,11 @@ def next_move(
     member: Member = SOLE,
     commits: Commits | None = None,
 ) -> Move:
-    """What a follower at `position` does next. `commits`: of its group, where that has several members.
+    """What a follower at `position` does next. `commits`: of its group, if that has several members.
 
     `ended`: as for `bound`.
 
-    Raises SwitchyardError if the chain doesn't know the position, Refused if the follower has passed a cut that was
-    set behind it.
+    Raises SwitchyardError if the position isn't in the chain, Refused if the follower is already past a cut.
     """
     here = _here(position, chain)
     limit = bound(position, chain, progress, operations, ended)
@@ -213,9 +212,9 @@ def earlier_segments(position: FollowerPosition, chain: Chain) -> list[int]:
 
 
 def resume(alias: str, commits: Commits, chain: Chain, member: Member = SOLE) -> FollowerPosition | None:
-    """Where a member goes on, from what its group has committed; None if it has committed nothing of this chain.
+    """Where a member continues, from what its group has committed; None if that is nothing of this chain.
 
-    The number of members may have changed since: then the partitions of those who are a phase behind are at the cut.
+    The number of members may have changed since. Then partitions whose commit is a phase behind continue at the cut.
     """
     known = {s.number: s for s in chain}
     mine = [
@@ -244,10 +243,11 @@ def start(
     *,
     first: Switch | None = None,
 ) -> FollowerPosition | None:
-    """Where a member begins: where it was; else with member 0; that one at the newest release's first offsets.
+    """Where a member starts: where it was; else where member 0 is; member 0 at the newest release's first offsets.
 
-    `first`: at those of the release that this switch led to instead. `partitions`: number of partitions of the result that a switch
-    led to. None: member 0 has not committed anything yet. Members must commit where they begin before they deliver.
+    `first`: start at the first offsets of the release that this switch led to. `partitions`: number of partitions of
+    the result that a switch led to. Returns None if member 0 has not committed anything yet. Members must commit their
+    start before they deliver.
     """
     resumed = resume(alias, commits, chain, member)
     if resumed is not None:
@@ -263,7 +263,7 @@ def start(
 
 
 def oldest(chain: Chain, topics: Container[str]) -> Switch:
-    """The first switch from which the whole way to the newest is still there: retired releases and old comparisons go."""
+    """The first switch from which everything up to the newest is still kept: retired releases and old deltas are deleted."""
     found = chain[-1]
     for switch in reversed(chain[:-1]):
         if topic_of(switch) not in topics or any(segment.topic not in topics for segment in found.delta):
@@ -273,9 +273,9 @@ def oldest(chain: Chain, topics: Container[str]) -> Switch:
 
 
 def group_number(commits: Commits, chain: Chain) -> int | None:
-    """The chain number whose result all of a group reads, or has read: what led to it is needed no more.
+    """The chain number whose result all of a group reads, or has read: it no longer needs anything before that.
 
-    A delta that is under way counts as not passed. None if the group has committed nothing of this chain.
+    An unfinished delta doesn't count as passed. None if the group has committed nothing of this chain.
     """
     known = {s.number: s for s in chain}
     newest: dict[int, int] = {}
@@ -298,7 +298,7 @@ def _here(position: FollowerPosition, chain: Chain) -> Switch:
     if here is None or (position.segment is not None and position.segment >= len(here.delta)):
         raise SwitchyardError(
             f"position {position.number} of alias {position.alias} is not in its chain of {len(chain)} switches",
-            fix="the position belongs to another cluster or alias: follow from the beginning, or give the right one",
+            fix="the position belongs to another cluster or alias: follow from the beginning, or give the right position",
         )
     return here
 
@@ -307,13 +307,13 @@ def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Sw
     past = {p: o for p, o in position.offsets.items() if o > cut.get(p, o)}
     if past and following.allowed is None:
         raise Refused(
-            f"the follower has passed the cut of switch {following.number} on {position.topic}: at {past}, cut {cut}",
+            f"the follower is past the cut of switch {following.number} on {position.topic}: at {past}, cut {cut}",
             fix="its stored position was changed by hand: follow from the beginning, into an empty store",
         )
 
 
 def _all_there(following: Switch, commits: Commits, member: Member) -> bool:
-    """Whether all members have committed the old result up to the cut and, for those who only wait, the delta."""
+    """Whether all members have committed the old result up to the cut and, if this member only waits, the delta."""
 
     def left(partition: int) -> bool:
         owner = partition % member.count

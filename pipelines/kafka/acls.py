@@ -1,6 +1,6 @@
-"""What each role may ask of a Kafka cluster: the least that it needs, as ACLs.
+"""What each role may do on a Kafka cluster: the least that it needs, as ACLs.
 
-One table for the command that prints them, for the docs, and for the tests that give a user exactly these.
+One table for the command that prints them, for the docs, and for the tests that give a user exactly these ACLs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Role = Literal["driver", "operator", "follower"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Resource = Literal["topic", "group", "transactional-id"]
 Pattern = Literal["literal", "prefixed"]
-# by the names of Kafka's own tool; Read, Write and Delete allow Describe, too
+# names of Kafka's own tool; Read, Write and Delete include Describe
 Operation = Literal["Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """One ACL that allows, with what it is needed for. A literal `*` is every name."""
+    """One allowing ACL, and what it is needed for. A literal `*` is every name."""
 
     resource: Resource
     name: str
@@ -43,18 +43,20 @@ def rights(
 ) -> tuple[Right, ...]:
     """What `role` needs for all releases of `app`, present and future.
 
-    `inputs`: the app's topics. `groups`: a follower's own groups; for an operator, those of the app's followers, or none
-    for any. `tombstones`: an operator may also write into results, for `reset --output tombstone`. Raises BadUsage for a
-    name that is not an app's, and where a role lacks what it must be given.
+    `inputs`: the app's topics. `groups`: a follower's own groups; for an operator, those of the app's followers, none
+    for all. `tombstones`: an operator may also write into results, for `reset --output tombstone`. Raises BadUsage for
+    a name that is not an app's, and if `inputs` or `groups` are missing where the role needs them.
     """
     if not is_app_name(app):
         raise BadUsage(
-            f"{app!r} is not the name of an app", fix="lower-case words joined by hyphens, as in stock-stats"
+            f"{app!r} is not the name of an app", fix="use lower-case words joined by hyphens, as in stock-stats"
         )
     if role in ("driver", "operator") and not inputs:
-        raise BadUsage(f"a {role} reads the inputs of {app}: which?", fix="name each: --input trades")
+        raise BadUsage(f"a {role} reads the inputs of {app}, but none is named", fix="name each: --input trades")
     if role == "follower" and not groups:
-        raise BadUsage(f"a follower of {app} has a consumer group: which?", fix="name it: --group my-service")
+        raise BadUsage(
+            f"a follower of {app} needs a consumer group, but none is named", fix="name it: --group my-service"
+        )
     match role:
         case "driver":
             found = _driver(app, inputs)
@@ -69,35 +71,39 @@ def rights(
 
 def _driver(app: str, inputs: Sequence[str]) -> Iterable[Right]:
     releases = f"{app}.v"
-    yield _topic(REGISTRY_TOPIC, "Read", "its orders")
+    yield _topic(REGISTRY_TOPIC, "Read", "what operations order")
     yield _topic(REGISTRY_TOPIC, "Write", "its lease, and that it has failed")
     yield _transaction(REGISTRY_TOPIC, "each step of the registry has one writer")
-    yield _topic(SNAPSHOTS_TOPIC, "Read", "a quick start where the registry is long")
-    yield _topic(HEARTBEATS_TOPIC, "Read", "whether another driver has the release; the word of one that it meets")
+    yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
+    yield _topic(
+        HEARTBEATS_TOPIC,
+        "Read",
+        "whether another driver has the release; announcements of the driver that it aligns with",
+    )
     yield _topic(HEARTBEATS_TOPIC, "Write", "its heartbeat")
     for name in inputs:
         yield _topic(name, "Read", "the input")
-    yield _topic(releases, "Read", "its progress, and that of a release that it meets", "prefixed")
+    yield _topic(releases, "Read", "its progress, and that of the release that it aligns with", "prefixed")
     yield _topic(releases, "Write", "results, progress and dead letters", "prefixed")
-    yield _group(releases, "Read", "its consumer group: member and offsets", "prefixed")
+    yield _group(releases, "Read", "its consumer group: membership and offsets", "prefixed")
     yield _transaction(releases, "the transaction of a batch", "prefixed")
-    yield _group(NO_GROUP, "Describe", "clients that belong to no group ask for its coordinator")
+    yield _group(NO_GROUP, "Describe", "clients without a group ask for its coordinator")
 
 
 def _operator(app: str, inputs: Sequence[str], groups: Sequence[str], tombstones: bool) -> Iterable[Right]:
     releases, deltas = f"{app}.v", f"{app}.delta."
-    yield _topic(REGISTRY_TOPIC, "Create", "the first step of a cluster")
-    yield _topic(REGISTRY_TOPIC, "Read", "what there is")
-    yield _topic(REGISTRY_TOPIC, "Write", "orders, switches, the audit trail")
+    yield _topic(REGISTRY_TOPIC, "Create", "the first operation on a cluster")
+    yield _topic(REGISTRY_TOPIC, "Read", "the state of releases and operations")
+    yield _topic(REGISTRY_TOPIC, "Write", "operations, switches, the audit trail")
     yield _transaction(REGISTRY_TOPIC, "each step of the registry has one writer")
     yield _topic(SNAPSHOTS_TOPIC, "Create", "the first snapshot")
-    yield _topic(SNAPSHOTS_TOPIC, "Read", "a quick start where the registry is long")
-    yield _topic(SNAPSHOTS_TOPIC, "Write", "snapshots, which others take for the registry's state")
-    yield _transaction(SNAPSHOTS_TOPIC, "a snapshot is whole, or not there")
-    yield _topic(HEARTBEATS_TOPIC, "Create", "the first step of a cluster")
-    yield _topic(HEARTBEATS_TOPIC, "Read", "how drivers are")
+    yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
+    yield _topic(SNAPSHOTS_TOPIC, "Write", "snapshots, which other processes take for the registry's state")
+    yield _transaction(SNAPSHOTS_TOPIC, "a snapshot is written as a whole or not at all")
+    yield _topic(HEARTBEATS_TOPIC, "Create", "the first operation on a cluster")
+    yield _topic(HEARTBEATS_TOPIC, "Read", "the state of drivers")
     for name in inputs:
-        yield _topic(name, "Read", "positions for a reset; the record that kills a batch")
+        yield _topic(name, "Read", "positions for a reset; the record that makes a batch fail")
         yield _topic(name, "DescribeConfigs", "whether it is compacted: then history may be missing")
     yield _topic(releases, "Create", "stage, reset", "prefixed")
     yield _topic(releases, "Read", "diff, check, promote: results and progress", "prefixed")
@@ -107,23 +113,25 @@ def _operator(app: str, inputs: Sequence[str], groups: Sequence[str], tombstones
     yield _topic(deltas, "Delete", "retire", "prefixed")
     yield _transaction(deltas, "one transaction for each delta", "prefixed")
     yield _transaction(releases, "reset: fences a driver that might still write", "prefixed")
-    yield _group(releases, "Delete", "retire; offsets that another tool has moved, reset --to-current", "prefixed")
+    yield _group(
+        releases, "Delete", "retire; offsets that another tool has changed, for reset --to-current", "prefixed"
+    )
     for name in groups or ["*"]:
-        yield _group(name, "Describe", "how far followers are, before what they need is deleted")
+        yield _group(name, "Describe", "how far followers are, before their data is deleted")
     if groups:
-        yield _group(NO_GROUP, "Describe", "clients that belong to no group ask for its coordinator")
+        yield _group(NO_GROUP, "Describe", "clients without a group ask for its coordinator")
     if tombstones:
         yield _topic(releases, "Write", "reset --output tombstone writes into the result", "prefixed")
 
 
 def _follower(app: str, groups: Sequence[str]) -> Iterable[Right]:
     yield _topic(REGISTRY_TOPIC, "Read", "the chain of switches")
-    yield _topic(SNAPSHOTS_TOPIC, "Read", "a quick start where the registry is long")
+    yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
     yield _topic(f"{app}.v", "Read", "results, and how far they may be read", "prefixed")
     yield _topic(f"{app}.delta.", "Read", "what a switch changed in a table", "prefixed")
     for name in groups:
         yield _group(name, "Read", "its own offsets")
-    yield _group(NO_GROUP, "Describe", "clients that belong to no group ask for its coordinator")
+    yield _group(NO_GROUP, "Describe", "clients without a group ask for its coordinator")
 
 
 def _topic(name: str, operation: Operation, why: str, pattern: Pattern = "literal") -> Right:
@@ -139,10 +147,10 @@ def _transaction(name: str, why: str, pattern: Pattern = "literal") -> Right:
 
 
 def as_commands(found: Sequence[Right], principal: str, bootstrap: str) -> list[str]:
-    """Lines for Kafka's own tool, one for each resource. Raises BadUsage for a principal that Kafka would not know."""
+    """Commands for Kafka's own tool, one per resource. Raises BadUsage for a principal that Kafka would not accept."""
     kind, _, name = principal.partition(":")
     if not kind or not name:
-        raise BadUsage(f"{principal!r} is not a principal", fix="as in User:stock-stats-driver")
+        raise BadUsage(f"{principal!r} is not a principal", fix="write it as in User:stock-stats-driver")
     operations: dict[tuple[Resource, str, Pattern], list[Operation]] = {}
     for right in found:
         operations.setdefault((right.resource, right.name, right.pattern), []).append(right.operation)

@@ -1,4 +1,4 @@
-"""Kafka clients from the settings: confluent-kafka's own, configured once, with errors a person can act on."""
+"""Kafka clients: confluent-kafka's own, configured once from the settings, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, U
 from pipelines.kafka import login
 from pipelines.settings import Settings
 
-# what matters comes as errors; librdkafka would also write a fencing, which is ordinary here, to the terminal
+# errors reach us as exceptions; librdkafka would also print each fencing, which is normal here, to the terminal
 _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
 Answer = TypeVar("Answer")
-# of consumers that belong to no group: librdkafka asks for its coordinator all the same
+# group id of consumers without a group: librdkafka asks for its coordinator all the same
 NO_GROUP = "switchyard-unused"
-# what brokers take by default (Kafka's message.max.bytes: 1 MiB and 12 bytes), less a batch's header of 61 bytes, which
-# librdkafka leaves out when it measures a record: so what it queues, the broker takes. Its own default, 1,000,000, would
-# refuse what a Java producer (max.request.size: 1 MiB) has written
+# Kafka's default message.max.bytes (1 MiB and 12 bytes) minus the 61 bytes of a batch header, which librdkafka doesn't
+# count when it measures a record. So a broker accepts whatever librdkafka queues. librdkafka's own default, 1,000,000,
+# would refuse records that a Java producer (max.request.size: 1 MiB) has written
 MAX_RECORD_BYTES = 1_048_588 - 61
-# how long a first request waits before the client's errors are looked at: a refused login is among them, and the client
-# itself would try it again until the time is over
+# how long the first request waits before we look at the client's errors: a refused login shows up only there, and the
+# client would retry it until the timeout
 _LOOK_S = 0.5
-# the least that is waited for an answer, however late it is
+# shortest wait for an answer, even after the deadline
 _PAUSE_S = 0.05
 
 
@@ -45,19 +45,19 @@ def _base(settings: Settings) -> dict[str, Any]:
 
 
 class _Errors:
-    """Keeps a client's last connection error: librdkafka tells it to a callback and retries for ever."""
+    """Keeps a client's last connection error: librdkafka passes it to a callback and retries forever."""
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        # that all brokers are down follows from an error that says why
+        # "all brokers down" is only a consequence; an earlier error gives the cause
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = error
 
 
 def producer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
-    """Configuration of a producer: idempotent, and keys partitioned as Java's clients do."""
+    """The configuration of a producer: idempotent, with Java's partitioner for keys."""
     return {
         **_base(settings),
         "enable.idempotence": True,
@@ -73,7 +73,7 @@ def producer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
 
 
 def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
-    """Configuration of a consumer: read committed, never committing by itself."""
+    """The configuration of a consumer: reads committed records only and never commits by itself."""
     return {
         **_base(settings),
         "group.id": NO_GROUP,
@@ -84,16 +84,16 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
         "enable.partition.eof": False,
         "fetch.wait.max.ms": 50,
         "queued.max.messages.kbytes": 65_536,
-        # how long a queue of over 100,000 records keeps it from fetching more; by default 1 s, however soon that is empty
+        # pause in fetching while the queue holds over 100,000 records; the default, 1 s, is waited even if it empties
         "fetch.queue.backoff.ms": 10,
         **{name.replace("_", "."): value for name, value in conf.items()},
     }
 
 
 def producer(settings: Settings, *, on_error: Callable[[KafkaError], None] | None = None, **conf: Any) -> Producer:
-    """A producer; `conf` by librdkafka's names with underscores for dots. Raises BadUsage for settings that it can't take.
+    """A producer. `conf`: librdkafka's names, with underscores for dots. Raises BadUsage for settings that it rejects.
 
-    `on_error`: told of trouble with connections, when the producer is next polled.
+    `on_error` is called with each connection error when the producer is next polled.
     """
     told = {} if on_error is None else {"error_cb": on_error}
     return _made(settings, lambda: Producer({**producer_config(settings, **conf), **told}, logger=_UNHEARD))
@@ -102,10 +102,9 @@ def producer(settings: Settings, *, on_error: Callable[[KafkaError], None] | Non
 def await_connection(client: Producer, topic: str) -> None:
     """Waits until a new idempotent or transactional producer has a connection, for a second at most.
 
-    librdkafka asks for its id, or for the coordinator of its transactions, at once, and without a connection again after
-    500 ms only.
-    It asks twice: the first answer may come by the connection to the address of the settings, which librdkafka closes once
-    that broker has told its id. What is wrong with the connection, the next call says.
+    librdkafka asks for its id, or for the coordinator of its transactions, at once; without a connection it tries again
+    only after 500 ms. This asks twice: the first answer may come over the connection to the address in the settings, which
+    librdkafka closes once it knows the broker's id. If the connection fails, the next call raises the error.
     """
     deadline = time.monotonic() + 1.0
     with suppress(KafkaException):
@@ -114,14 +113,14 @@ def await_connection(client: Producer, topic: str) -> None:
 
 
 def consumer(settings: Settings, **conf: Any) -> Consumer:
-    """A consumer without a group of its own: assign partitions to it by hand. Raises BadUsage as `producer` does."""
+    """A consumer without a group: assign its partitions by hand. Raises BadUsage as `producer` does."""
     return _made(settings, lambda: Consumer(consumer_config(settings, **conf)))
 
 
 def drain(client: Consumer, timeout_s: float, *, at_most: int = 10_000) -> list[Message]:
-    """Waits up to `timeout_s` for one message (or end of partition), then takes what else has come.
+    """Waits up to `timeout_s` for one message (or the end of a partition), then takes what else has arrived.
 
-    `Consumer.consume` alone waits for the whole time-out unless `at_most` messages come.
+    `Consumer.consume` alone waits for the whole timeout unless `at_most` messages arrive.
     """
     first = client.poll(timeout_s)
     return [] if first is None else [first, *client.consume(num_messages=at_most, timeout=0)]
@@ -136,27 +135,28 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
     try:
         return make()
     except KafkaException as error:
-        # nothing was asked of a cluster yet; of a file that isn't there OpenSSL gives only a number
+        # no cluster was asked yet. For a missing file OpenSSL gives only a number, so name the file here
         missing = [
-            f"{name} names no file: {path}"
+            f"{name} names a file that doesn't exist: {path}"
             for name, path in settings.kafka_properties.items()
             if name.endswith(".location") and not Path(path).is_file()
         ]
         raise BadUsage(
-            f"Kafka's client can't take its settings: {'; '.join(missing) or error.args[0].str()}",
-            fix=f"mend them in {_TABLE}",
+            f"the Kafka client rejects its settings: {'; '.join(missing) or error.args[0].str()}",
+            fix=f"correct them in {_TABLE}",
         ) from error
 
 
 def own(settings: Settings, client: AdminClient | None) -> AdminClient:
-    """`client`, or a new one for None. Not `client or ...`: an idle client counts as false."""
+    """`client`, or a new one for None. Not `client or ...`: an idle client is falsy."""
     return admin(settings) if client is None else client
 
 
 def answer_of(future: Future[Any], deadline: float) -> Any:
-    """What an admin client's request is answered by `deadline` (`time.monotonic`). Raises KafkaException, also without an answer.
+    """The answer to an admin client's request. Raises KafkaException, also if no answer comes by `deadline`.
 
-    The request has a limit of its own; librdkafka keeps it only where its own threads run.
+    `deadline`: as `time.monotonic`. The request has a timeout of its own, but librdkafka enforces it only while its
+    threads get to run.
     """
     try:
         return future.result(max(_PAUSE_S, deadline - time.monotonic()))
@@ -165,7 +165,7 @@ def answer_of(future: Future[Any], deadline: float) -> Any:
 
 
 def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
-    """What `ask` returns. A new client's metadata may not know the partition's leader yet: then it is asked again."""
+    """What `ask` returns. Asks again while a new client's metadata doesn't know the partition's leader yet."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -179,7 +179,7 @@ def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
 
 
 def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminClient:
-    """A client of a cluster that has answered within `timeout_s`. Raises Unavailable with the reason and what to do."""
+    """A client of a cluster that answered within `timeout_s`. Raises Unavailable with the reason and what to do."""
     errors = _Errors()
     conf: dict[str, Any] = {**_base(settings), "error_cb": errors}
     client = _made(settings, lambda: AdminClient(conf))
@@ -197,7 +197,7 @@ def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminC
 
 
 def login_refused(settings: Settings, timeout_s: float) -> LoginRefused | None:
-    """That the cluster refuses this login now, with the reason; None: it doesn't, or gives no answer within `timeout_s`."""
+    """The error if the cluster refuses this login now. None: it accepts it, or doesn't answer within `timeout_s`."""
     try:
         require_broker(settings, timeout_s)
     except LoginRefused as error:
@@ -208,7 +208,7 @@ def login_refused(settings: Settings, timeout_s: float) -> LoginRefused | None:
 
 
 def answers(client: AdminClient, topic: str, timeout_s: float = 1.0) -> bool:
-    """Whether a broker answers within `timeout_s`, whatever it says; `topic`: what it is asked for."""
+    """Whether a broker gives any answer within `timeout_s`. `topic`: what it is asked about."""
     try:
         client.list_topics(topic, timeout=timeout_s)
     except KafkaException as error:
@@ -216,7 +216,7 @@ def answers(client: AdminClient, topic: str, timeout_s: float = 1.0) -> bool:
     return True
 
 
-# no answer, or none that a request could follow: what is wrong is the way to the cluster
+# no answer, or no usable connection: the problem is the way to the cluster
 _NOT_REACHED = (
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -228,7 +228,7 @@ _NOT_REACHED = (
     KafkaError._SSL,
     KafkaError.SASL_AUTHENTICATION_FAILED,
 )
-# answers of a broker that Kafka's protocol calls retriable; librdkafka's own flag says so only of a transaction's calls
+# answers that Kafka's protocol calls retriable; librdkafka's own flag says so only for transaction calls
 _PASSING = (
     KafkaError.INVALID_MSG,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -257,7 +257,7 @@ _PASSING = (
     KafkaError.THROTTLING_QUOTA_EXCEEDED,
     KafkaError.UNKNOWN_TOPIC_ID,
 )
-# what a broker may not be asked for, and what of it Switchyard needs
+# missing ACL -> its resource, and the operations that Switchyard needs on it
 _ACLS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", "Read, Write, Describe, Create and Delete"),
     KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "Read, Describe and Delete"),
@@ -270,7 +270,7 @@ _LOGIN = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTIC
 
 
 def is_login(error: KafkaError) -> bool:
-    """Whether user, password or certificate are refused, by the cluster or by the client."""
+    """Whether the cluster or the client refuses the user, the password or a certificate."""
     return error.code() in _LOGIN
 
 
@@ -280,7 +280,7 @@ def forbidden(error: KafkaError) -> bool:
 
 
 def passes(error: KafkaError) -> bool:
-    """Whether the cluster may well take the same request a little later."""
+    """Whether the cluster may accept the same request a little later."""
     return bool(error.retriable()) or error.code() in _PASSING
 
 
@@ -292,10 +292,10 @@ def failure(
     group: str = NO_GROUP,
     transactional_id: str | None = None,
 ) -> SwitchyardError:
-    """What `error` means to a person. The names are of what was asked for, as far as it is known.
+    """`error` as an error for a person. `topic`, `group`, `transactional_id`: what was asked for, where known.
 
-    Unavailable where the cluster isn't reached, or where a retry may help; Refused, naming the ACL that is missing;
-    else SwitchyardError with the broker's own words.
+    Unavailable if the cluster isn't reached or a retry may help. Refused, with the missing ACL, if an ACL is missing.
+    Otherwise SwitchyardError with the broker's own words.
     """
     if error.code() in _NOT_REACHED or "security.protocol" in error.str():
         return unavailable(settings, error)
@@ -310,18 +310,19 @@ def failure(
     if passes(error):
         return Unavailable(
             f"Kafka refuses for now: {error.str()}",
-            fix="the same, later, may do; if not, look at the cluster's brokers and their logs",
+            fix="try again; if it keeps failing, look at the brokers and their logs",
         )
-    # the client's own; drivers and followers wait until they are over
+    # the client's own errors; drivers and followers wait until they pass
     if error.code() < 0:
-        return Unavailable(f"the Kafka client fails: {error.str()}", fix="see `switchyard status`, then try again")
+        return Unavailable(f"the Kafka client fails: {error.str()}", fix="run `switchyard status`, then try again")
     return SwitchyardError(
-        f"Kafka refuses: {error.str()}", fix="a retry alone will not help: look at the limits of the cluster and topic"
+        f"Kafka refuses: {error.str()}",
+        fix="a retry alone will not help: look at the limits of the cluster and the topic",
     )
 
 
 def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
-    """Why the cluster at `settings.bootstrap` is not reached; None: it doesn't answer in time. See `failure`, too."""
+    """Why the cluster at `settings.bootstrap` can't be reached. `error` None: it didn't answer in time."""
     where, table = settings.bootstrap, settings.kafka_properties
     if error is not None and error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
         user = f" of {table['sasl.username']}" if "sasl.username" in table else ""
@@ -333,11 +334,11 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
         return LoginRefused(
             f"no TLS connection to the Kafka cluster at {where}: {error.str()}", fix=_tls_fix(error.str())
         )
-    # down without a failed connection: each was taken, and dropped at the first request
+    # all brokers down, but no connection failed: each was accepted, then dropped at the first request
     if error is not None and (error.code() == KafkaError._ALL_BROKERS_DOWN or "security.protocol" in error.str()):
         now = table.get("security.protocol", "plaintext")
         return Unavailable(
-            f"the Kafka cluster at {where} takes connections and drops them, as one does that asks for a login or TLS; "
+            f"the Kafka cluster at {where} accepts connections and drops them, as a cluster does that expects a login or TLS; "
             f"security.protocol is {now}",
             fix=f"check security.protocol and the login in {_TABLE}",
         )
@@ -349,12 +350,12 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
 
 
 def _tls_fix(said: str) -> str:
-    """What helps, as far as OpenSSL's words tell."""
+    """What to do about a TLS error, as far as OpenSSL's text tells."""
     if "expired" in said:
-        return "the certificate has expired: renew it at the broker, or the client's, and check this machine's clock"
+        return "the certificate has expired: renew the broker's or the client's certificate, and check this machine's clock"
     if "verif" in said or "unknown ca" in said:
         return (
-            f"check ssl.ca.location in {_TABLE}: it must name the CA that signed the brokers' certificates; these must not "
-            "have expired, and must have the name that bootstrap_servers uses"
+            f"check ssl.ca.location in {_TABLE}: it must name the CA that signed the brokers' certificates. The certificates "
+            "must not have expired, and must contain the host name that bootstrap_servers uses"
         )
     return f"check security.protocol and ssl.ca.location in {_TABLE}"

@@ -1,4 +1,4 @@
-"""Heartbeats: one small record per driver and second, read back as the newest per release."""
+"""Heartbeats: one small record per driver and second. Readers get the newest one per release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 # records: some seconds of some drivers
 _LOOK_BACK = 64
-# a new client knows the leader after that, where there is one
+# by then a new client knows the leader, if there is one
 _LED_S = 1.0
 _NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
@@ -29,9 +29,10 @@ _NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaE
 def latest_heartbeats(
     settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None, kept: Kept | None = None
 ) -> dict[str, Heartbeat]:
-    """Release -> the newest heartbeat, of its newest driver, of the last `window_s` seconds.
+    """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds.
 
-    Its time is the broker's, where that stamps the topic's records; else the driver's own. Raises Unavailable without a broker.
+    Its time is the broker's if the topic's records carry that, otherwise the driver's own. Raises Unavailable without
+    a broker.
     """
     from_ms = (now_ms or time.time_ns() // 1_000_000) - int(window_s * 1000)
     try:
@@ -46,20 +47,20 @@ def latest_heartbeats(
         stamp, at_ms = message.timestamp()
         if stamp == TIMESTAMP_LOG_APPEND_TIME:
             beat = beat.model_copy(update={"at_ms": at_ms})
-        # a driver that was superseded may speak once more when it thaws
+        # a driver that was taken over may send one more heartbeat when it wakes up
         if beat.release not in found or beat.token >= found[beat.release].token:
             found[beat.release] = beat
     return found
 
 
 def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[Message]:
-    """What was said from `at_ms` on up to now. Raises Unavailable if that doesn't come in time."""
+    """The records from `at_ms` up to now. Raises Unavailable if they don't arrive in time."""
     since = TopicPartition(HEARTBEATS_TOPIC, 0, at_ms)
     deadline = time.monotonic() + settings.request_timeout_s
     try:
         start = _start(settings, client, since, _LED_S)
     except KafkaException as unled:
-        # someone has deleted it: nobody is heard until a driver makes it again, and `status` says so
+        # the topic was deleted. No driver is heard until one creates it again; `status` says so
         if unled.args[0].code() not in _NO_TOPIC:
             raise
         if partition_count(settings, HEARTBEATS_TOPIC) is None:
@@ -79,7 +80,7 @@ def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[Message
 
 
 def _start(settings: Settings, client: Consumer, since: TopicPartition, led_s: float) -> TopicPartition:
-    """Where the records from a time on begin. `led_s`: how long a new client may not know of the topic."""
+    """Where the records from a time on start. `led_s`: how long a new client may not know the topic."""
     found: list[TopicPartition] = once_led(
         lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s), led_s
     )
@@ -87,7 +88,7 @@ def _start(settings: Settings, client: Consumer, since: TopicPartition, led_s: f
 
 
 class HeartbeatTail:
-    """Heartbeats as they come, from some seconds ago on."""
+    """Heartbeats as they arrive, from some seconds ago on."""
 
     def __init__(self, settings: Settings) -> None:
         start = max(0, end_of(settings, HEARTBEATS_TOPIC, 1)[0] - _LOOK_BACK)

@@ -1,4 +1,4 @@
-"""What Kafka says of topics that a release reads or owns: first offsets, whether they are compacted, and their ids."""
+"""What Kafka says about the topics of a release: first offsets, whether they are compacted, and their ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ids = Callable[[Settings, Iterable[str]], Mapping[str, str]]
 
 
 def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None) -> dict[str, InputNow]:
-    """What is known of `topics`; one that isn't there is left out. Raises Unavailable without a broker."""
+    """Topic -> what Kafka says about it. Missing topics are left out. Raises Unavailable without a broker."""
     client = own(settings, client)
     described = _described(settings, topics, client)
     first = first_of(settings, {topic: count for topic, (_, count) in described.items()}, client=client)
@@ -31,7 +31,7 @@ def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient
 
 
 def topic_ids(settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None) -> dict[str, str]:
-    """Topic -> its id; one that isn't there is left out. One request. Raises as `inputs_now` does."""
+    """Topic -> its id. Missing topics are left out. One request. Raises as `inputs_now` does."""
     return {t: found for t, (found, _) in _described(settings, topics, own(settings, client)).items()}
 
 
@@ -55,7 +55,7 @@ def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -
 
 
 def _compacted(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, bool]:
-    """Topic -> whether it is compacted; one whose settings may not be read is left out."""
+    """Topic -> whether it is compacted. A topic whose settings this user may not read is left out."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     found: dict[str, bool] = {}
     if not resources:

@@ -1,4 +1,4 @@
-"""A consumer that is kept from one read to the next: a new one for each costs a connection, and asks for all metadata."""
+"""A consumer that is kept between reads: a new one for each read costs a connection and a full metadata request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Found = TypeVar("Found")
 
 
 def tail_consumer(settings: Settings) -> Consumer:
-    """A consumer for reading a topic's newest records: it tells of the end, and a fetch there comes back soon."""
+    """A consumer for a topic's newest records: it reports the end, and a fetch there returns soon."""
     return consumer(settings, auto_offset_reset="earliest", fetch_wait_max_ms=20, enable_partition_eof=True)
 
 
 class Kept:
-    """The consumer of whoever reads tails again and again. One read at a time: another thread's waits.
+    """A consumer for repeated reads of tails. One read at a time: other threads wait.
 
-    It is made when it is first needed. After trouble the next read has a new one.
+    It is created at the first read. After a failed read, the next one creates another.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,7 +43,7 @@ class Kept:
             client, self._client = self._client or tail_consumer(self._settings), None
             try:
                 yield client
-                # an assigned one would go on fetching
+                # an assigned consumer would keep fetching
                 client.unassign()
             except BaseException:
                 client.close()
@@ -51,7 +51,7 @@ class Kept:
             self._client = client
 
     def close(self) -> None:
-        """Ends the connection; a later read makes another."""
+        """Closes the connection; a later read opens another."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -75,8 +75,8 @@ def borrowed(settings: Settings, kept: Kept | None) -> Iterator[Consumer]:
 def reading(settings: Settings, kept: Kept | None, read: Callable[[Consumer], Found]) -> Found:
     """What `read` returns, with the consumer of `kept`, or with one for this read alone.
 
-    A kept consumer knows the cluster as it was: after a broker's restart it asks by a leader's epoch that is over. So
-    where it fails, `read` is called again, with a new one. Raises KafkaException.
+    A kept consumer knows the cluster as it was: after a broker restart it asks with an outdated leader epoch. So if
+    `read` fails with it, `read` is called again with a new one. Raises KafkaException.
     """
     known = kept is not None and kept.has_one
     try:

@@ -25,13 +25,13 @@ from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
-# short enough for the end to be noticed where a transaction was aborted, long enough for an idle reader to cost nothing
+# short enough to notice the end after an aborted transaction, long enough that an idle reader costs nothing
 _FETCH_WAIT_MS = 200
-# what is fetched ahead of a long log: more is memory alone, as an entry takes longer to read than to fetch
+# how much of a long log is fetched in advance: more would only take memory, as reading an entry is slower than fetching
 _QUEUE_KB = 8_192
-# records that are taken at a time
+# records per call of the client
 _AT_ONCE = 4_000
-# a kept producer saves the steps of one operation 65-500 ms each; idle ones are not worth a connection
+# a kept producer saves the steps of one operation 65-500 ms each; an idle one isn't worth a connection
 _KEEP_S = 30.0
 
 
@@ -40,19 +40,20 @@ Record = tuple[int, bytes]
 
 
 class Aside(bytes):
-    """A value that only a reader of asides sees: written as the key of a record without a value, which others pass over."""
+    """A value that only a reader of asides sees: stored as the key of a record without a value. Others ignore it."""
 
 
 def value_of(message: Message) -> bytes | None:
-    """What a record says to a reader of asides: its value, or what stands aside; None: nothing."""
+    """What a record says to a reader of asides: its value, or its aside; None: nothing."""
     value = message.value()
     return message.key() if value is None else value
 
 
 class LogReader:
-    """Reads a topic's only partition from a given offset on, committed records only, incrementally.
+    """Reads a topic's only partition from a given offset, committed records only, incrementally.
 
-    `asides`: with what stands aside (`Aside`). Whoever reads to an end needs writers that are transactional, all of them. A fetch waits long for new records, since it ends with the first.
+    `asides`: also reads asides (`Aside`). Reading to an end works only if all writers are transactional. A fetch waits
+    long for new records, as the first one ends it.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class LogReader:
             settings, auto_offset_reset="earliest", fetch_wait_max_ms=_FETCH_WAIT_MS, enable_partition_eof=True,
             queued_max_messages_kbytes=_QUEUE_KB,
         )  # fmt: skip
-        # connects it to the leader at once; an assignment alone waits for librdkafka's next round, a second or more
+        # connects to the leader at once; an assignment alone waits a second or more for librdkafka's next round
         _watermarks(settings, self._consumer, topic)
         self._consumer.assign([TopicPartition(topic, 0, start)])
 
@@ -88,16 +89,16 @@ class LogReader:
         self._consumer.close()
 
     def seek(self, offset: int) -> None:
-        """Goes on from `offset`."""
+        """Continues at `offset`."""
         self._next = offset
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Values of records that have come since the last call; waits up to `timeout_s` for the first one."""
+        """Values of records that arrived since the last call. Waits up to `timeout_s` for the first one."""
         return [value for _, value in self.records(timeout_s)]
 
     def records(self, timeout_s: float) -> list[Record]:
-        """Offsets and values of at most some thousand records that have come since the last call, as `poll` does."""
+        """Offsets and values of at most some thousand records that arrived since the last call, as `poll` does."""
         found: list[Record] = []
         deadline = self._clock() + timeout_s
         while not found:
@@ -108,24 +109,24 @@ class LogReader:
         return found
 
     def read_to_end(self) -> list[bytes]:
-        """Values of all records up to the end as it is now: the last stable offset.
+        """Values of all records up to the current end, the last stable offset.
 
-        Raises Unavailable if for the settings' request timeout nothing comes from the broker.
+        Raises Unavailable if the broker sends nothing for the settings' request timeout.
         """
         return [value for records in self.records_to(self.end()) for _, value in records]
 
     def end(self) -> int:
-        """The log's end as it is now, the last stable offset. Raises Unavailable as `read_to_end` does."""
-        # asked on a connection of its own: on the consumer's it would queue behind a fetch that waits
+        """The log's current end, the last stable offset. Raises Unavailable as `read_to_end` does."""
+        # on a connection of its own: on the consumer's, the request would queue after a waiting fetch
         return end_of(self._settings, self._topic, 1, client=self._admin)[0]
 
     def records_to(self, end: int) -> Iterator[list[Record]]:
-        """Offsets and values of all records before offset `end`, some thousand at a time; waits for them.
+        """Offsets and values of all records before offset `end`, some thousand at a time. Waits for them.
 
-        Raises Unavailable as `read_to_end` does: a long log may take longer than one request.
+        Raises Unavailable as `read_to_end` does. The timeout restarts with each record: a long log may take longer.
         """
         deadline = self._clock() + self._settings.request_timeout_s
-        # the last offset before the end is a transaction's marker, which is never shown
+        # the last offset before the end is a transaction's marker, which a consumer never gets
         while self._next < end - 1:
             before = self._next
             records = self.records(0.05)
@@ -146,7 +147,7 @@ class LogReader:
                 if value is not None:
                     values.append((message.offset() or 0, value))
             elif error.code() == KafkaError._PARTITION_EOF:
-                # the end lies past control records, which are never shown
+                # the end is past control records, which a consumer never gets
                 self._next = max(self._next, message.offset() or 0)
             elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
                 raise KafkaException(error)
@@ -203,10 +204,10 @@ def _range(settings: Settings, client: Consumer, topic: str, start: int) -> list
 
 
 class FencedWriter:
-    """The only writer of a log, one step at a time, without a lock: whoever begins a step fences all others.
+    """The only writer of a log, one step at a time, without a lock: whoever starts a step fences all others.
 
-    The producer is kept for a while, as a step of a busy operator follows another. That is safe: if anyone else has
-    begun a step since, this producer is fenced and the step is done again with a new one.
+    The producer is kept for a while, as a busy operator takes many steps. That is safe: if another writer has started
+    a step since, this producer is fenced, and the step is done again with a new one.
     """
 
     def __init__(
@@ -228,10 +229,10 @@ class FencedWriter:
         self._kept: tuple[Producer, float] | None = None
 
     def append(self, decide: Callable[[], Sequence[bytes]]) -> int:
-        """One step. Returns the offset after what it wrote; 0 for nothing. What `decide` raises ends it, nothing written.
+        """One step. Returns the offset after what it wrote, 0 if nothing. If `decide` raises, nothing is written.
 
         1. `init_transactions`, unless this writer's last step was just now; 2. `decide()` reads the log to its end,
-        checks what this step depends on and returns what to write; 3. write; 4. commit. Fenced: once more, with jitter.
+        checks what this step depends on and returns what to write; 3. write; 4. commit. If fenced: again, with jitter.
         """
         last: KafkaException | None = None
         for attempt in range(self._attempts):
@@ -256,7 +257,7 @@ class FencedWriter:
             raise self._failure(last) from last
         raise SwitchyardError(
             f"the log {self._topic} could not be written: fenced {self._attempts} times ({last})",
-            fix="see `switchyard operations` for who else writes, then try again",
+            fix="run `switchyard operations` to see who else writes, then try again",
         )
 
     def _failure(self, error: KafkaException) -> SwitchyardError:
@@ -296,22 +297,22 @@ def _send(client: Producer, topic: str, values: Iterable[bytes]) -> list[int]:
                 on_delivery=delivered,
             )
         except KafkaException as error:
-            # fenced since the record before: then the client says only that it is of no use any more
+            # fenced since the previous record: the client then only says that it can't be used any more
             if error.args[0].code() == KafkaError._FATAL:
                 raise KafkaException(KafkaError(KafkaError._FENCED, error.args[0].str())) from error
             raise
     client.flush()
-    # a record that wasn't acknowledged fails the commit, so the list is never empty after it
+    # a record without an acknowledgment fails the commit, so here the list isn't empty
     return ends or [0]
 
 
-# someone else's step got in between
+# another writer's step came in between
 _OTHERS = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH,
            KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._STATE)  # fmt: skip
 
 
 def _again(error: KafkaError) -> bool:
     if forbidden(error):
-        # it would be again, twelve times, and then be taken for a fencing
+        # a retry would fail the same way, twelve times, and then look like fencing
         return False
     return error.code() in _OTHERS or error.txn_requires_abort()

@@ -1,7 +1,7 @@
-"""How processes log in: the settings' `kafka` table as properties of librdkafka, and of Kafka's Java client, which Spark uses.
+"""How processes log in: the settings' `kafka` table as properties of librdkafka and of Kafka's Java client (Spark).
 
-The table goes by librdkafka's names. What only Java's client knows (a JAAS line, say) may stand beside them, for what can't
-be translated: librdkafka is not shown it, and Java's client takes it as it is.
+The table uses librdkafka's names. It may also hold properties that only the Java client knows, such as a JAAS line, for
+what can't be translated. librdkafka doesn't get those; the Java client gets them as they are.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pipelines.secrets import is_secret
 from pipelines.settings import Settings
 
 _SECURITY = "org.apache.kafka.common.security"
-# of secrets, for Java's client
+# name of the config provider that resolves secrets for the Java client
 _PROVIDER = "switchyard"
-# what librdkafka would refuse
+# librdkafka would refuse these
 _JAVA_ONLY = ("sasl.jaas.config", "sasl.login.", "sasl.client.callback.", "ssl.truststore.", "ssl.keystore.type",
               "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.keymanager.", "ssl.trustmanager.")  # fmt: skip
-# what Java's client doesn't know -> what to give it instead
+# property that the Java client doesn't have -> what to use instead
 _NO_JAVA = {
     "ssl.crl.location": "revoke certificates at the broker",
-    "ssl.providers": "leave it out",
-    "ssl.engine.location": "give key and certificate as PEM files",
-    "ssl.engine.id": "give key and certificate as PEM files",
+    "ssl.providers": "remove it",
+    "ssl.engine.location": "give the key and the certificate as PEM files",
+    "ssl.engine.id": "give the key and the certificate as PEM files",
     "ssl.ca.certificate.stores": "give the CA as a PEM file: ssl.ca.location",
-    "ssl.curves.list": "leave it out: both clients agree with the broker",
-    "ssl.sigalgs.list": "leave it out: both clients agree with the broker",
-    "ssl.cipher.suites": "leave it out: OpenSSL and Java name them differently; the broker's ssl.cipher.suites can restrict them",
+    "ssl.curves.list": "remove it: both clients negotiate with the broker",
+    "ssl.sigalgs.list": "remove it: both clients negotiate with the broker",
+    "ssl.cipher.suites": "remove it: OpenSSL and Java name ciphers differently. To restrict them, set the broker's ssl.cipher.suites",
     "sasl.oauthbearer.config": "use sasl.oauthbearer.method=oidc",
 }
-# librdkafka's name without its ending -> the end of Java's name, and which store it is in
+# librdkafka's name without its suffix -> the suffix of Java's name, and its store
 _PEM = {
     "ssl.ca": ("certificates", "truststore"),
     "ssl.certificate": ("certificate.chain", "keystore"),
@@ -49,19 +49,19 @@ _MODULES = {"PLAIN": "plain.PlainLoginModule", "SCRAM-SHA-256": "scram.ScramLogi
 
 
 def properties(settings: Settings) -> dict[str, str]:
-    """The login by librdkafka's names."""
+    """The login, with librdkafka's names."""
     return {name: value for name, value in settings.kafka_properties.items() if not name.startswith(_JAVA_ONLY)}
 
 
 def java_properties(settings: Settings) -> dict[str, str]:
-    """The login by the names of Kafka's Java client; PEM files are read, user and password become a JAAS line.
+    """The login, with the names of Kafka's Java client. PEM files are read; user and password become a JAAS line.
 
-    Raises BadUsage for what Java's client has no word for, naming the property and never its value.
+    Raises BadUsage for a property that the Java client doesn't have; the error never shows its value.
     """
     table = settings.kafka_properties
     for name in table:
         if name in _NO_JAVA or (name.startswith("sasl.kerberos.") and "sasl.jaas.config" not in table):
-            fix = _NO_JAVA.get(name, "give it a JAAS line as well: sasl.jaas.config")
+            fix = _NO_JAVA.get(name, "also set a JAAS line: sasl.jaas.config")
             raise _unknown_to_java(name, fix)
     mechanism = _mechanism(table)
     java: dict[str, str] = {}
@@ -80,10 +80,10 @@ def java_properties(settings: Settings) -> dict[str, str]:
 
 
 def by_reference(java: Mapping[str, str]) -> dict[str, str]:
-    """The same properties with a reference in place of each secret, which Java's client resolves where it is made.
+    """The same properties, with a reference in place of each secret. The Java client resolves it when it is created.
 
-    That must be a process of this user on this machine. Spark shows the options of a stream, as they are, in its plans and
-    in errors that hold a plan. The secrets are in a file of this process's memory, which no folder names.
+    Works only in a process of this user on this machine. Spark shows a stream's options unmasked in its plans, and in
+    errors that contain a plan. So the secrets are in a file in this process's memory, which has no name in any folder.
     """
     secrets = {name: value for name, value in java.items() if is_secret(name)}
     if not secrets:
@@ -99,7 +99,7 @@ def by_reference(java: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def _memory_file(pid: int, properties: tuple[tuple[str, str], ...]) -> str:
-    """The path of a file in the memory of this process, as Java reads properties. It is there as long as the process."""
+    """The path of a properties file in this process's memory. It exists as long as the process."""
     file = os.memfd_create("login")
     with open(file, "w", closefd=False) as writing:
         writing.writelines(f"{name}={_escaped(value)}\n" for name, value in properties)
@@ -107,27 +107,28 @@ def _memory_file(pid: int, properties: tuple[tuple[str, str], ...]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """The value of a line of Java's properties: a backslash begins an escape, blanks before a value are dropped."""
+    """A value for a line of Java properties: a backslash starts an escape, and leading blanks are dropped."""
     value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\f", "\\f")
     return f"\\{value}" if value.startswith((" ", "\t")) else value
 
 
 def _unknown_to_java(name: str, fix: str) -> BadUsage:
-    return BadUsage(f"kafka.{name}: Kafka's Java client, which Spark reads with, has no such property", fix=fix)
+    return BadUsage(f"kafka.{name}: Spark reads with Kafka's Java client, which has no such property", fix=fix)
 
 
 def _mechanism(table: dict[str, str]) -> str | None:
-    """Takes the mechanism out of the table, where it has two names."""
+    """Removes the mechanism from the table, where it has two names, and returns it."""
     several, one = table.pop("sasl.mechanisms", None), table.pop("sasl.mechanism", None)
     if several is not None and one is not None and several != one:
         raise BadUsage(
-            f"kafka.sasl.mechanism is {one} and kafka.sasl.mechanisms is {several}", fix="leave one: they mean the same"
+            f"kafka.sasl.mechanism is {one} and kafka.sasl.mechanisms is {several}",
+            fix="remove one: they mean the same",
         )
     return one or several
 
 
 def _pem(table: dict[str, str]) -> dict[str, str]:
-    """Takes the PEM files and texts out of the table."""
+    """Removes the PEM files and texts from the table, and returns them with Java's names."""
     java: dict[str, str] = {}
     for name, (end, store) in _PEM.items():
         text, path = table.pop(f"{name}.pem", None), table.pop(f"{name}.location", None)
@@ -137,7 +138,7 @@ def _pem(table: dict[str, str]) -> dict[str, str]:
             continue
         if any(f"BEGIN {kind} PRIVATE KEY" in text for kind in ("RSA", "EC", "DSA")):
             raise BadUsage(
-                f"kafka.{name}: Kafka's Java client, which Spark reads with, takes a key in PKCS#8 only",
+                f"kafka.{name}: Spark reads with Kafka's Java client, which needs the key in PKCS#8",
                 fix="convert it: openssl pkcs8 -topk8 -in key.pem -out key.pkcs8.pem",
             )
         java |= {f"ssl.{store}.type": "PEM", f"ssl.{store}.{end}": text}
@@ -147,19 +148,17 @@ def _pem(table: dict[str, str]) -> dict[str, str]:
 def _read(name: str, path: Path) -> str:
     if path.is_dir():
         raise BadUsage(
-            f"kafka.{name} is a folder: {path}; Kafka's Java client, which Spark reads with, takes one file",
+            f"kafka.{name} is a folder: {path}. Spark reads with Kafka's Java client, which takes one file",
             fix="put the certificates into one PEM file, one after the other",
         )
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadUsage(
-            f"kafka.{name} can't be read as a PEM file: {path}: {error}", fix="name a file in PEM"
-        ) from error
+        raise BadUsage(f"kafka.{name} can't be read as a PEM file: {path}: {error}", fix="name a PEM file") from error
 
 
 def _login(table: dict[str, str], mechanism: str | None, protocol: str) -> dict[str, str]:
-    """Takes user and password, or the OIDC client, out of the table, and makes a JAAS line of them."""
+    """Removes user and password, or the OIDC client, from the table, and returns them as a JAAS line."""
     user = {name: table.pop(name) for name in ("sasl.username", "sasl.password") if name in table}
     if table.get("sasl.oauthbearer.method") == "oidc":
         client = {name: table.pop(name) for name in (*_OIDC, "sasl.oauthbearer.method") if name in table}
@@ -172,7 +171,7 @@ def _login(table: dict[str, str], mechanism: str | None, protocol: str) -> dict[
     if not user:
         if protocol.startswith("SASL_"):
             raise BadUsage(
-                f"kafka.security.protocol is {protocol}, and there is no login",
+                f"kafka.security.protocol is {protocol}, but there is no login",
                 fix="set sasl.mechanism, sasl.username and sasl.password in the kafka table of switchyard.toml",
             )
         return {}
@@ -182,8 +181,8 @@ def _login(table: dict[str, str], mechanism: str | None, protocol: str) -> dict[
     module = _MODULES.get(mechanism or "")
     if module is None:
         raise BadUsage(
-            f"a user and a password don't go with kafka.sasl.mechanism {mechanism or 'unset'}",
-            fix=f"one of {', '.join(_MODULES)}; for another give a JAAS line: sasl.jaas.config",
+            f"kafka.sasl.mechanism {mechanism or 'unset'} doesn't work with a user and a password",
+            fix=f"use one of {', '.join(_MODULES)}; for another mechanism set a JAAS line: sasl.jaas.config",
         )
     return _jaas(module, {name.removeprefix("sasl."): value for name, value in user.items()})
 
@@ -193,6 +192,6 @@ def _jaas(module: str, words: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(word: tuple[str, str]) -> str:
-    """A word of a JAAS line, in which a backslash begins an escape and a line ends the text."""
+    """A word of a JAAS line: a backslash starts an escape, and a line break would end the text."""
     value = word[1].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'{word[0]}="{value}"'

@@ -13,8 +13,8 @@ from pipelines.kafka.client import answer_of, failure, own, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
-# librdkafka asks for the leaders before a new admin client is connected, and then again after 3 s: of 150 new clients
-# one, on busy cores eight or more. Doubled each time, as a broker may really take so long
+# librdkafka asks for the leaders before a new admin client is connected, then only after 3 s: this hit one of 150 new
+# clients, on busy cores eight or more. Doubled each time, as a broker may really take that long
 _PATIENCE_S = 0.1
 
 
@@ -25,9 +25,9 @@ def _list(
     committed: bool,
     client: AdminClient | None,
 ) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> the offset that is asked for, of partitions that are known to be there. One request."""
+    """Topic -> partition -> the requested offset, of partitions that are known to exist. One request."""
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    # kept in a name: futures of a client that is collected never end
+    # keep a reference: the futures of a garbage-collected client never finish
     client = own(settings, client)
     deadline = time.monotonic() + settings.request_timeout_s
     patience_s = _PATIENCE_S
@@ -40,7 +40,7 @@ def _list(
                 found.setdefault(partition.topic, {})[partition.partition] = future.result(wait_s).offset
             return found
         except TimeoutError:
-            # it waits to ask for the leaders: with them known, it asks for the offsets at once
+            # the client waits before it asks for the leaders; once they are known, it asks for the offsets at once
             patience_s *= 2
         except KafkaException as error:
             if error.args[0].code() not in _STALE or time.monotonic() > deadline:
@@ -48,8 +48,8 @@ def _list(
         _look_again(settings, client, {partition.topic for partition in wanted})
 
 
-# what this client knows of the leaders is of before the broker's restart; by itself it would ask that way for ever.
-# No entry is what librdkafka says where it knows no leader yet, of a topic that was made just now
+# the client knows the leaders from before a broker restart, and would use them forever.
+# librdkafka says "no entry" if it knows no leader yet, as for a topic that was just created
 _STALE = (
     KafkaError._NOENT,
     KafkaError.FENCED_LEADER_EPOCH,
@@ -90,7 +90,7 @@ def end_offsets(
 def first_offsets(
     settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None
 ) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> first offset that retention has left."""
+    """Topic -> partition -> the first offset that is kept."""
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
     return _list(settings, {p: OffsetSpec.earliest() for p in partitions}, committed=True, client=client)
@@ -99,8 +99,8 @@ def first_offsets(
 def offsets_at(
     settings: Settings, topics: Iterable[str], at_ms: int, *, client: AdminClient | None = None
 ) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> offset of the first record at or after `at_ms`, milliseconds since the epoch, by its
-    timestamp. A partition without such a record is left out.
+    """Topic -> partition -> offset of the first record whose timestamp is at or after `at_ms`, milliseconds since the
+    epoch. A partition without such a record is left out.
     """
     client = own(settings, client)
     partitions = _partitions(settings, topics, client)
@@ -111,7 +111,7 @@ def offsets_at(
 def end_of(
     settings: Settings, topic: str, partitions: int, *, committed: bool = True, client: AdminClient | None = None
 ) -> dict[int, int]:
-    """Partition -> end of a topic whose number of partitions is known: one request."""
+    """Partition -> end, for a topic whose number of partitions is known: one request."""
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
     return _list(settings, wanted, committed=committed, client=client)[topic]
 
@@ -119,13 +119,13 @@ def end_of(
 def first_of(
     settings: Settings, partitions: Mapping[str, int], *, client: AdminClient | None = None
 ) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> first offset that retention has left; `partitions`: topic -> how many it has. One request."""
+    """Topic -> partition -> the first offset that is kept. `partitions`: topic -> number of partitions. One request."""
     wanted = {TopicPartition(t, p): OffsetSpec.earliest() for t, count in partitions.items() for p in range(count)}
     return _list(settings, wanted, committed=True, client=client) if wanted else {}
 
 
 def group_names(settings: Settings, *, client: AdminClient | None = None) -> set[str]:
-    """All consumer groups, those without members too. Raises Unavailable where not all brokers say."""
+    """All consumer groups, including those without members. Raises Unavailable unless all brokers answer."""
     client = own(settings, client)
     try:
         found = client.list_consumer_groups(request_timeout=settings.request_timeout_s).result(
@@ -161,7 +161,7 @@ def group_offsets(
 
 
 def delete_group(settings: Settings, group: str, *, client: AdminClient | None = None) -> None:
-    """Deletes a consumer group, if there is one. Raises SwitchyardError for one with members, Unavailable without a broker."""
+    """Deletes a consumer group, if it exists. Raises SwitchyardError if it has members, Unavailable without a broker."""
     client = own(settings, client)
     deadline = time.monotonic() + settings.request_timeout_s
     future = client.delete_consumer_groups([group], request_timeout=settings.request_timeout_s)[group]

@@ -1,4 +1,4 @@
-"""Progress topics, read: what drivers say of their releases."""
+"""Reads progress topics: what drivers say about their releases."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 
 
 def newest_progress(settings: Settings, release: str, *, kept: Kept | None = None) -> Progress | None:
-    """The newest committed progress record of a release; None before the first.
+    """The newest committed progress record of a release; None if there is none.
 
-    Raises Unavailable without a broker, Refused where it can't be read: an older one would be another place.
+    Raises Unavailable without a broker, Refused if the record can't be read: an older one would give a wrong position.
     """
     values = read_tail(settings, progress_topic(release), kept=kept)
     return _newest(release, values[-1]) if values else None
 
 
 def progress_history(settings: Settings, release: str, records: int = 100_000) -> list[Progress]:
-    """The last `records` progress records of a release that can be read, oldest first. Raises as `newest_progress` does."""
+    """The last `records` readable progress records of a release, oldest first. Raises as `newest_progress` does."""
     values = read_tail(settings, progress_topic(release), records)
     if not values:
         return []
@@ -39,7 +39,7 @@ def _newest(release: str, value: bytes) -> Progress:
     except ValueError as error:
         raise Refused(
             f"the newest record of {progress_topic(release)} can't be read: {error}",
-            fix="upgrade Switchyard here, if a newer version has written it; else stage a new version: where this one stands isn't known",
+            fix="if a newer version of Switchyard wrote it, upgrade Switchyard here; otherwise stage a new version, as this release's position is unknown",
         ) from error
 
 
@@ -48,7 +48,7 @@ def _readable(release: str, values: Iterable[bytes]) -> Iterator[Progress]:
         try:
             yield read_progress(value)
         except ValueError as error:
-            log.warning("a record of %s can't be read, and is left out: %s", progress_topic(release), error)
+            log.warning("a record of %s can't be read and is ignored: %s", progress_topic(release), error)
 
 
 class ProgressTail:
@@ -57,7 +57,7 @@ class ProgressTail:
     def __init__(self, settings: Settings, release: str) -> None:
         self._release = release
         topic = progress_topic(release)
-        # the tail begins before the newest record is read, so that none falls between
+        # the tail starts before the newest record is read, so that no record is missed in between
         self._reader = LogReader(settings, topic, start=end_of(settings, topic, 1)[0])
         self.newest = newest_progress(settings, release)
 

@@ -1,4 +1,4 @@
-"""The registry: what exists, who runs it, what is under way, what consumers follow. One topic, append-only."""
+"""The registry: what exists, who runs it, which operations are open, what consumers follow. One append-only topic."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
 
-# how often a process that reads on and on asks whether it is still the same topic
+# how often a long-running reader checks that the topic is still the same
 _PROVE_S = 5.0
 
 Decide = Callable[[RegistryState], Sequence[Entry]]
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch by this machine's clock."""
+    """Milliseconds since the epoch, by this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 class Registry:
-    """The registry of the cluster that the settings name. Reads incrementally; a step is checked and fenced.
+    """The registry of the cluster that the settings name. Reads are incremental; each step is checked and fenced.
 
-    A cluster without one has an empty state; the first entry makes it. Raises Unavailable where the broker isn't there,
-    isn't reachable or refuses the login. Whoever reads on, or takes a step, gets AnotherRegistry once the topic was deleted
-    and made again.
+    A cluster without a registry has an empty state; the first entry creates it. Raises Unavailable if the broker isn't
+    there, can't be reached or refuses the login. Once the topic was deleted and recreated, reading further or taking a
+    step raises AnotherRegistry.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Registry:
     ) -> None:
         self.settings = settings or get_settings()
         self.actor = actor or getpass.getuser()
-        # what else whoever has it open asks of the cluster
+        # for what else the holder of this registry asks the cluster
         self.cluster = Cluster(self.settings, require_broker(self.settings))
-        # what is read beside the registry by whoever has it open: progress and heartbeats
+        # for what the holder of this registry reads beside it: progress and heartbeats
         self.kept = Kept(self.settings)
         self._clock = clock
         self._reader: LogReader | None = None
         self._folding = Folding()
-        # Kafka's id of the topic that is read, and when it was last seen to be that
+        # Kafka's id of the topic that is read, and when it was last checked
         self._id: str | None = None
         self._proven_at = 0.0
         if self._open() is None:
@@ -82,11 +82,11 @@ class Registry:
 
     @property
     def topic_id(self) -> str | None:
-        """Kafka's id of the registry that the state is of; None: there is none yet."""
+        """Kafka's id of the registry that the state comes from; None: there is no registry yet."""
         return self._id
 
     def history(self) -> Iterator[Entry | Unread]:
-        """All entries up to now, oldest first: the audit trail, read from the log as it is asked for."""
+        """All entries up to now, oldest first: the audit trail, read lazily from the log."""
         if self._open() is None:
             return
         reader = LogReader(self.settings, REGISTRY_TOPIC, asides=True, client=self.cluster.client)
@@ -98,11 +98,11 @@ class Registry:
             reader.close()
 
     def state(self, *, snapshots: bool = True) -> RegistryState:
-        """The state as of now: reads to the end first. Writes a snapshot where the newest one is far behind, if `snapshots`."""
+        """The current state: reads to the end first. If `snapshots`, writes a snapshot once the newest one is far behind."""
         state = self._now()
         snapshot = self._folding.snapshot() if snapshots and self._folding.due else None
         if snapshot is not None:
-            # written or not: not again before as many entries have come
+            # even if the write fails, don't try again before as many entries have come
             self._folding.since = 0
             write_snapshot(self.settings, snapshot, client=self.cluster.client)
         return state
@@ -127,21 +127,21 @@ class Registry:
             entries = decide(self._now(prove=True))
             if entries and self._reader is None:
                 self.ensure()
-                # another one may have made it, and written
+                # another process may have created the registry meanwhile, and written to it
                 if self._now() != RegistryState():
                     entries = decide(self.known)
             return [_encoded(self._stamp(entry, op, reason)) for entry in entries]
 
         end = self._writer.append(values)
         if self._reader is not None:
-            # a commit is acknowledged before its records can be read; `end` lies before the transaction's marker
+            # a commit is acknowledged before its records can be read; `end` is before the transaction's marker
             self._read_to(self._reader, end + 1)
         return self.known
 
     def ensure(self) -> None:
-        """Makes the registry where there is none: before the first topic of a release, which without it would be nobody's."""
+        """Creates the registry if there is none. Call it before a release's first topic, which must not exist without one."""
         if self._open() is None:
-            # the registry last: once it is there, both are
+            # the registry last: if it exists, both exist
             self.cluster.ensure_topic(HEARTBEATS_TOPIC, 1, HEARTBEATS)
             self.cluster.ensure_topic(REGISTRY_TOPIC, 1, APPEND_ONLY)
             self._reader = self._begin()
@@ -152,8 +152,8 @@ class Registry:
         return self._reader
 
     def _begin(self) -> LogReader:
-        """A reader from the newest snapshot on, if there is one and its last entry stands in this log."""
-        # first: what is read after it is of this topic, or another id will tell
+        """A reader that starts at the newest snapshot, if there is one and its last entry is in this log."""
+        # ask for the id first: if the topic is recreated while it is read, the id will differ later
         self._id, self._proven_at = self._id_now(), self._clock()
         end = end_of(self.settings, REGISTRY_TOPIC, 1, client=self.cluster.client)[0]
         self._folding = Folding(newest_snapshot(self.settings, end, client=self.cluster.client))
@@ -172,7 +172,7 @@ class Registry:
         return reader
 
     def _now(self, *, prove: bool = False) -> RegistryState:
-        """The state as of now. Raises AnotherRegistry; asks for that every few seconds, where the log's end went back, and to `prove` it."""
+        """The current state. Raises AnotherRegistry: checks every few seconds, if the log's end moved back, or if `prove`."""
         reader = self._open()
         if reader is not None:
             end = reader.end()
@@ -183,9 +183,9 @@ class Registry:
 
     def _prove(self) -> None:
         now = self._id_now()
-        # one that was made just now may not have been known yet
+        # a topic that was just created may have had no id yet
         self._id = self._id or now
-        # whether it is gone, whoever reads it will say
+        # if the topic is gone, reading it raises that
         if now not in (self._id, None):
             raise AnotherRegistry
         self._proven_at = self._clock()

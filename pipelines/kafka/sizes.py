@@ -1,4 +1,4 @@
-"""How large the records of topics are, by a sample."""
+"""How large the records of topics are, from samples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipelines.kafka.offsets import end_offsets, first_offsets
 from pipelines.model.limits import Size
 from pipelines.settings import Settings
 
-# of each partition at its beginning, in its middle and at its end; fewer, over all of them, say little by themselves
+# sample size of each partition at its start, middle and end; with fewer records in total, one place says little
 _SAMPLE_RECORDS = 100
 _FEW_RECORDS = 50
-# a sample is no reason to wait: what has come by then has to do
+# limits of a sample: it must not delay anything, so whatever has arrived by then is used
 _PLACE_BYTES = 4 * 2**20
 _PLACE_S = 2.0
 _FETCH_BYTES = 131_072
@@ -27,10 +27,10 @@ Spans = Mapping[int, tuple[int, int]]
 def sizes_of(
     settings: Settings, start: Mapping[str, Mapping[int, int]], *, client: AdminClient | None = None
 ) -> dict[str, Size | None]:
-    """Topic -> size of its records from `start` (topic -> partition -> offset) on, or of the last ones before; None: there are none.
+    """Topic -> size of its records from `start` on, or of the last ones before it; None: no records.
 
-    The largest of the averages of beginning, middle and end. Raises Refused for a topic that isn't there, Unavailable where
-    Kafka doesn't answer.
+    `start`: topic -> partition -> offset. The size is the largest of the averages at the start, in the middle and at
+    the end. Raises Refused for a topic that doesn't exist, Unavailable if Kafka doesn't answer.
     """
     topics = sorted(start)
     asked = own(settings, client)
@@ -46,7 +46,7 @@ def sizes_of(
 
 
 def spans_of(first: Mapping[int, int], start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Partition -> offsets [begin, end) that a sample is taken of: what is to be read, and of what was, if that is little."""
+    """Partition -> offsets [begin, end) to sample: what is still to be read, and earlier records if that is little."""
     spans = {}
     for p, last in end.items():
         begin = max(first.get(p, 0), min(start.get(p, 0), last - _SAMPLE_RECORDS))
@@ -56,7 +56,7 @@ def spans_of(first: Mapping[int, int], start: Mapping[int, int], end: Mapping[in
 
 
 def places_of(spans: Spans) -> list[dict[int, int]]:
-    """Offsets of each partition from which samples are taken: at the beginning, in the middle, before the end."""
+    """Where to take samples, as partition -> offset: at the start, in the middle, before the end."""
     found = [
         {
             p: max(begin, min(begin + (end - begin) * part // 2, end - _SAMPLE_RECORDS))
@@ -68,7 +68,7 @@ def places_of(spans: Spans) -> list[dict[int, int]]:
 
 
 def average(samples: list[list[int]]) -> int | None:
-    """The largest average of the samples, in bytes; where each has few records, that of all together. None: there are none."""
+    """The largest average of the samples, in bytes. If all have few records: the average over all. None: no records."""
     many = [sample for sample in samples if len(sample) >= _FEW_RECORDS]
     chosen = many or [[size for sample in samples for size in sample]]
     return max((sum(sample) // len(sample) for sample in chosen if sample), default=None)
@@ -81,7 +81,7 @@ def _size(settings: Settings, client: Consumer, topic: str, spans: Spans) -> Siz
 
 
 def _sample(settings: Settings, client: Consumer, topic: str, places: Mapping[int, int]) -> list[int]:
-    """Bytes of key and value of some records from `places` (partition -> offset) on."""
+    """Sizes in bytes of key and value of some records from `places` (partition -> offset) on."""
     left = dict.fromkeys(places, _SAMPLE_RECORDS)
     sizes: list[int] = []
     client.assign([TopicPartition(topic, p, offset) for p, offset in places.items()])
@@ -90,7 +90,7 @@ def _sample(settings: Settings, client: Consumer, topic: str, places: Mapping[in
         for message in drain(client, left_s):
             error, partition = message.error(), message.partition() or 0
             if error is not None:
-                # the end of a partition, which a control record may be before
+                # the end of a partition; control records may come before it
                 if error.code() == KafkaError._PARTITION_EOF:
                     left.pop(partition, None)
             elif message.topic() == topic and partition in left:

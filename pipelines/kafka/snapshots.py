@@ -1,7 +1,7 @@
-"""Snapshots of the registry: a compacted topic of its own, written by whoever has folded many entries past the newest one.
+"""Snapshots of the registry, in a compacted topic of their own. A process writes one after it has folded many entries.
 
-Nothing depends on them but how long a start takes: one that is missing, can't be read, or is of another version or another
-log is ignored, and the log is read from its beginning.
+They only make a start faster. A snapshot that is missing or unreadable, or that comes from another version or another
+log, is ignored, and the log is read from its start.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# entries; folding so many takes some tenths of a second
+# entries; folding this many takes some tenths of a second
 EVERY = 4_000
-# records looked back for one of this version: others may write theirs
+# how many records to look back for a snapshot of this version: other versions may write theirs
 _LOOK_BACK = (8, 64, 256)
 
 
 def newest_snapshot(settings: Settings, end: int, *, client: AdminClient | None = None) -> Snapshot | None:
-    """The newest snapshot of a registry that ends at offset `end`, if that is long enough to need one."""
+    """The newest snapshot of a registry that ends at offset `end`; None if there is none, or the log is short."""
     if end <= EVERY:
         return None
     try:
@@ -46,21 +46,21 @@ def newest_snapshot(settings: Settings, end: int, *, client: AdminClient | None 
             if len(values) < records:
                 return None
     except (SwitchyardError, KafkaException) as error:
-        log.info("no snapshot of the registry can be read, so all of it is: %s", error)
+        log.info("no snapshot of the registry can be read, so the whole log is read: %s", error)
     return None
 
 
 def write_snapshot(settings: Settings, snapshot: Snapshot, *, client: AdminClient | None = None) -> bool:
-    """Writes a snapshot, unless someone has written a newer one. Whether it did.
+    """Writes a snapshot, unless there is a newer one. Returns whether it did.
 
-    Trouble is logged, as nothing depends on it.
+    Errors are logged only, as nothing depends on it.
     """
     try:
         ensure_topic(settings, SNAPSHOTS_TOPIC, 1, SNAPSHOTS, client=client)
         newest = newest_of(read_tail(settings, SNAPSHOTS_TOPIC, _LOOK_BACK[0]))
         if newest is not None and snapshot.offset - EVERY < newest.offset <= snapshot.offset:
             return False
-        # whoever writes one at the same time is fenced, or fences this one: either will do
+        # if two processes write at the same time, one of them is fenced; either snapshot will do
         writer = producer(settings, transactional_id=SNAPSHOTS_TOPIC, transaction_timeout_ms=30_000, linger_ms=0)
         await_connection(writer, SNAPSHOTS_TOPIC)
         writer.init_transactions(settings.request_timeout_s)
@@ -75,7 +75,7 @@ def write_snapshot(settings: Settings, snapshot: Snapshot, *, client: AdminClien
 
 
 class Folding:
-    """The registry's state as records come, in order, from the newest snapshot on or from the log's beginning."""
+    """The registry's state, folded from records in order, from the newest snapshot or from the log's start."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._begin(snapshot)
@@ -84,24 +84,24 @@ class Folding:
         self._unproven = snapshot
         self.state = snapshot.state if snapshot else RegistryState()
         self.start = snapshot.offset if snapshot else 0
-        # entries folded since the newest snapshot that is known
+        # entries folded since the newest known snapshot
         self.since = 0
         self._last: tuple[int, str] | None = None
 
     @property
     def proven(self) -> bool:
-        """Whether the snapshot has been found to be of this log."""
+        """Whether the snapshot is known to come from this log."""
         return self._unproven is None
 
     @property
     def due(self) -> bool:
-        """Whether so much was folded since the newest snapshot that another one is worth its while."""
+        """Whether enough was folded since the newest snapshot to be worth another."""
         return self.since > EVERY
 
     def take(self, records: Sequence[Record]) -> bool:
-        """Folds what has come. False: the snapshot is of another log, so that all has to be read, from offset 0.
+        """Folds new records. False: the snapshot comes from another log; read everything again, from offset 0.
 
-        Raises AnotherRegistry for a record at or before the last one: a log that is only appended to has none.
+        Raises AnotherRegistry for a record at or before the last one: an append-only log has none.
         """
         if not records:
             return True
@@ -110,7 +110,7 @@ class Folding:
         if self._unproven is not None:
             (offset, value), *records = records
             if (offset, digest_of(value)) != (self._unproven.offset, self._unproven.digest):
-                log.warning("the newest snapshot is of another registry: all of this one is read")
+                log.warning("the newest snapshot comes from another registry: this registry is read from its start")
                 self._begin(None)
                 return False
             self._last = (self._unproven.offset, self._unproven.digest)
@@ -122,14 +122,14 @@ class Folding:
         return True
 
     def snapshot(self) -> Snapshot | None:
-        """The state as it is now; None before the first entry."""
+        """The current state; None before the first entry."""
         if self._last is None:
             return None
         return Snapshot(state=self.state, offset=self._last[0], digest=self._last[1])
 
 
 def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
-    """The state after `records`. One that can be read and not be taken counts as one that can't be read: it stops nobody."""
+    """The state after `records`. An entry that can be read but not folded counts as unread, so that it stops nobody."""
     try:
         return fold(state, [read(value, offset) for offset, value in records])
     except Exception:
@@ -137,6 +137,6 @@ def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
             try:
                 state = fold(state, [read(value, offset)])
             except Exception as error:
-                log.exception("entry %d of the registry can't be taken", offset)
-                state = fold(state, [unread(value, offset, f"{type(error).__name__} when it is taken")])
+                log.exception("entry %d of the registry can't be folded", offset)
+                state = fold(state, [unread(value, offset, f"{type(error).__name__} while folding it")])
     return state

@@ -15,11 +15,11 @@ from pipelines.settings import Settings
 
 _POLL_S = 0.02
 DAY_MS = 24 * 3600 * 1000
-# longer than the longest operation, or "as of the cut" is compacted away under it
+# longer than any operation; otherwise compaction deletes records that an operation still needs as of its cut
 COMPACTION_LAG_MS = 7 * DAY_MS
 
 APPEND_ONLY = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# records carry event time: without explicit retention the broker deletes history minutes after it was written
+# records carry event time: without explicit retention the broker would delete history minutes after it was written
 INPUT = {**APPEND_ONLY, "message.timestamp.type": "CreateTime"}
 RESULT_STREAM = {**APPEND_ONLY, "message.timestamp.type": "LogAppendTime"}
 RESULT_TABLE = {
@@ -28,11 +28,11 @@ RESULT_TABLE = {
     "delete.retention.ms": str(COMPACTION_LAG_MS),
     "message.timestamp.type": "LogAppendTime",
 }
-# keys run round a ring: the newest record stays for ever, the others for as long as an operation may need them
+# a fixed set of keys is reused: the newest record stays forever, the others as long as an operation may need them
 PROGRESS = {**RESULT_TABLE, "segment.ms": str(DAY_MS)}
-# the newest of each version stays
+# the newest snapshot of each version stays
 SNAPSHOTS = {"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "segment.bytes": str(16 * 1024 * 1024)}
-# when a driver was heard is for the broker's clock to say: a driver's own may be wrong
+# the broker's clock says when a driver was heard; a driver's own clock may be wrong
 HEARTBEATS = {
     "cleanup.policy": "delete",
     "retention.ms": "3600000",
@@ -49,9 +49,9 @@ def ensure_topic(
     *,
     client: AdminClient | None = None,
 ) -> bool:
-    """Creates topic `name` unless it is there. Returns whether it was created.
+    """Creates topic `name` unless it exists. Returns whether it was created.
 
-    Raises Refused if it is there with another number of partitions, Unavailable without a broker.
+    Raises Refused if it exists with another number of partitions, Unavailable without a broker.
     """
     client = own(settings, client)
     topic = NewTopic(name, partitions, settings.replication_factor, config=dict(config))
@@ -64,7 +64,7 @@ def ensure_topic(
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise failure(settings, error.args[0], topic=name) from error
     deadline = time.monotonic() + settings.request_timeout_s
-    # the controller knows of a topic that another has just made before the brokers do
+    # the controller knows a topic that was just created before the brokers do
     while (found := partition_count(settings, name, client=client)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     if found != partitions:
@@ -87,7 +87,7 @@ def partition_count(settings: Settings, name: str, *, client: AdminClient | None
         raise failure(settings, error.args[0], topic=name) from error
     if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return None
-    # there or not, this user isn't told: taken for missing, a registry would be made anew
+    # Kafka doesn't tell this user whether it exists. If we took a registry for missing, we would create it again
     if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise failure(settings, found.error, topic=name)
     return len(found.partitions) or None
@@ -102,20 +102,20 @@ def topic_names(settings: Settings, *, client: AdminClient | None = None) -> set
 
 
 def refuse_without_registry(settings: Settings, client: AdminClient) -> None:
-    """Raises Refused where there is no registry, and topics of releases are: it was deleted, and an empty one in its place
-    would take them for nobody's.
+    """Raises Refused if releases have topics but there is no registry: it was deleted. With a new, empty registry those
+    topics would belong to no release.
     """
     progress = [name for name in topic_names(settings, client=client) if name.endswith(PROGRESS_SUFFIX)]
     left = sorted(name for name in progress if split_release(name.removesuffix(PROGRESS_SUFFIX)) is not None)
     if left:
         raise Refused(
             f"the registry, topic {REGISTRY_TOPIC}, is gone from the cluster at {settings.bootstrap}, though releases have topics there: {', '.join(left)}",
-            fix="restore the topic from a backup of the brokers; where no release is to go on, delete their topics, and begin anew",
+            fix="restore the topic from a backup of the brokers; if you don't need these releases any more, delete their topics and start over",
         )
 
 
 def delete_topics(settings: Settings, names: Iterable[str], *, client: AdminClient | None = None) -> list[str]:
-    """Deletes exactly these topics; one that is gone already is left out of the returned names."""
+    """Deletes exactly these topics. Returns the names that it deleted, without those that were already gone."""
     wanted = sorted(set(names))
     if not wanted:
         return []
@@ -130,7 +130,7 @@ def delete_topics(settings: Settings, names: Iterable[str], *, client: AdminClie
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise failure(settings, error.args[0], topic=name) from error
-    # the controller has answered; brokers know a moment later
+    # the controller has answered; the brokers learn of it a moment later
     deadline = time.monotonic() + settings.request_timeout_s
     while topic_names(settings, client=client) & set(deleted) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -37,9 +37,9 @@ class AppSettings(Mapping[str, Any]):
 
 
 def setting_like(app: str, key: str, known: Any, given: Any) -> Any:
-    """A setting as it was given, text of a command's option too, in the type of a value of it that is known.
+    """The given setting, converted to the type of its known value if it is text, as from a command's option.
 
-    Raises BadUsage for text that means none of that type.
+    Raises BadUsage for text that can't be converted.
     """
     if not isinstance(given, str) or isinstance(known, str):
         return given
@@ -48,7 +48,9 @@ def setting_like(app: str, key: str, known: Any, given: Any) -> Any:
             return {"true": True, "false": False}[given.lower()]
         return type(known)(given)
     except (ValueError, KeyError) as error:
-        raise BadUsage(f"setting {key} of {app} is {type(known).__name__}, not {given!r}", fix="check --set") from error
+        raise BadUsage(
+            f"setting {key} of {app} is {type(known).__name__}, not {given!r}", fix="correct the value after --set"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,8 @@ class Table:
 class AppendStream:
     """A result to which rows are only ever appended.
 
-    Columns `topic`, `partition`, `offset` in the result, if all are there, name the record that a row came
-    from: they become the header `source`, by which two runs are compared, and leave the value.
+    If the result has all of the columns `topic`, `partition` and `offset`, they name the source record of a row. They
+    become the header `source`, by which two runs are compared, and are left out of the value.
     """
 
     key: tuple[str, ...]
@@ -152,10 +154,11 @@ def app(
     comparable: Comparable = "exact",
     reset_allowed: bool = True,
 ) -> Callable[[Callable[..., Any]], App]:
-    """Makes an app of a function `(input DataFrames by name..., settings) -> DataFrame`.
+    """Turns a function `(input DataFrames by name..., settings) -> DataFrame` into an app.
 
     `suite` names the expectation suite of the result; `watermark` is a Spark interval ("10 seconds") on
-    `event_time`. `reset_allowed=False`: its releases are never reset, only reprocessed beside the live one. Raises BadUsage where the definition contradicts itself.
+    `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
+    instead. Raises BadUsage if the definition contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(
@@ -164,9 +167,9 @@ def app(
     if not inputs:
         raise BadUsage(f"app {name} has no input", fix="name at least one Stream in inputs")
     if not result.key:
-        raise BadUsage(f"app {name}: its result has no key", fix="name the key's columns in Table or AppendStream")
+        raise BadUsage(f"app {name}: its result has no key", fix="name the key columns in Table or AppendStream")
     if result.partitions < 1:
-        raise BadUsage(f"app {name}: {result.partitions} result partitions", fix="use at least 1")
+        raise BadUsage(f"app {name}: its result has {result.partitions} partitions", fix="use at least 1")
 
     def make(function: Callable[..., Any]) -> App:
         return App(

@@ -1,4 +1,4 @@
-"""What every frozen type of the model shares."""
+"""The base of every frozen type of the model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """An immutable, keyword-only value that knows its JSON form."""
+    """An immutable, keyword-only value with a JSON form."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,7 +1,8 @@
-"""In what portions history is read, so that no row of it is late that was in time when it came.
+"""In what portions to read history, so that no row becomes late that was in time when it came.
 
-Spark takes of each partition its share of what is left, and its watermark follows the newest record of all. So where one
-partition holds ten years and another the last day, the last day is read at once, and ten years are late.
+Spark takes from each partition its share of what is left, and its watermark follows the newest record of all
+partitions. Suppose one partition holds ten years and another only the last day. Spark reads the last day at once, and
+all ten years are late.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from collections.abc import Callable
 from pipelines.model.positions import SourcePosition
 
 Look = Callable[[int], SourcePosition]
-# a portion of nine tenths is good enough: another look costs a question to Kafka
+# a portion of nine tenths is good enough: each further look is a request to Kafka
 _ENOUGH = 0.9
 
 
 def portion(here: SourcePosition, end: SourcePosition, look: Look, now_ms: int, records: int) -> SourcePosition | None:
-    """Where the next portion of history ends: at one time on all partitions, after at most `records`, unless times don't
-    tell more of them apart. None: what is left up to `end` is no more than that, or is dated later than `now_ms`.
+    """Where the next portion of history ends: at the same time on all partitions, after at most `records`. It is larger
+    only if more records than that have the same time. None: what is left up to `end` is no more than `records`, or is
+    dated later than `now_ms`.
 
-    `look`: the position of the first records at or after a time, in milliseconds since the epoch; of a partition without such a
-    record, nothing.
+    `look`: the position of the first records at or after a time, in milliseconds since the epoch; without the
+    partitions that have no such record.
     """
 
     def at(ms: int) -> tuple[int, SourcePosition]:
@@ -35,7 +37,7 @@ def portion(here: SourcePosition, end: SourcePosition, look: Look, now_ms: int, 
         return beyond if high else None
     interpolate = True
     while high_ms - low_ms > 1 and low < _ENOUGH * records:
-        # by turns: halving alone takes long where records lie evenly, interpolating where they don't
+        # alternate: bisection is slow if records are spread evenly over time, interpolation if they aren't
         share = (records - low) / (high - low) if interpolate else 0.5
         middle_ms = min(max(low_ms + int((high_ms - low_ms) * share), low_ms + 1), high_ms - 1)
         interpolate = not interpolate
@@ -48,7 +50,7 @@ def portion(here: SourcePosition, end: SourcePosition, look: Look, now_ms: int, 
 
 
 def between(low: SourcePosition, position: SourcePosition, high: SourcePosition) -> SourcePosition:
-    """`position`, of the partitions of `high`, no nearer than `low` and, where that is nearer, no further than `high`."""
+    """`position`, for the partitions of `high`: not before `low` and, unless `low` is past it, not past `high`."""
 
     def bounded(source: str, p: int, last: int) -> int:
         first = low.sources.get(source, {}).get(p, 0)

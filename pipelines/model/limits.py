@@ -1,17 +1,17 @@
-"""How many records a batch may hold, so that the memory of a driver holds it."""
+"""How many records a batch may hold so that it fits into the memory of a driver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# of a record, where there is none to look at: a topic that is filled later
+# assumed size of a record if there is none to measure: a topic that is filled later
 ASSUMED_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What is known of a topic: bytes of a record, on average, and how many records there are."""
+    """What is known about a topic: average bytes of a record, and how many records there are."""
 
     record_bytes: int
     records: int
@@ -19,21 +19,21 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Records that a batch may hold: of all sources, and of each one alone (source -> records)."""
+    """Records that a batch may hold: over all sources, and of each source (source -> records)."""
 
     total: int
     by_source: Mapping[str, int]
 
     @property
     def full(self) -> int:
-        """With fewer records than this a batch has left nothing of what there was: Spark's shares, rounded down, are no less."""
+        """A batch with fewer records than this has read all that there was: Spark's shares, rounded down, are no smaller."""
         return max(1, min(self.total, *self.by_source.values()) // 2)
 
 
 def limits_of(sizes: Mapping[str, Size | None], *, batch_bytes: int, at_most: int, together: bool) -> Limits:
-    """The limits by `batch_bytes` of input, at least one record and no more than `at_most`. `sizes`: source -> what is known.
+    """The limits for `batch_bytes` of input: at least one record, at most `at_most`. `sizes`: source -> what is known.
 
-    `together`: whether something else sees to it that the batch as a whole is no larger than the total.
+    `together`: whether something else keeps the whole batch within the total.
     """
     known = [size for size in sizes.values() if size is not None and size.records]
     records = sum(size.records for size in known)

@@ -1,7 +1,7 @@
-"""Input that one release has read and another can't: deleted by retention, compacted, or of a topic that is another by now. Pure.
+"""Input that one release has read and another can't: deleted by retention, compacted, or of a recreated topic. Pure.
 
-A gap is a range of offsets of one partition of an input. A release that has gaps is compared, checked and promoted only
-where someone has accepted them; what goes missing after that asks again.
+A gap is a range of offsets of one partition of an input. A release with gaps is compared, checked and promoted only if
+someone has accepted them. Input that goes missing later must be accepted again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FAR = 2**63 - 1
 
 
 class Gap(Frozen):
-    """Offsets from `start` up to and without `end` of one partition of an input, and why they are missing.
+    """Offsets from `start` up to, but not including, `end` of one partition of an input, and why they are missing.
 
-    `deleted`: Kafka has them no more. `not-read`: the release begins after them. `compacted`: Kafka may have dropped any of
-    them. `replaced`: they were records of a topic of the same name that is gone.
+    `deleted`: Kafka no longer has them. `not-read`: the release starts after them. `compacted`: Kafka may have dropped
+    any of them. `replaced`: they were records of an earlier topic of the same name.
     """
 
     topic: TopicName
@@ -38,8 +38,8 @@ class Gap(Frozen):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputNow:
-    """What Kafka says of an input. `first`: partition -> first offset that it still has. `compacted`: whether its
-    `cleanup.policy` has `compact`; None: it doesn't tell. `id`: the topic's; None: it doesn't tell.
+    """What Kafka says about an input. `first`: partition -> first offset that is kept. `compacted`: whether its
+    `cleanup.policy` includes `compact`, None if unknown. `id`: the topic's id, None if unknown.
     """
 
     first: Mapping[int, int]
@@ -49,8 +49,9 @@ class InputNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """How far a release reads its inputs. `begins`, `reached`: topic -> partition -> offset; `reached` is the next one that it
-    will read, `begins` where it has none. `since_ms`: when it began. `ids`: topic -> the topic's id then, as far as known.
+    """How far a release has read its inputs. `begins`, `reached`: topic -> partition -> offset. `reached` is the next
+    offset that it will read; a partition that isn't in it is read from `begins`. `since_ms`: when the release started
+    to read. `ids`: topic -> the topic's id at that time, where known.
     """
 
     begins: Offsets
@@ -63,7 +64,7 @@ class Reader:
 
 
 def cut_from(ours: Reader, now: Mapping[str, InputNow]) -> tuple[Gap, ...]:
-    """What a release has yet to read, and can't: its next batch would fail."""
+    """Input that a release has not read yet and can't read: its next batch would fail."""
     return tuple(
         Gap(topic=topic, partition=p, start=here, end=known.first[p], why="deleted")
         for topic, offsets in sorted(ours.begins.items())
@@ -74,9 +75,9 @@ def cut_from(ours: Reader, now: Mapping[str, InputNow]) -> tuple[Gap, ...]:
 
 
 def missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) -> tuple[Gap, ...]:
-    """What a release can't read and the other, `theirs`, has read; and what it has yet to read and can't (`cut_from`).
+    """Input that `theirs` has read and this release can't; also input that it has not read yet and can't (`cut_from`).
 
-    An input of only one of them is a difference of their code, and none of history.
+    An input that only one of them has is a difference in their code, not in history.
     """
     found = list(cut_from(ours, now))
     for topic, begun in sorted(theirs.begins.items() if theirs is not None else ()):
@@ -90,17 +91,17 @@ def missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) ->
                 found += _gap(topic, partition, start, end, "replaced")
                 continue
             first = known.first.get(partition, 0)
-            # a partition that it doesn't know yet is read from the first offset
+            # a release reads a new partition from its first offset
             mine = ours.begins[topic].get(partition, first)
             found += _gap(topic, partition, start, min(end, mine), "deleted" if first > start else "not-read")
-            # what both began before it was compacted, the later one may have found dropped
+            # compaction may have dropped records that `theirs` read, before this release started
             if known.compacted and ours.since_ms >= theirs.since_ms:
                 found += _gap(topic, partition, start, end, "compacted")
     return tuple(found)
 
 
 def may_be_missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) -> bool:
-    """Whether anything could be missing, however far they have read: `reached` of both doesn't count."""
+    """Whether anything could be missing, no matter how far they have read: ignores `reached` of both."""
     if theirs is not None:
         far = {topic: dict.fromkeys(begun, _FAR) for topic, begun in theirs.begins.items()}
         theirs = replace(theirs, reached=far)
@@ -108,7 +109,7 @@ def may_be_missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputN
 
 
 def without(gaps: Iterable[Gap], accepted: Iterable[Gap]) -> tuple[Gap, ...]:
-    """What of `gaps` nobody has accepted. A compacted partition is accepted as such: what is read of it later is in both."""
+    """The parts of `gaps` that nobody has accepted. A compacted partition is accepted as a whole: both read what follows."""
     known = tuple(accepted)
     left: list[Gap] = []
     for gap in gaps:
@@ -121,12 +122,12 @@ def without(gaps: Iterable[Gap], accepted: Iterable[Gap]) -> tuple[Gap, ...]:
 
 
 def told(gaps: Iterable[Gap]) -> str:
-    """Gaps in words, for a person: by reason, partition by partition."""
+    """Gaps as text for a person: by reason, then by partition."""
     words = {
         "deleted": "deleted by retention: {}",
-        "not-read": "before where it begins: {}",
-        "compacted": "in a compacted topic, which can't be replayed as of then: {}",
-        "replaced": "of a topic that was deleted, and made again under the same name: {}",
+        "not-read": "before where the release starts: {}",
+        "compacted": "in a compacted topic, which no longer has every record: {}",
+        "replaced": "in a topic that was deleted and recreated under the same name: {}",
     }
     known, found = tuple(gaps), []
     for why, text in words.items():
@@ -138,7 +139,7 @@ def told(gaps: Iterable[Gap]) -> str:
 
 
 def _joined(gaps: Iterable[Gap]) -> list[Gap]:
-    """Gaps of one reason, in order; those that touch are one."""
+    """Gaps of one reason, in order; adjacent ones are joined."""
     found: list[Gap] = []
     for gap in sorted(gaps, key=lambda g: (g.topic, g.partition, g.start)):
         last = found[-1] if found else None
@@ -154,7 +155,7 @@ def _differ(one: str | None, other: str | None) -> bool:
 
 
 def _kind(gap: Gap) -> str:
-    # whatever keeps a release from reading a range, its result lacks the same
+    # for either reason, the result lacks the same range
     return "deleted" if gap.why == "not-read" else gap.why
 
 
@@ -163,7 +164,7 @@ def _gap(topic: str, partition: int, start: int, end: int, why: Why) -> list[Gap
 
 
 def _rest(gap: Gap, covered: list[tuple[int, int]]) -> list[Gap]:
-    """The parts of `gap` outside of `covered`, which is in order."""
+    """The parts of `gap` outside `covered`, which is in order."""
     found, at = [], gap.start
     for start, end in covered:
         found += _gap(gap.topic, gap.partition, at, min(start, gap.end), gap.why)

@@ -1,4 +1,4 @@
-"""Names: what a release is called, and what is derived from that. One release, one prefix, exact matches only.
+"""Names: what a release is called, and the names derived from that. One release, one prefix, exact matches only.
 
 What the registry says is input. Each of its fields that becomes a topic, a group, a transactional id, a module or part
 of a path has one of the types of this module: an entry with any other text is refused when it is read.
@@ -15,26 +15,26 @@ REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
 SNAPSHOTS_TOPIC = "switchyard.registry-snapshots"
 PROGRESS_SUFFIX = ".progress"
-# headers of a result's records: where a stream's record came from; that consumers may have had its like before
+# headers of a result's records: the source record of a stream's record; that consumers may already know its event
 SOURCE = "source"
 REPLAY = "replay"
 
-# Kafka's limit for a topic; a release's name is the beginning of topics and files
+# Kafka's limit for a topic name; the names of topics and files start with a release's name
 _LONGEST = 249
 _APP_PATTERN = "[a-z][a-z0-9]*(?:-[a-z0-9]+)*"
 _APP = re.compile(_APP_PATTERN)
 _RELEASE = re.compile(rf"(?P<app>{_APP_PATTERN})\.v(?P<version>[0-9]+)")
-# no control characters: Kafka takes any text
+# Kafka allows any text; we don't allow control characters
 _GROUP_PATTERN = r"[^\x00-\x1f\x7f-\x9f]{1,1000}"
 _GROUP = re.compile(_GROUP_PATTERN)
 
 
 def _whole(pattern: str, *, longest: int = _LONGEST) -> StringConstraints:
-    # the validator's `$` is the end of the text alone, unlike Python's
+    # in this validator `$` matches only at the end of the text, unlike in Python
     return StringConstraints(strict=True, max_length=longest, pattern=f"^(?:{pattern})$")
 
 
-# `stock-stats`: an alias is called as its app
+# `stock-stats`: an alias has the name of its app
 AppName = Annotated[str, _whole(_APP_PATTERN)]
 # `stock-stats.v2`
 ReleaseName = Annotated[str, _whole(rf"{_APP_PATTERN}\.v[0-9]+")]
@@ -42,10 +42,10 @@ ReleaseName = Annotated[str, _whole(rf"{_APP_PATTERN}\.v[0-9]+")]
 OperationId = Annotated[str, _whole("[A-Za-z0-9][A-Za-z0-9._-]*", longest=128)]
 # SHA-256, hexadecimal
 Digest = Annotated[str, _whole("[0-9a-f]{64}")]
-# as Kafka has it: letters, digits, dots, underscores and hyphens, but neither `.` nor `..`
+# Kafka's rule: letters, digits, dots, underscores and hyphens, but neither `.` nor `..`
 TopicName = Annotated[str, _whole(r"\.{0,2}[A-Za-z0-9_-][A-Za-z0-9._-]*|\.{3}[A-Za-z0-9._-]*")]
 GroupName = Annotated[str, _whole(_GROUP_PATTERN, longest=1000)]
-# a module's path within frozen code, or of a suite: names of files without their ending, joined by dots
+# a module's path in frozen code, or a suite's: file names without extension, joined by dots
 ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
 
 
@@ -60,7 +60,7 @@ def is_group_name(name: str) -> bool:
 
 
 def release_name(app: str, version: int) -> str:
-    """`stock-stats`, 2 -> `stock-stats.v2`: the consumer group and the transactional id, too."""
+    """`stock-stats`, 2 -> `stock-stats.v2`: also the consumer group and the transactional id."""
     return f"{app}.v{version}"
 
 

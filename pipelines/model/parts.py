@@ -1,7 +1,7 @@
-"""The parts of a release, in Kafka and on disk: which are lost, and the way back of each. Pure.
+"""The parts of a release, in Kafka and on disk: which are lost, and how to restore each. Pure.
 
-A part is lost where it is gone, or where another one stands under its name: a topic that was deleted and made again has the
-same name and another id, and none of its offsets mean what they meant.
+A part is lost if it is gone, or if its topic was deleted and recreated under the same name. The new topic has another
+id, and the old offsets mean nothing in it.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ Part = Literal[
     "input", "result", "progress", "dead letters", "registry", "heartbeats", "delta", "checkpoint", "frozen code", "evidence",
     "group",
 ]  # fmt: skip
-# without these no batch may be committed: what it writes would go nowhere, or stand beside what is not there any more
+# without these no batch may be committed: its records would be lost, or would mix with those of another topic
 VITAL: frozenset[Part] = frozenset({"input", "result", "progress", "registry", "checkpoint"})
 
 
 _REGISTRY_WAY = (
-    "restore the old topic, from a backup of the brokers that has its id; or, where the new one is the registry from now on, "
-    "start this process again: it reads that from its beginning"
+    "restore the old topic from a backup of the brokers that keeps its id; or, to use the new registry from now on, "
+    "restart this process: it then reads the new one from its start"
 )
 
 
 class AnotherRegistry(SwitchyardError):
-    """The registry is another topic than the one that this process has read. What both say must not be mixed.
+    """The registry was recreated since this process read it. What the old and the new one say must not be mixed.
 
-    Not Refused: whoever goes on where a request is refused must not go on with this.
+    Not a Refused, as callers may continue after a refused request, but must not continue after this.
     """
 
     exit_code = 3
 
     def __init__(self) -> None:
         super().__init__(
-            f"the registry, topic {REGISTRY_TOPIC}, is another topic than the one that this process has read: it was deleted, "
-            "and made again under the same name",
+            f"the registry, topic {REGISTRY_TOPIC}, was deleted and recreated under the same name "
+            "since this process read it",
             fix=_REGISTRY_WAY,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A part of `release` that is lost. `name`: of the topic, group or file. `how`: whether another one is there instead."""
+    """A lost part of `release`. `name`: of the topic, group or file. `how`: gone, or recreated under the same name."""
 
     release: str
     part: Part
@@ -56,40 +56,40 @@ class Loss:
     @property
     def what(self) -> str:
         if self.how == "another":
-            return f"{self.part} {self.name} of {self.release} is another topic than the one it knows: it was deleted, and made again under the same name"
+            return f"{self.part} {self.name} of {self.release} was deleted and recreated under the same name"
         return f"{self.part} {self.name} of {self.release} is gone"
 
     @property
     def way(self) -> str:
-        """How to have it again."""
+        """How to restore it, or to continue without it."""
         anew = f"`switchyard reset {self.release} --to-earliest --output new --execute`"
         match self.part:
             case "input" if self.how == "another":
                 return (
-                    f"choose: {anew} with --missing-history accept reads the new topic from its beginning, with a fresh state; "
-                    f"or `switchyard stage` goes on as a new release, which begins in the new topic; or restore the old topic, from a backup of the brokers that has its id, "
-                    f"and `switchyard start {self.release} --execute`"
+                    f"choose one: to read the new topic from its start, with a fresh state, run {anew} with --missing-history accept; "
+                    "to read it with a new release, run `switchyard stage`; to have the old topic back, restore it from a backup of the brokers that keeps its id, "
+                    f"then run `switchyard start {self.release} --execute`"
                 )
             case "input":
-                return f"restore it, from a backup of the brokers that has its id; or make it again, and {anew} with --missing-history accept reads that from its beginning"
+                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {anew} with --missing-history accept to read it from its start"
             case "result" | "progress":
-                return f"{anew} makes it anew, from the input"
+                return f"run {anew} to write it again from the input"
             case "checkpoint":
-                return f"bring the folder back from a backup; or {anew} reads history again"
+                return f"restore the folder from a backup; or run {anew} to read history again"
             case "registry" if self.how == "another":
                 return _REGISTRY_WAY
             case "registry":
-                return "restore the topic from a backup of the brokers: without it nothing is known of releases, and a new one would take theirs for nobody's"
+                return "restore the topic from a backup of the brokers: nothing else knows the releases, and in a new registry their topics would belong to no release"
             case "frozen code":
-                return "bring the file back from a backup; or stage the same code again: `switchyard stage` with --from and --correction"
+                return "restore the file from a backup; or stage the same code again: `switchyard stage` with --from and --correction"
             case "evidence" | "delta":
-                return "`switchyard diff` again makes it anew"
+                return "run `switchyard diff` again"
             case "dead letters" | "heartbeats" | "group":
-                return "it is made again, empty, when a driver next runs"
+                return "the next driver creates it again, empty"
 
 
 def parts_of(release: Release) -> dict[str, Part]:
-    """Topic -> the part that it is, of what the driver of a release needs."""
+    """Topic -> which part it is, for the topics that the driver of a release needs."""
     return {
         **dict.fromkeys(release.spec.topics.values(), "input"),
         release.result_topic: "result",
@@ -101,7 +101,7 @@ def parts_of(release: Release) -> dict[str, Part]:
 
 
 def known_ids(release: Release) -> dict[str, str]:
-    """Topic -> the id that the registry knows, of what the driver of a release needs."""
+    """Topic -> the id that the registry knows, for the topics that the driver of a release needs."""
     inputs = release.input_ids.get(release.generation, {})
     own = {topic: found for topic, found in release.own_ids.items() if topic in parts_of(release)}
     return {**own, **inputs}
@@ -110,9 +110,9 @@ def known_ids(release: Release) -> dict[str, str]:
 def lost_topics(
     release: Release, parts: Mapping[str, Part], now: Mapping[str, str], *, registry_id: str | None = None
 ) -> list[Loss]:
-    """Those of `parts` (topic -> part) that are gone, or another topic than is known. `now`: topic -> id, of those there are.
+    """Those of `parts` (topic -> part) that are gone or recreated. `now`: topic -> id, of the topics that exist.
 
-    `registry_id`: of the registry that says all this, which can't say it itself.
+    `registry_id`: the id of the registry that `release` was read from; the registry can't hold its own.
     """
     known = known_ids(release)
     if registry_id is not None:
@@ -127,5 +127,5 @@ def lost_topics(
 
 
 def vital(losses: Iterable[Loss]) -> list[Loss]:
-    """Those without which a release can't go on."""
+    """Those without which a release can't run."""
     return [loss for loss in losses if loss.part in VITAL]

@@ -1,4 +1,4 @@
-"""Positions: how far something has been read or written. Next offsets, never last ones."""
+"""Positions: how far something has been read or written. Always next offsets, never last ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dominates(mine: Offsets, theirs: Offsets) -> bool:
 class SourcePosition(Frozen):
     """How far a release has read: source name -> partition -> next offset.
 
-    Keyed by the source's name in the app's definition, since one topic may feed two sources.
+    The keys are the sources' names in the app's definition, since one topic may feed two sources.
     """
 
     sources: dict[str, dict[int, int]]
@@ -26,18 +26,18 @@ class SourcePosition(Frozen):
     def dominates(self, other: SourcePosition) -> bool:
         """Whether this position is at or past `other` on every partition that both have.
 
-        A partition or source that only one side has says nothing: it is recorded, not compared.
+        A partition or source that only one side has is recorded, but not compared.
         """
         return all(dominates(self.sources[s], o) for s, o in other.sources.items() if s in self.sources)
 
     def same(self, other: SourcePosition) -> bool:
-        """Whether both stand at the same offset on every partition that both have."""
+        """Whether both are at the same offset on every partition that both have."""
         return self.dominates(other) and other.dominates(self)
 
     def by_topic(self, topics: Mapping[str, str]) -> dict[str, dict[int, int]]:
         """Topic -> partition -> next offset, as a consumer group has it; `topics`: source name -> topic.
 
-        The lesser one where two sources read a topic: behind that, one of them has still to read.
+        If two sources read the same topic: the smaller offset, as one of them still has to read what comes after.
         """
         found: dict[str, dict[int, int]] = {}
         for source, topic in topics.items():
@@ -56,7 +56,7 @@ class SourcePosition(Frozen):
 
 
 class Span(Frozen):
-    """Input from `start` up to and without `end`; a partition that `start` lacks counts from 0."""
+    """Input from `start` up to, but not including, `end`; a partition that `start` lacks counts from 0."""
 
     start: SourcePosition
     end: SourcePosition
@@ -73,11 +73,11 @@ class ResultPosition(Frozen):
 
     @property
     def records(self) -> int:
-        """Offsets from the beginning of each partition, ends of transactions among them."""
+        """Offsets from the start of each partition, including transaction markers."""
         return sum(sum(offsets.values()) for offsets in self.topics.values())
 
     def records_since(self, earlier: ResultPosition) -> int:
-        """Offsets between `earlier` and this position, ends of transactions among them, of the topics that both have."""
+        """Offsets between `earlier` and this position, including transaction markers, of the topics that both have."""
         return sum(
             max(0, offset - earlier.topics[topic].get(partition, 0))
             for topic, offsets in self.topics.items()

@@ -1,4 +1,4 @@
-"""Progress: what a driver says of its release, one record per batch, in the batch's own transaction."""
+"""Progress: what a driver says about its release. One record per batch, in the batch's own transaction."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipelines.model.unread import read_record
 class Boundary(Frozen):
     """The end of a committed batch.
 
-    `previous`: the position of the batch before it, on which the results here depend, too (windows close by
-    the watermark of the batch before). `settled`: a further batch without input would change nothing.
+    `previous`: the position of the batch before it. The results here depend on it, too, as windows close by the
+    watermark of that batch. `settled`: a further batch without input would change nothing.
     `watermark_ms`: the watermark that this batch ran with, milliseconds since the epoch; None without one.
     """
 
@@ -32,7 +32,7 @@ class Mark(Frozen):
 
 
 class Counts(Frozen):
-    """Rows since the generation began."""
+    """Rows since the generation started."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -44,12 +44,12 @@ class Counts(Frozen):
 
 
 class Progress(Frozen):
-    """A progress record. The newest one alone tells how far the release is and what it was last asked for:
+    """A progress record. The newest one alone says how far the release is and what operations last asked of it.
 
-    `barrier`: the last boundary flagged for a switch; followers may not pass it before the registry says so.
+    `barrier`: the last boundary flagged for a switch; followers may not pass it before the registry allows it.
     `evidence`: the last boundary flagged for a comparison.
-    `paused`: the boundary where this release last paused to be aligned. `aligned`: where it then met the other's mark.
-    `reached`: where this generation met the boundary that its beginning set it.
+    `paused`: the boundary where this release last paused to align. `aligned`: where it then met the other's mark.
+    `reached`: where this generation met the goal that it was started with.
     """
 
     release: ReleaseName
@@ -68,35 +68,37 @@ class Progress(Frozen):
 
 
 def read_progress(data: bytes) -> Progress:
-    """A progress record, of this version or another; raises ValueError, saying why, for one that can't be read."""
+    """A progress record, written by this version or another. Raises ValueError with the reason if it can't be read."""
     return read_record(Progress, data)
 
 
-# the names of what a progress record carries along
+# the fields of a progress record that are carried from record to record
 MARKS = ("barrier", "evidence", "paused", "aligned", "reached")
 
 
 class Pausing(Frozen):
-    """A driver's word for operation `op`: it begins no further batch, and the one under way ends at `by` at the latest."""
+    """A driver's announcement for operation `op`: it starts no further batch; the current one ends at `by` at the latest."""
 
     op: OperationId
     by: SourcePosition
 
 
 class Flagging(Frozen):
-    """A driver's word for operation `op`: the batch under way ends at `boundary`, which it flags if none before it was."""
+    """A driver's announcement for operation `op`: the current batch ends at `boundary`. It flags that, unless it
+    already flagged an earlier boundary.
+    """
 
     op: OperationId
     boundary: Boundary
 
 
 class Heartbeat(Frozen):
-    """What a driver says of itself each second. Sizes in bytes, rates in records per second.
+    """What a driver says about itself each second. Sizes in bytes, rates in records per second.
 
-    `batch_records`: records that a batch of its may hold.
-    `behind_records`: records that were there when the last batch was planned and that it left behind.
-    `lag_records`: records between the committed position and the end of the input now.
-    `best_records_per_s`: of the fastest batch since this driver began its query; no beat need fall into it.
+    `batch_records`: how many records a batch may hold.
+    `behind_records`: records that were there when the last batch was planned, but were not part of it.
+    `lag_records`: records between the committed position and the current end of the input.
+    `best_records_per_s`: of the fastest batch since this driver started its query, even if no heartbeat fell into it.
     """
 
     release: ReleaseName
@@ -125,5 +127,5 @@ class Heartbeat(Frozen):
 
 
 def read_heartbeat(data: bytes) -> Heartbeat:
-    """A heartbeat, as `read_progress` reads progress."""
+    """A heartbeat, read as `read_progress` reads progress."""
     return read_record(Heartbeat, data)

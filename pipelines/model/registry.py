@@ -35,13 +35,15 @@ Wanted = Literal["running", "stopped"]
 
 
 class Entry(Frozen):
-    """What every entry has. `at_ms`: milliseconds since the epoch by the writer's clock.
+    """The fields of every entry. `at_ms`: milliseconds since the epoch by the writer's clock.
 
-    A field that has its default isn't written, so that an older version reads the entry: a default never changes. A kind
-    whose fields change otherwise gets the next `schema_version`. `must_understand`: whoever can't read such an entry holds;
-    set it with a new version, or a new kind, that decides who may write or where consumers read. Such an entry names its
-    `release`, `releases` or `alias`; what names none of them concerns all. `decides`: a kind of the first version that does
-    so, which can't say it, as that version would not read it: a malformed one holds what it names.
+    A field with its default value isn't written, so that an older version can read the entry. So a default never
+    changes. A kind whose fields change in any other way gets the next `schema_version`.
+
+    `must_understand`: a process that can't read such an entry must wait. Set it for a new version or a new kind that
+    decides who may write or where consumers read. Such an entry names its `release`, `releases` or `alias`; if it names
+    none, it concerns all. `decides`: the same for kinds of the first version, which can't say it in the entry, as that
+    version would not read it. A malformed entry of such a kind holds what it names.
     """
 
     schema_version: ClassVar[int] = 1
@@ -55,17 +57,17 @@ class Entry(Frozen):
 
 
 class InputSpec(Frozen):
-    """An input as staged: its topic and the partitions that it had."""
+    """An input as staged: its topic, and its number of partitions then."""
 
     topic: TopicName
     partitions: int
 
 
 class ReleaseSpec(Frozen):
-    """A release as staged; nothing of it ever changes.
+    """A release as staged; it never changes.
 
-    `code_digest`: SHA-256 of the frozen code; `module` within it defines the app. `schema_ddl`: columns of the
-    result, Spark DDL. `correction`: why the same code runs again, if it does.
+    `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `schema_ddl`: the
+    result's columns, Spark DDL. `correction`: why the same code runs again, if it does.
     """
 
     release: ReleaseName
@@ -105,15 +107,15 @@ class Staged(Entry):
 
 
 class GenerationStarted(Entry):
-    """Generation `generation` of a release begins at `start`; or, where it was there before, goes on from where it ended.
+    """Generation `generation` of a release starts at `start`; a generation that ran before resumes where it ended.
 
     `result`: the generation whose topic it writes, None: its own. `ended`: the last progress record of the generation
-    that ends with this entry. `seed`: its first progress record, where it goes on from an earlier state or, of batch -1,
-    from nothing. `meet`: before all else it reads to exactly the boundary of `ended`, and says so. `until`: where it
-    stops, of a bounded replay; or where it is moved on to `then`, what lies between left out. `processed`: input of
-    which consumers may have had results already: what is written of it is marked as a replay. `cleared`: the result it
-    goes on writing was emptied by tombstones before. `max_records_per_batch`: instead of the setting, until the replay
-    is over and the driver starts again.
+    that ends with this entry. `seed`: its first progress record, if it continues an earlier state; with batch -1 it
+    continues from nothing. `meet`: first it reads to exactly the boundary of `ended`, and reports that. `until`: where
+    a bounded replay stops; or, with `then`, where it jumps to `then` and leaves out what is in between. `processed`:
+    input whose results consumers may already have: what comes from it is marked as a replay. `cleared`: the result that
+    it continues was emptied by tombstones. `max_records_per_batch`: replaces the setting until the replay is over and
+    the driver starts again.
     """
 
     decides: ClassVar[bool] = True
@@ -146,7 +148,7 @@ class WantedSet(Entry):
 
 
 class Holder(Frozen):
-    """A process that holds a lease. `started`: the process's start time as the kernel counts it, against reused pids."""
+    """A process that holds a lease. `started`: its start time as the kernel counts it, as pids are reused."""
 
     host: str
     boot_id: str
@@ -155,7 +157,7 @@ class Holder(Frozen):
 
 
 class LeaseTaken(Entry):
-    """The newest token of a release is the only one that may write."""
+    """Only the newest token of a release may write."""
 
     decides: ClassVar[bool] = True
 
@@ -174,9 +176,9 @@ class LeaseEnded(Entry):
 
 
 class Opened(Entry):
-    """An operation begins: it blocks other operations on `releases` until it is closed or its deadline has passed.
+    """An operation starts. It blocks other operations on `releases` until it is closed or its deadline has passed.
 
-    `name`: the kind of the operation. `plan`: free, so that each version passes over what it doesn't know there.
+    `name`: the kind of the operation. `plan`: free-form, so that each version ignores what it doesn't know in it.
     """
 
     kind: Literal["opened"] = "opened"
@@ -189,7 +191,7 @@ class Opened(Entry):
 
 
 class Carried(Entry):
-    """Process `holder` begins operation `id`, or goes on with it: while it lives nobody else does."""
+    """Process `holder` starts or resumes operation `id`. While it lives, no other process does."""
 
     kind: Literal["carried"] = "carried"
     id: OperationId
@@ -197,7 +199,7 @@ class Carried(Entry):
 
 
 class Proposed(Entry):
-    """A plan that waits for approval, by its id. It blocks nobody."""
+    """A plan that waits for approval, under its id. It blocks nothing."""
 
     kind: Literal["proposed"] = "proposed"
     id: OperationId
@@ -215,9 +217,9 @@ class Closed(Entry):
 
 
 class AlignOrdered(Entry):
-    """Asks the driver of `release` to pause at a boundary and to meet `other` at a boundary of its.
+    """Asks the driver of `release` to pause at a boundary and to meet `other` at one of its boundaries.
 
-    Stands until operation `id` is closed or its intent is resolved. `switch`: number of the switch, None for evidence.
+    Valid until operation `id` is closed or its switch is resolved. `switch`: number of the switch, None for evidence.
     """
 
     kind: Literal["align"] = "align"
@@ -230,8 +232,8 @@ class AlignOrdered(Entry):
 class MarkOrdered(Entry):
     """Asks the driver of `release` to flag the first boundary whose predecessor is at or past `past`.
 
-    With `switch` it is the intent of that switch of `alias`: followers wait at the flagged boundary until the
-    registry says `promoted` or `switch-aborted`; nothing else moves them.
+    With `switch` it announces that switch of `alias`: followers wait at the flagged boundary until the registry says
+    `promoted` or `switch-aborted`; nothing else lets them pass.
     """
 
     kind: Literal["mark"] = "mark"
@@ -280,7 +282,7 @@ class Promoted(Entry):
 
 class SwitchAborted(Entry):
     kind: Literal["switch-aborted"] = "switch-aborted"
-    # empty where the operation names none
+    # empty if the operation names none
     alias: AppName | Literal[""]
     id: OperationId
 
@@ -288,7 +290,8 @@ class SwitchAborted(Entry):
 class EvidenceRecorded(Entry):
     """What a diff found at an evidence cut. `forward`, `backward`: the delta from live to new and back.
 
-    `apart`: one of them was dead, and the other stood elsewhere. The delta is as exact, the counts say little.
+    `apart`: one release was down and the other stood elsewhere. Then the delta is still exact, but the counts say
+    little.
     """
 
     kind: Literal["evidence"] = "evidence"
@@ -307,7 +310,7 @@ class EvidenceRecorded(Entry):
 
 
 class VerdictRecorded(Entry):
-    """What the gate found, bound to release, generation and the result range it looked at."""
+    """What the gate found, for a release, a generation and the checked range of the result."""
 
     kind: Literal["verdict"] = "verdict"
     release: ReleaseName
@@ -323,7 +326,7 @@ class VerdictRecorded(Entry):
 
 
 class ReadyRecorded(Entry):
-    """`wait` found the release hydrated: bound to its generation."""
+    """`wait` found this generation of the release hydrated."""
 
     kind: Literal["ready"] = "ready"
     release: ReleaseName
@@ -332,13 +335,13 @@ class ReadyRecorded(Entry):
 
     @property
     def rate(self) -> float | None:
-        """Records per second while it hydrated; None where that was not measured."""
+        """Records per second while it hydrated; None if that was not measured."""
         rate = self.facts.get("records_per_s")
         return float(rate) if isinstance(rate, int | float) and rate else None
 
 
 class HistoryAccepted(Entry):
-    """Someone has accepted that a release lacks input which the live one has read, or which it was to read."""
+    """Someone has accepted that a release lacks input that the live one has read, or that it should have read itself."""
 
     kind: Literal["history-accepted"] = "history-accepted"
     release: ReleaseName
@@ -346,10 +349,10 @@ class HistoryAccepted(Entry):
 
 
 class TopicsKnown(Entry):
-    """The ids of a release's topics, topic -> id: of the inputs of `generation`, and of the release's own.
+    """The ids of a release's topics, topic -> id: of the inputs of `generation`, and of the release's own topics.
 
-    What is known is known: of an input of a generation only the first word counts. A topic of its own may be made again,
-    by an operation that says so here.
+    For an input of a generation the first known id stays. An operation may recreate one of the release's own topics; it
+    then writes the new id.
     """
 
     kind: Literal["topics"] = "topics"
@@ -372,7 +375,7 @@ class FollowerRemoved(Entry):
 
 
 class Repaired(Entry):
-    """The unread entries at these offsets no longer count: nobody holds because of them, and nobody is told of them."""
+    """The unread entries at these offsets no longer count: nothing waits because of them, and no one is told of them."""
 
     kind: Literal["repaired"] = "repaired"
     offsets: tuple[int, ...]
@@ -384,16 +387,16 @@ AnyEntry = Annotated[
     | FollowerRegistered | FollowerRemoved | Repaired | HistoryAccepted | TopicsKnown,
     Field(discriminator="kind"),
 ]  # fmt: skip
-# Version 0.1 ends where it reads a kind that it doesn't know. These stand where it doesn't look, and it goes on without them.
+# version 0.1 fails on a kind that it doesn't know. These kinds are written as asides, which it ignores
 ASIDE = (HistoryAccepted, TopicsKnown)
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEntry)
 _KINDS: dict[str, type[Entry]] = {each.model_fields["kind"].default: each for each in get_args(get_args(AnyEntry)[0])}
 
 
 def encode(entry: Entry) -> bytes:
-    """An entry as it stands in the log. What couldn't be read back is refused here, not by every later reader."""
+    """An entry as written to the log. An entry that couldn't be read back is refused here, not by every later reader."""
     fields = json.loads(entry.model_dump_json(exclude_defaults=True))
-    # what these hold is free: models in there are written whole, as nothing else says what they are
+    # these fields are free-form: models in them are written with their defaults, as nothing else would restore them
     free = json.loads(entry.model_dump_json(include={"plan", "facts", "summary"}))
     fields |= {name: value for name, value in free.items() if name in fields}
     said: dict[str, Any] = {"kind": type(entry).model_fields["kind"].default}
@@ -407,9 +410,9 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes) -> Entry:
-    """The entry that `encode` wrote, here or in another version; raises ValueError, saying why, for anything else.
+    """The entry that `encode` wrote, in this version or another. Raises ValueError with the reason for anything else.
 
-    Of a known kind at a newer schema, which need not be understood, the fields that this version doesn't know are left out.
+    An entry of a known kind with a newer schema is read without unknown fields, unless it must be understood.
     """
     refuse_huge(data)
     try:
@@ -421,11 +424,11 @@ def decode(data: bytes) -> Entry:
     kind = envelope.fields.get("kind")
     known = _KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
-        raise ValueError("its kind is not known here")
+        raise ValueError("this version doesn't know its kind")
     newer = envelope.version > known.schema_version
     if newer and envelope.must:
         raise ValueError(
-            f"it is of schema version {envelope.version}, this version of Switchyard knows {known.schema_version}"
+            f"it has schema version {envelope.version}, but this version of Switchyard knows only {known.schema_version}"
         )
     if not newer and envelope.version == 1 and not envelope.must:
         raise ValueError(reason_of(wrong))
@@ -436,7 +439,7 @@ def decode(data: bytes) -> Entry:
 
 
 def read(data: bytes, offset: int) -> Entry | Unread:
-    """The entry at `offset` of the log, or what is known of one that can't be read."""
+    """The entry at `offset` of the log, or what is known about one that can't be read."""
     try:
         return decode(data)
     except ValueError as error:
@@ -448,16 +451,16 @@ def read(data: bytes, offset: int) -> Entry | Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What the registry knows of a release."""
+    """What the registry knows about a release."""
 
     spec: ReleaseSpec
     state: ReleaseState = "staged"
     wanted: Wanted = "stopped"
-    # every generation that there was, by number, as it was begun the first time
+    # all generations by number, as they were first started
     generations: Mapping[int, GenerationStarted] = field(default_factory=dict)
-    # the one under way, as it was begun last
+    # the current generation, as it was last started
     under: GenerationStarted | None = None
-    # generation -> its last progress record, of those that have ended
+    # generation -> its last progress record, for those that have ended
     ended: Mapping[int, Progress] = field(default_factory=dict)
     token: int = 0
     lease: LeaseTaken | None = None
@@ -468,13 +471,13 @@ class Release:
     staged_ms: int = 0
     # when its state was last set
     state_ms: int = 0
-    # generation -> when it ended last
+    # generation -> when it last ended
     ended_ms: Mapping[int, int] = field(default_factory=dict)
-    # the best rate with which it has hydrated
+    # the best rate at which it has hydrated
     records_per_s: float | None = None
-    # input that someone has accepted as missing
+    # missing input that someone has accepted
     accepted: tuple[Gap, ...] = ()
-    # generation -> input topic -> the topic's id, as far as known
+    # generation -> input topic -> the topic's id, where known
     input_ids: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     # the release's own topics -> their ids
     own_ids: Mapping[str, str] = field(default_factory=dict)
@@ -485,24 +488,24 @@ class Release:
 
     @property
     def generation(self) -> int:
-        """Number of the generation under way; 0 before the first."""
+        """Number of the current generation; 0 before the first."""
         return self.under.generation if self.under else 0
 
     @property
     def start(self) -> SourcePosition | None:
-        """Where the input begins that the state under way comes of: of a kept state, where that began."""
+        """The start of the input that the current state comes from; of a kept state, where that state started."""
         first = self._first_of_state
         return first.start if first is not None else None
 
     @property
     def begun_ms(self) -> int:
-        """When the state under way began, as `start` says where; milliseconds since the epoch, 0: not yet."""
+        """When the current state started, at `start`; milliseconds since the epoch, 0: not yet."""
         first = self._first_of_state
         return first.at_ms if first is not None else 0
 
     @property
     def _first_of_state(self) -> GenerationStarted | None:
-        """The generation in which the state under way began. Each was seeded by one before it, else the search would not end."""
+        """The generation in which the current state started. Each seed comes from an earlier generation, so this ends."""
         number, begun = self.generation, self.generations.get(self.generation)
         while begun is not None and begun.seed is not None and begun.seed.boundary.batch_id >= 0:
             if begun.ended is None or begun.ended.generation >= number:
@@ -512,12 +515,12 @@ class Release:
 
     @property
     def result_topic(self) -> str:
-        """The topic that the generation under way writes."""
+        """The topic that the current generation writes."""
         return self.topic_of(self.generation)
 
     @property
     def bounded(self) -> bool:
-        """Whether the generation under way is a replay that stops."""
+        """Whether the current generation is a replay that stops."""
         return self.under is not None and self.under.until is not None and self.under.then is None
 
     def topic_of(self, generation: int) -> str:
@@ -526,14 +529,14 @@ class Release:
         return result_topic(self.name, (known.result if known else None) or generation)
 
     def end_of(self, topic: str) -> ResultPosition | None:
-        """Where a result that is not written any more ended; None of the one under way, and of a foreign topic."""
+        """Where a result that is no longer written ended; None for the current one, and for a topic of another release."""
         if topic == self.result_topic:
             return None
         last = self.last_of(topic)
         return self.ended[last].result if last is not None else None
 
     def last_of(self, topic: str) -> int | None:
-        """The generation that ended last of those that wrote `topic`: an undo goes back to one of a lower number."""
+        """The generation that ended last of those that wrote `topic`. After an undo that may be one with a lower number."""
         wrote = [g for g in self.ended if self.topic_of(g) == topic]
         # a result only grows
         return max(wrote, key=lambda g: sum(self.ended[g].result.topics.get(topic, {}).values()), default=None)
@@ -541,7 +544,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An operation under way or ended."""
+    """An operation, open or closed."""
 
     opened: Opened
     carrier: Holder | None = None
@@ -557,7 +560,7 @@ class Operation:
 
     @property
     def resolved(self) -> bool:
-        """Whether no follower may wait for this operation's barrier any more."""
+        """Whether the operation is over for followers: none may wait for its barrier any more."""
         return self.aborted or self.promoted is not None or self.closed is not None
 
     def blocks(self, release: str) -> bool:
@@ -565,7 +568,7 @@ class Operation:
         return self.closed is None and release in self.opened.releases
 
 
-# Of what the log keeps for ever, the state keeps so much: the rest is read from the log by whoever asks for it.
+# The log keeps everything; the state keeps only this many. Whoever needs more reads the log.
 CLOSED_KEPT = 200
 PROPOSALS_KEPT = 200
 EVIDENCE_KEPT = 10
@@ -575,13 +578,13 @@ UNREAD_KEPT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryState:
-    """What the registry says, folded from its entries in order. It grows with what there is, not with what was done.
+    """What the registry says, folded from its entries in order. Its size depends on what exists, not on what was done.
 
-    `operations`: those under way, and of those that are closed the newest `CLOSED_KEPT`, or up to twice as many. `past`: of older
-    ones, without their plans, those that a follower may still ask for (the last `BARRIERS_KEPT` orders of a barrier for a
-    release) or that began a generation. `evidence`: of the same two releases the newest `EVIDENCE_KEPT`. `promoted`: alias ->
-    the entry of its newest switch. `unread`: entries that this version can't read and that nobody has repaired: all that must be
-    understood, and of the others the newest `UNREAD_KEPT`; `unread_before`: how many others came before those.
+    `operations`: open ones, and the newest `CLOSED_KEPT` closed ones, or up to twice as many. `past`: older ones,
+    without their plans, if a follower may still ask for them (the last `BARRIERS_KEPT` barriers of a release) or if
+    they started a generation. `evidence`: the newest `EVIDENCE_KEPT` per pair of releases. `promoted`: alias -> the
+    entry of its newest switch. `unread`: entries that this version can't read and nobody has repaired: all that must be
+    understood, and the newest `UNREAD_KEPT` others; `unread_before`: how many others came before those.
     """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
@@ -596,12 +599,12 @@ class RegistryState:
     unread_before: int = 0
 
     def not_understood(self, name: str) -> Unread | None:
-        """The first unread entry that must be understood and may be about release or alias `name`: who works on that holds."""
+        """The first unread entry that must be understood and may be about release or alias `name`. Work on that must wait."""
         return next((u for u in self.unread if u.must and u.concerns(name)), None)
 
     @property
     def known_operations(self) -> Mapping[str, Operation]:
-        """All operations that the state still knows of, `past` ones included."""
+        """All operations that the state still has, including `past`."""
         return ChainMap(self.operations, self.past)  # type: ignore[arg-type]
 
     def live(self, alias: str) -> Switch | None:
@@ -614,16 +617,16 @@ class RegistryState:
         return sorted((r for r in self.releases.values() if r.spec.app == app), key=lambda r: r.spec.version)
 
     def blocking(self, release: str) -> Operation | None:
-        """The operation under way that blocks `release`, if any."""
+        """The open operation that blocks `release`, if any."""
         return next((o for o in self.operations.values() if o.blocks(release)), None)
 
     def standing_align(self, release: str) -> AlignOrdered | None:
-        """The order to align that stands for `release`."""
+        """The open order to align for `release`."""
         return next((o.align for o in self.operations.values()
                      if o.align and o.align.release == release and not o.resolved), None)  # fmt: skip
 
     def standing_mark(self, release: str) -> MarkOrdered | None:
-        """The order to flag a boundary that stands for `release`."""
+        """The open order to flag a boundary for `release`."""
         return next((o.mark for o in self.operations.values()
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
 
@@ -631,7 +634,7 @@ class RegistryState:
 def fold(state: RegistryState, entries: Iterable[Entry | Unread]) -> RegistryState:
     """The state after `entries`, in order. An entry about something unknown changes nothing.
 
-    Each table is copied once, when an entry first changes it: the cost is that of the entries and of one copy of the state.
+    Each table is copied once, when an entry first changes it. So the cost is one copy of the state plus the entries.
     """
     draft = _Draft(state)
     for entry in entries:
@@ -640,19 +643,19 @@ def fold(state: RegistryState, entries: Iterable[Entry | Unread]) -> RegistrySta
 
 
 class _Draft:
-    """A state that entries change in place; nothing of the state that it began with is changed."""
+    """A state that entries change in place; the state that it started from doesn't change."""
 
     def __init__(self, state: RegistryState) -> None:
         self._begun = state
         self._tables: dict[str, Any] = {}
-        # releases of which the tables of generations are this draft's own
+        # releases whose tables of generations this draft has already copied
         self._owned: set[str] = set()
         self._closed: int | None = None
         self._unread: list[Unread] | None = None
         self._unread_before = state.unread_before
 
     def table(self, name: str) -> dict[str, Any]:
-        """A table of the state, this draft's own."""
+        """A table of the state, copied for this draft."""
         if name not in self._tables:
             self._tables[name] = dict(getattr(self._begun, name))
         found: dict[str, Any] = self._tables[name]
@@ -695,7 +698,7 @@ class _Draft:
                 tables["ended"][release.generation] = entry.ended
             last_ms = tables["ended_ms"].get(entry.ended.generation, 0)
             tables["ended_ms"][entry.ended.generation] = max(last_ms, entry.at_ms)
-        # as it was begun the first time
+        # as it was first started
         tables["generations"].setdefault(entry.generation, entry)
         self.release(entry.release, under=entry, ready=None, verdict=None, **tables)
 
@@ -719,7 +722,7 @@ class _Draft:
             self.operation(entry.op, promoted=entry)
 
     def record(self, entry: EvidenceRecorded) -> None:
-        """Adds an evidence, and forgets the oldest of the same releases."""
+        """Adds an evidence, and drops the oldest for the same releases."""
         if "evidence" not in self._tables:
             self._tables["evidence"] = {}
             self._numbered = 0
@@ -780,7 +783,7 @@ class _Draft:
             self._closed = CLOSED_KEPT
 
     def _forget(self) -> None:
-        """Moves the closed operations that were opened first out of the state, but for what someone may ask for."""
+        """Drops the oldest closed operations from the state, except those that someone may still ask for."""
         operations, past = self.table("operations"), self.table("past")
         closed = [op for op, o in operations.items() if o.closed is not None]
         for op in closed[:-CLOSED_KEPT]:

@@ -1,7 +1,7 @@
-"""Resets, as pure decisions: what goes together, where a release goes, and how the new generation meets the old one's end.
+"""Resets, as pure decisions: which options work together, where a release goes, how a new generation meets the old end.
 
-A reset never changes a generation: it ends it, and begins the next one elsewhere. So going back is beginning the old one
-again, where it ended.
+A reset never changes a generation. It ends the generation and starts the next one elsewhere. To undo a reset is to
+start the old generation again, where it ended.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Move = Literal["back", "forward", "stay", "mixed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is known of one partition of an input, as offsets. `position`: of the release. `committed`: of its consumer
-    group, None: nothing. `at_time`: of the first record at or after the time asked for, None: there is none.
+    """What is known about one partition of an input, as offsets. `position`: of the release. `committed`: of its
+    consumer group, None if it has none. `at_time`: of the first record at or after the requested time, None if there is
+    none.
     """
 
     topic: str
@@ -41,9 +42,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a release is to go. `kind` as the command's option; `number` of `offset` and `shift`; `at_ms` of `datetime`,
-    milliseconds since the epoch, and `ago_ms` where that was given as so long before now, else 0; `offsets` of `file` and
-    `skip`: topic -> partition -> offset. `text`: for people.
+    """Where to move a release. `kind`: as the command's option. `number`: of `offset` and `shift`. `at_ms`: of
+    `datetime`, milliseconds since the epoch. `ago_ms`: if that was given as a time before now, how long before; else 0.
+    `offsets`: of `file` and `skip`, topic -> partition -> offset. `text`: for people.
     """
 
     kind: Literal["earliest", "latest", "current", "datetime", "shift", "offset", "file", "skip"]
@@ -58,9 +59,9 @@ Partitions = Mapping[tuple[str, int], Seen]
 
 
 def resolve(target: Target, seen: Partitions, scope: Iterable[tuple[str, int]]) -> SourcePosition:
-    """The position that `target` means. `seen`, `scope`: by (source, partition); what is out of scope stays where it is.
+    """The position that `target` means. `seen`, `scope`: by (source, partition); partitions out of scope don't move.
 
-    Raises Refused with every partition that can't go there: never clamped to what there is.
+    Raises Refused with every partition that can't be moved there: an offset is never clamped to the kept range.
     """
     scope = set(scope)
     sources: dict[str, dict[int, int]] = {}
@@ -96,19 +97,19 @@ def _goes_to(target: Target, here: Seen, partition: int) -> tuple[int, str | Non
         case "file" | "skip":
             wanted, missing = (target.offsets or {}).get(here.topic, {}).get(partition), "is not in the file"
     if target.kind == "datetime" and here.end == 0:
-        # nothing was ever there, before the time or after it
+        # the partition has never had a record, before that time or after it
         return 0, None
     if target.kind == "datetime" and here.first == here.end:
-        return here.position, f"holds nothing any more: retention has left all that came before {here.end}"
+        return here.position, f"is empty: retention deleted all records before offset {here.end}"
     if wanted is None:
         return here.position, missing
     if target.kind == "datetime" and wanted == here.first > 0:
-        return here.position, f"begins at {here.first}, behind that time: retention has left what came before"
+        return here.position, f"starts at {here.first}, after that time; retention deleted the earlier records"
     if wanted < here.first:
-        what = "is below 0" if wanted < 0 else f"lies before its first record, {here.first}, which retention has left"
-        return here.position, f"at {wanted} {what}"
+        what = "negative" if wanted < 0 else f"before the first kept record, {here.first}; retention deleted it"
+        return here.position, f"offset {wanted} is {what}"
     if wanted > here.end:
-        return here.position, f"at {wanted} lies behind its end, {here.end}"
+        return here.position, f"offset {wanted} is past the end, {here.end}"
     return wanted, None
 
 
@@ -117,16 +118,16 @@ def _way_out(target: Target) -> str:
         case "current":
             return "the group has committed nothing there; name a position: --to-offset, --to-datetime or --to-earliest"
         case "datetime":
-            return "take another time; --to-earliest and --to-latest go as far as there is, --from-file names an offset for each partition"
+            return "choose another time; --to-earliest and --to-latest always work; --from-file sets an offset for each partition"
         case _:
-            return "--to-earliest and --to-latest go as far as there is; --input-topics leaves a partition out"
+            return "--to-earliest and --to-latest always work; --input-topics leaves a partition out"
 
 
 def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosition]:
-    """Before and behind the one record that `target` leaves out; the other partitions stay, and so does one of two sources
-    of its topic that has read it.
+    """The positions before and after the one record that `target` skips. Other partitions don't move. If two sources
+    read the topic, neither does one that has already read the record.
 
-    Raises Refused where all have read it, or it isn't there.
+    Raises Refused if all have read it, or it doesn't exist.
     """
     [(topic, offsets)] = (target.offsets or {}).items()
     [(partition, offset)] = offsets.items()
@@ -134,9 +135,10 @@ def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosi
     to_come = {key for key, here in mine.items() if here.position <= offset < here.end}
     if not to_come:
         end = max((here.end for here in mine.values()), default=0)
-        what = "was read already" if offset < end else f"lies behind its end, {end}"
+        what = "was already read" if offset < end else f"is past the end, {end}"
         raise Refused(
-            f"{topic}[{partition}] at {offset} {what}", fix="`switchyard bisect` names the record that kills a batch"
+            f"{topic}[{partition}] offset {offset} {what}",
+            fix="run `switchyard bisect` to find the record that makes a batch fail",
         )
     before: dict[str, dict[int, int]] = {}
     behind: dict[str, dict[int, int]] = {}
@@ -147,7 +149,7 @@ def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosi
 
 
 def move(old: SourcePosition, new: SourcePosition) -> Move:
-    """Which way a position goes, over all partitions."""
+    """The direction in which a position moves, over all partitions."""
     if new.same(old):
         return "stay"
     if old.dominates(new):
@@ -155,12 +157,12 @@ def move(old: SourcePosition, new: SourcePosition) -> Move:
     return "forward" if new.dominates(old) else "mixed"
 
 
-# -- what goes together ------------------------------------------------------------------------------------------------
+# -- which options work together ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A reset as chosen. `scoped`: only some partitions move. `table`, `stateful`: of the app. `bounded`: has an end."""
+    """The choices of a reset. `scoped`: only some partitions move. `table`, `stateful`: of the app. `bounded`: it has an end."""
 
     state: State
     output: Output
@@ -174,7 +176,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """Why a choice makes no sense, and the way out. `forced`: whether --force goes over it."""
+    """Why a choice makes no sense, and what to do instead. `forced`: whether --force overrides it."""
 
     reason: str
     way_out: str
@@ -182,69 +184,69 @@ class Objection:
 
 
 def objections(choice: Choice) -> list[Objection]:
-    """Everything against a choice; docs/reset.md has it as a table."""
+    """All objections to a choice; docs/reset.md has them as a table."""
     found: list[Objection] = []
     keeps, results = choice.state == "keep", "rows" if choice.table else "records"
     if keeps and choice.output != "keep":
         found.append(
             Objection(
-                reason=f"a kept state goes on from the {results} that it has written: a cleaned result would lack them",
-                way_out="--output keep with it, or --state clear",
+                reason=f"a kept state builds on the {results} that it has written: a new or emptied result would lack them",
+                way_out="use --output keep, or --state clear",
             )
         )
     if keeps and choice.move == "stay":
-        found.append(Objection(reason="the release stands there already", way_out="nothing is to be done"))
+        found.append(Objection(reason="the release is already there", way_out="nothing to do"))
     if keeps and choice.stateful and choice.move in ("back", "mixed"):
         found.append(
             Objection(
-                reason="the kept state has counted the records that would come again: they would count twice",
-                way_out="--state clear",
+                reason="the kept state has already counted the records that it would read again: they would count twice",
+                way_out="use --state clear",
                 forced=True,
             )
         )
     if choice.output == "tombstone" and not choice.table:
-        found.append(Objection(reason="a stream's records are not taken back by a tombstone", way_out="--output new"))
+        found.append(Objection(reason="a tombstone can't take back a stream's records", way_out="use --output new"))
     if choice.output == "keep" and choice.table and not keeps:
         found.append(
             Objection(
                 reason="keys that the new run doesn't write again would keep their old rows",
-                # the others end where the old result did, which it never reaches
-                way_out=("leave out --until, with " if choice.bounded and choice.live else "")
-                + "--output new, or --output tombstone for the same topic",
+                # with --output new, a bounded replay would be refused: it never reaches the old result's end
+                way_out=("leave out --until, and use " if choice.bounded and choice.live else "use ")
+                + "--output new, or --output tombstone to keep the topic",
                 forced=True,
             )
         )
     if choice.scoped and not keeps and (choice.stateful or choice.table):
         found.append(
             Objection(
-                reason="with the state cleared, what the other partitions have given would be in no result",
-                way_out="leave out --input-topics, or --state keep",
+                reason="with the state cleared, no result would contain what came from the other partitions",
+                way_out="leave out --input-topics, or use --state keep",
                 forced=True,
             )
         )
     if choice.bounded and choice.live and choice.output != "keep":
         found.append(
             Objection(
-                reason="consumers can be moved to the new result only where the old one ended, which a replay that stops before never reaches",
+                reason="consumers can move to the new result only where the old one ended; a replay that stops earlier never gets there",
                 way_out="leave out --until"
-                + (", or --output keep --force" if choice.table and not keeps else ", or --output keep"),
+                + (", or use --output keep --force" if choice.table and not keeps else ", or use --output keep"),
             )
         )
     return found
 
 
 def in_one_piece(choice: Choice) -> bool:
-    """Whether consumers of the old result go on in the new one where both stand at the same input: nothing of the replay
-    reaches them. Else they see it from its beginning: where the old result is gone, or the new one never stands there.
+    """Whether consumers of the old result continue in the new one where both have read the same input. Then nothing of
+    the replay reaches them. Otherwise they read the new result from its start: the old one is gone, or they never meet.
     """
     return choice.output == "new" and choice.move == "back"
 
 
 def means_the_same(choice: Choice, target: Target) -> bool:
     """Whether a reset of the whole input is the same wherever its release will have stopped: what it reads until then
-    lies ahead of where it is to go.
+    is past where it will go.
 
-    Where it stands there just now, that holds for a fixed position; but whether consumers go on in one piece is then open.
+    If it is just there now, that still holds for a fixed position. But then it isn't known yet how consumers continue.
     """
     if choice.state == "keep" or choice.scoped or target.kind == "shift":
         return False
@@ -256,18 +258,19 @@ def means_the_same(choice: Choice, target: Target) -> bool:
 
 
 def goal(begun: GenerationStarted | None) -> Mark | None:
-    """The boundary that a generation has to end a batch at before it runs on; None: it runs as it comes.
+    """The boundary at which a generation must end a batch before it runs freely; None: it runs freely at once.
 
-    The end of the generation before, with its predecessor, as alignment needs; alone where this generation begins
-    behind that. Or where a bounded replay stops. Or where its replay ends: no result then comes of both, as a row of a
-    table would, or a pair of a join, whose older half alone had been processed.
+    It is the end of the generation before, with its predecessor, as alignment needs it; without the predecessor if this
+    generation starts after that. Or it is where a bounded replay stops. Or it is where the replay ends: so that no
+    record comes from both old and new input, such as a table's row, or a join's pair of which only the older half had
+    been processed.
     """
     if begun is None or begun.op is None:
         return None
     at = begun.seed.boundary.position if begun.seed else begun.start
     if begun.meet and begun.ended is not None:
         boundary, result = begun.ended.boundary, begun.ended.result
-        # a partition that the old end doesn't know yet is read behind it: not one of its records is in the old result
+        # a partition that the old end doesn't have is read past it: the old result has none of its records
         boundary = boundary.model_copy(update={"position": _with_all(boundary.position, at)})
         if boundary.previous is not None:
             boundary = boundary.model_copy(update={"previous": _with_all(boundary.previous, at)})
@@ -283,7 +286,7 @@ def goal(begun: GenerationStarted | None) -> Mark | None:
 
 
 def may_pass(begun: GenerationStarted | None) -> bool:
-    """Whether nobody waits at a generation's goal: the end of a replay, which whoever meets another release may pass."""
+    """Whether nobody waits at a generation's goal. It is then the end of a replay, and an alignment may go past it."""
     return begun is not None and not begun.meet and begun.until is None
 
 
@@ -292,7 +295,7 @@ def _alone(op: str, position: SourcePosition) -> Mark:
 
 
 def _furthest(position: SourcePosition, other: SourcePosition) -> SourcePosition:
-    """`position`, with those of its partitions further on that are so in `other`."""
+    """`position`, with each of its partitions moved forward to `other` where that is further."""
     return SourcePosition(
         sources={
             source: {p: max(offset, other.sources.get(source, {}).get(p, 0)) for p, offset in offsets.items()}
@@ -302,14 +305,14 @@ def _furthest(position: SourcePosition, other: SourcePosition) -> SourcePosition
 
 
 def _with_all(position: SourcePosition, other: SourcePosition) -> SourcePosition:
-    """`position`, with the partitions that only `other` has as they are there."""
+    """`position`, with the partitions that only `other` has."""
     return SourcePosition(
         sources={source: {**offsets, **position.sources.get(source, {})} for source, offsets in other.sources.items()}
     )
 
 
 def batch_records(begun: GenerationStarted | None, last: Progress | None) -> int | None:
-    """The limit of records in a batch that a reset has set; None: none, or its replay is over."""
+    """The limit of records per batch that a reset has set; None: there is none, or its replay is over."""
     if begun is None or begun.max_records_per_batch is None:
         return None
     at = last.boundary.position if last is not None and last.generation == begun.generation else begun.start
@@ -318,14 +321,14 @@ def batch_records(begun: GenerationStarted | None, last: Progress | None) -> int
 
 
 def free_until(mark: Mark) -> SourcePosition:
-    """How far a generation may run by batches of its own before it is led to `mark` by hand."""
+    """How far a generation may run with batches of its own choice before it must align with `mark`."""
     boundary = mark.boundary
     return boundary.position if boundary.settled or boundary.previous is None else boundary.previous
 
 
 def next_stop(wanted: Mark, steps: Sequence[Step], at: SourcePosition, max_records: int) -> SourcePosition:
-    """Where the next batch by hand ends: on the way by portions, the last one before `wanted` whole, as its predecessor
-    is part of what has to be met.
+    """Where the next aligning batch ends: in portions on the way. The last batch before `wanted` isn't divided, as its
+    predecessor is part of what must be met.
     """
     to = steps[0].to
     last = len(steps) == 1 and wanted.boundary.previous is not None and not wanted.boundary.settled
@@ -333,11 +336,11 @@ def next_stop(wanted: Mark, steps: Sequence[Step], at: SourcePosition, max_recor
 
 
 def toward(at: SourcePosition, to: SourcePosition, max_records: int) -> SourcePosition:
-    """Where a batch of at most `max_records` ends on the way from `at` to `to`: each partition by its share of the rest."""
+    """Where a batch of at most `max_records` ends on the way from `at` to `to`: each partition takes its share of the rest."""
     left = to.records_since(at)
     if left <= max_records:
         return to
-    # what the shares leave when they are rounded goes to the first that still have a way to go
+    # rounding leaves some records over: the first partitions that aren't at `to` take them
     spare = max_records
     sources: dict[str, dict[int, int]] = {}
     ways = [(s, p, at.sources.get(s, {}).get(p, 0), end) for s, ends in to.sources.items() for p, end in ends.items()]
@@ -353,16 +356,16 @@ def toward(at: SourcePosition, to: SourcePosition, max_records: int) -> SourcePo
 
 
 class Replays:
-    """Which records of a result are a replay: their event had been processed before this generation began.
+    """Which records of a result are a replay: their event had been processed before this generation started.
 
-    Where a batch reads only what had been processed, all that it writes is a replay; where it reads nothing of that,
-    nothing is, whatever older event a row of a join or of a state names. In between, a record that names its source
-    record is judged by that; another, as a table's row, comes of many and is none.
+    If a batch reads only processed input, all that it writes is a replay. If it reads none, nothing is, even if a row
+    of a join or of a state contains an older event. In between, a record that names its source record is judged by
+    that; any other record, such as a table's row, comes from many and is not a replay.
     """
 
     def __init__(self, processed: Iterable[Span], inputs: Mapping[str, str]) -> None:
-        """`processed`: with holes, where ranges were left out. `inputs`: source name -> topic; of two sources on one topic a
-        record is a replay where both had read it.
+        """`processed`: may have holes, where ranges were left out. `inputs`: source name -> topic. If two sources read
+        one topic, a record is a replay if both had read it.
         """
         self._ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for span in processed:
@@ -377,9 +380,9 @@ class Replays:
             self._sources.setdefault(topic, []).append(name)
 
     def batch(self, begin: SourcePosition, end: SourcePosition) -> Literal["all", "some", "none"]:
-        """How much of what a batch from `begin` to `end` reads had been processed.
+        """How much of the input of a batch from `begin` to `end` had been processed.
 
-        One that reads nothing, by which windows close, is a replay while there is more of it to come.
+        A batch without input, which closes windows, is a replay as long as more replayed input is to come.
         """
         if not self._ranges:
             return "none"
@@ -417,7 +420,7 @@ class Replays:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in order, those that meet made one."""
+    """The ranges in order; adjacent ones are joined."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -428,7 +431,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def spans_of(release: Release, last: Progress | None, of: Container[int] | None = None) -> list[Span]:
-    """The input that the generations of a release have read, which ended or, up to `last`, is under way. `of`: only these."""
+    """The input read by a release's ended generations and, up to `last`, by the current one. `of`: only these generations."""
     found = []
     ends = {**release.ended, **({last.generation: last} if last is not None else {})}
     for number, end in ends.items():

@@ -1,4 +1,4 @@
-"""A registry's state as of an offset, as bytes: what bounds the start of whoever reads the registry."""
+"""A registry's state as of an offset, as bytes: it limits how long a reader of the registry takes to start."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pydantic import TypeAdapter
 
 from pipelines.model.registry import RegistryState
 
-# a record of Kafka's default size holds a part
+# a part fits into a record of Kafka's default maximum size
 _PART_BYTES = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state after the entry at `offset`. `digest`: of that entry's bytes, which says of which log this is a state."""
+    """The state after the entry at `offset`. `digest`: of that entry's bytes; it tells from which log the state comes."""
 
     state: RegistryState
     offset: int
@@ -29,15 +29,15 @@ class Snapshot:
 
 
 def digest_of(value: bytes) -> str:
-    """What a snapshot keeps of the last entry before it."""
+    """What a snapshot keeps of the last entry that it covers."""
     return hashlib.sha256(value).hexdigest()
 
 
 @cache
 def fold_version() -> str:
-    """Names what a state depends on beside the entries: this package's code, any change of which makes another version.
+    """The version of the code that folds entries: a hash of this package's sources. Any change gives another version.
 
-    A number that someone has to raise would be forgotten once, and a state of other rules taken for one of these.
+    Someone would once forget to raise a number, and a state folded by other rules would be used.
     """
     found = hashlib.sha256()
     for path in rules():
@@ -46,7 +46,7 @@ def fold_version() -> str:
 
 
 def rules() -> list[Path]:
-    """The files that say what entries fold to."""
+    """The files that define what entries fold to."""
     return sorted(Path(__file__).parent.glob("*.py"))
 
 
@@ -56,7 +56,7 @@ def _adapter() -> TypeAdapter[RegistryState]:
 
 
 def to_parts(snapshot: Snapshot) -> dict[str, bytes]:
-    """A snapshot as records: key -> value. Those of one version have the same keys, so that compaction keeps its newest."""
+    """A snapshot as records: key -> value. Snapshots of one version share their keys, so compaction keeps the newest."""
     whole = zlib.compress(_adapter().dump_json(snapshot.state), 1)
     parts = [whole[at : at + _PART_BYTES] for at in range(0, len(whole), _PART_BYTES)]
     head = {
@@ -70,7 +70,7 @@ def to_parts(snapshot: Snapshot) -> dict[str, bytes]:
 
 
 def newest_of(values: Iterable[bytes]) -> Snapshot | None:
-    """The newest whole snapshot of this version among records, oldest first; what can't be read is left out."""
+    """The newest complete snapshot of this version in `values`, oldest first; values that can't be read are ignored."""
     found: dict[tuple[int, str], dict[int, bytes]] = {}
     heads: dict[tuple[int, str], dict[str, Any]] = {}
     for value in values:

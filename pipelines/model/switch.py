@@ -1,12 +1,13 @@
-"""The switch protocol, as pure decisions: what boundary is flagged, how the other release meets it, who resolves it.
+"""The switch protocol, as pure decisions: which boundary is flagged, how the other release meets it, who resolves it.
 
 Drivers, operations and followers decide by these functions alone; `tests/switch` searches the whole protocol with them.
 
-1. an operation orders the candidate to align; the candidate begins no further batch, says where it will pause at the
-   latest, and pauses at the next boundary;
-2. the operation orders a mark past that position; the live driver flags the first boundary that `flags` allows, and says
-   where that will be while its batch is under way;
-3. the candidate runs the steps of `steps_to`, one batch each, meanwhile if it can, and says where it met the mark;
+1. An operation orders the candidate to align. The candidate starts no further batch, says where it will pause at the
+   latest, and pauses at the next boundary.
+2. The operation orders a mark past that position. The live driver flags the first boundary that `flags` allows. It says
+   where that will be while the batch is still running.
+3. The candidate runs the steps of `steps_to`, one batch each, at the same time if it can. It says where it met the
+   mark.
 4. `promotion` or `abortion`, whichever comes first in the registry, resolves the operation. Nothing else does.
 """
 
@@ -36,18 +37,18 @@ V = TypeVar("V")
 
 
 class PastTheMark(Refused):
-    """The release has read past a mark that it was to meet: this alignment has failed, the next one may not."""
+    """The release has read past a mark that it was to meet. This alignment has failed; the next one may succeed."""
 
 
 # -- the driver that flags ---------------------------------------------------------------------------------------------
 
 
 def flags(order: MarkOrdered, previous: SourcePosition | None, boundary: Boundary, already: Mark | None) -> bool:
-    """Whether `boundary`, with `previous` the position of the batch before it, is the one to flag for `order`.
+    """Whether `boundary` is the one to flag for `order`. `previous`: the position of the batch before it.
 
-    The predecessor must be at or past `order.past`, since the other release has to reproduce both. Idle: a settled
-    boundary depends on its own position only. `already`: the last mark that this driver flagged; never twice for one
-    operation.
+    The predecessor must be at or past `order.past`, since the other release has to reproduce both. When idle: a settled
+    boundary depends only on its own position. `already`: the last mark that this driver flagged; it never flags twice
+    for one operation.
     """
     if already is not None and already.op == order.id:
         return False
@@ -57,10 +58,10 @@ def flags(order: MarkOrdered, previous: SourcePosition | None, boundary: Boundar
 
 
 def foreseen(order: MarkOrdered, boundary: Boundary, already: Mark | None) -> Flagging | None:
-    """The word of a driver whose batch under way is planned to end at `boundary`; None: that will not be flagged.
+    """The announcement of a driver whose current batch is planned to end at `boundary`; None: that will not be flagged.
 
-    A plan outlives its driver, so that the batch ends there, whenever it does. Not flagged after all (the order came too
-    late for it), it is the predecessor of the one that is.
+    Another driver would run the same plan, so the batch ends there in any case. If the boundary isn't flagged after all
+    because the order came too late, it is the predecessor of the one that is.
     """
     return Flagging(op=order.id, boundary=boundary) if flags(order, boundary.previous, boundary, already) else None
 
@@ -69,25 +70,24 @@ def foreseen(order: MarkOrdered, boundary: Boundary, already: Mark | None) -> Fl
 
 
 def pauses_by(at: SourcePosition, planned: SourcePosition | None) -> SourcePosition:
-    """The farthest that a release stands when it pauses, which begins no further batch: the end of the one it has planned."""
+    """The latest position at which a pausing release stops: it starts no further batch, so the end of the planned one."""
     return at if planned is None else planned
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One batch to run: it ends exactly at `to`. `no_data`: it stands there already; the batch is empty."""
+    """One batch to run: it ends exactly at `to`. `no_data`: the release is there already; the batch is empty."""
 
     to: SourcePosition
     no_data: bool = False
 
 
 def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
-    """The batches by which a release at boundary `at` meets `mark`; empty when it has met it.
+    """The batches by which a release at boundary `at` meets `mark`; empty if it has met it.
 
     Two, as results depend on the batch before: to the mark's predecessor, then to the mark. A settled mark needs its
-    position and then empty batches until the release is settled, too. Ask again after each batch: a crash loses
-    nothing.
-    Raises PastTheMark if `at` has gone past on a partition, or stands there by another way.
+    position, then empty batches until the release is settled, too. Call this again after each batch: then a crash loses
+    nothing. Raises PastTheMark if `at` is past the mark on a partition, or reached it by other batches.
     """
     goal = merged(at.position, mark.boundary.position)
     if not goal.dominates(at.position):
@@ -111,7 +111,7 @@ def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
 
 
 def merged(own: SourcePosition, other: SourcePosition) -> SourcePosition:
-    """`other`'s offsets for the sources that both have; what only `own` has stays where it is."""
+    """`other`'s offsets for the sources that both have; what only `own` has stays as it is."""
     return SourcePosition(sources={s: {**offsets, **other.sources.get(s, {})} for s, offsets in own.sources.items()})
 
 
@@ -123,33 +123,33 @@ def _past(mark: Mark | Flagging, at: Boundary, goal: SourcePosition) -> PastTheM
         if offset > goal.sources.get(source, {}).get(partition, offset)
     ]
     return PastTheMark(
-        f"batch {at.batch_id} is past the mark of operation {mark.op}: {', '.join(past) or 'met by other batches'}",
-        fix="abort that operation and start it again: the next mark lies ahead",
+        f"batch {at.batch_id} is past the mark of operation {mark.op}: {', '.join(past) or 'reached by other batches'}",
+        fix="abort that operation and start it again: it will set a later mark",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """No order stands, or it is done: run on."""
+    """No order, or it is done: keep running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Finish a batch that has begun, then write progress with `paused` for operation `op` and stop there."""
+    """Finish the current batch, then write progress with `paused` for operation `op` and stop there."""
 
     op: str
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitMark:
-    """Paused: wait until the other release has flagged its boundary for `op`, or the order no longer stands."""
+    """Paused: wait until the other release has flagged its boundary for `op`, or the order is over."""
 
     op: str
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the first of `steps`, then ask again."""
+    """Run the first of `steps`, then decide again."""
 
     mark: Mark | Flagging
     steps: tuple[Step, ...]
@@ -157,7 +157,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The mark is met: write progress with `aligned`, then run on."""
+    """The mark is met: write progress with `aligned`, then keep running."""
 
     mark: Mark
 
@@ -168,10 +168,10 @@ CandidateMove = Free | Pause | AwaitMark | Run | Met
 def candidate_move(
     order: AlignOrdered | None, mine: Progress | None, theirs: Progress | None, word: Flagging | None = None
 ) -> CandidateMove:
-    """What the driver that stands under `order` does next, from its own and the other release's newest progress.
+    """What a driver under `order` does next, from its own and the other release's newest progress.
 
-    `word`: the other's, on which this one runs ahead to where it will have to; met is the mark alone. One operation aligns
-    once: `order.id` must be new for every alignment. Raises PastTheMark as `steps_to` does.
+    `word`: the other driver's announcement, by which this one may run in advance to where it will have to; only the
+    mark itself can be met. Each alignment needs a new `order.id`. Raises PastTheMark as `steps_to` does.
     """
     if order is None or mine is None or (mine.aligned is not None and mine.aligned.op == order.id):
         return Free()
@@ -189,7 +189,7 @@ def _steps_ahead(word: Flagging, at: Boundary) -> list[Step]:
     try:
         return steps_to(word, at)
     except PastTheMark:
-        # an old word, heard again after a crash: the mark lies ahead
+        # an old announcement, read again after a crash: the mark will come later
         return []
 
 
@@ -197,31 +197,32 @@ def _steps_ahead(word: Flagging, at: Boundary) -> list[Step]:
 
 
 def changes(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> dict[bytes, bytes | None]:
-    """What turns a fold of `old` into one of `new`: values that differ, None for keys that `new` doesn't have."""
+    """What turns the fold `old` into `new`: the values that differ, None for keys that `new` doesn't have."""
     return {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
 def touch_ups(touched: Iterable[K], new: Mapping[K, V], ahead: Mapping[K, V]) -> dict[K, V | None]:
     """The delta's first segment: every key touched since the evidence, in either result, as `new` has it at the cut.
 
-    Also those that are equal now: followers leave a touched key out of the evidence's older segment. `ahead`: what a
-    segment behind this one tells, written while the drivers met (None: gone); a key that it has as it is now is left out.
+    It includes keys that are equal now: followers skip a touched key in the evidence's older segment. `ahead`: the
+    content of a later segment, written while the drivers aligned (None: deleted). A key that has the same value there
+    is left out.
     """
     return {key: new.get(key) for key in touched if key not in ahead or ahead[key] != new.get(key)}
 
 
 def holds_ahead(read: ResultPosition, cut: ResultPosition) -> bool:
-    """Whether what was read of a result in advance, up to `read`, may be part of a delta as of `cut`.
+    """Whether a result that was read in advance up to `read` may be part of a delta as of `cut`.
 
-    Not so where an operation was left and is resumed, and the result has gone on behind the cut.
+    It may not if the operation was resumed and the result has meanwhile gone past the cut.
     """
     return cut.dominates(read)
 
 
 def promotion(state: RegistryState, alias: str, op: str, switch: Switch) -> list[Entry]:
-    """The entry that resolves operation `op` by `switch`. To be decided on the registry's newest state, in one step.
+    """The entry that resolves operation `op` by `switch`. Must be decided on the registry's newest state, in one step.
 
-    Raises Refused if the operation is resolved already, or the alias has changed since `switch` was planned.
+    Raises Refused if the operation is already resolved, or the alias has changed since `switch` was planned.
     """
     operation = _known(state, op)
     if operation.resolved:
@@ -242,16 +243,17 @@ def promotion(state: RegistryState, alias: str, op: str, switch: Switch) -> list
 
 
 def of_generation(history: Iterable[Progress], generation: int) -> list[Progress]:
-    """The records of one generation: another's results are in another topic."""
+    """The records of one generation; other generations may write to other topics."""
     return [progress for progress in history if progress.generation == generation]
 
 
 def choose_start(history: Sequence[Progress], end: SourcePosition, allowed: str | None) -> Progress:
-    """Where consumers go on in a release of boundaries `history`, oldest first, after another that ended at input `end`.
+    """Where consumers continue in a release with boundaries `history`, oldest first, after another that ended at `end`.
 
-    A boundary at exactly `end` is exact. Otherwise `allowed` says how: "duplicates" takes the last boundary before
-    `end`, "gap" the first one past it, "either" the former, else the newest (of a table, which a delta makes whole). Raises Refused, saying what would be double or missing, if neither is allowed
-    or there is no such boundary.
+    A boundary at exactly the input position `end` is exact. Otherwise `allowed` decides: "duplicates" takes the last
+    boundary before `end`, "gap" the first one past it. "either" takes the last one before it, else the newest: for a
+    table, whose delta makes up for the difference. Raises Refused if none of that is allowed or there is no such
+    boundary; the error says what would be duplicated or missing.
     """
     exact = [p for p in history if p.boundary.position.same(end)]
     if exact:
@@ -273,7 +275,7 @@ def choose_start(history: Sequence[Progress], end: SourcePosition, allowed: str 
 
 
 def abortion(state: RegistryState, op: str, reason: str | None = None) -> list[Entry]:
-    """The entry that ends operation `op` without a switch; none if it is resolved already, by whatever."""
+    """The entry that ends operation `op` without a switch; none if it is already resolved."""
     operation = _known(state, op)
     if operation.resolved:
         return []
@@ -282,7 +284,7 @@ def abortion(state: RegistryState, op: str, reason: str | None = None) -> list[E
 
 
 def emptying(state: RegistryState, op: str) -> str | None:
-    """The release whose result operation `op` empties, and has begun to; None: it does not, or is over."""
+    """The release whose result operation `op` is emptying; None: it empties none, or is over."""
     operation = state.operations.get(op)
     if operation is None or operation.closed is not None:
         return None
@@ -291,11 +293,11 @@ def emptying(state: RegistryState, op: str) -> str | None:
 
 
 def expired(state: RegistryState, now_ms: int) -> list[Entry]:
-    """What the supervisor, or any command, writes about operations whose deadline has passed.
+    """The entries that the supervisor, or any command, writes about operations past their deadline.
 
-    One that has begun to empty a result stays open until it is resumed: nothing else makes that whole. One of which the
-    registry says something that this version can't read is left to a version that can. A mark's deadline ends the switch,
-    so that no follower waits longer; the operation's own deadline closes it.
+    An operation that has started to empty a result stays open until it is resumed: nothing else can restore the result.
+    An operation about which the registry has an entry that this version can't read is left to a version that can. A
+    mark's deadline ends the switch, so that no follower waits longer; the operation's own deadline closes it.
     """
     entries: list[Entry] = []
     for operation in state.operations.values():

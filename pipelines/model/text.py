@@ -1,6 +1,6 @@
-"""Text that comes from records, from the registry or from errors, made safe for what shows it: a terminal, a log, Markdown.
+"""Text from records, the registry or errors, made safe for where it is shown: a terminal, a log, Markdown.
 
-Nothing here shortens or drops anything: what can't be shown as it is, is shown by its number.
+Nothing here shortens or drops anything: a character that can't be shown as it is, is shown as its number.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Any
 
-# control characters, and the halves of a pair that no encoding can write; line and paragraph separators
+# control characters, lone surrogates (no encoding can write them), line and paragraph separators
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
-# what turns the direction of the text around it: the line would read otherwise than it is
+# these change the direction of the text around them: a line would look different from what it is
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# the letters that no terminal draws, by which text is hidden in text
+# letters that no terminal draws, used to hide text in text
 _TAGS = range(0xE0000, 0xE0080)
 _PUNCTUATION = re.compile(r"([\\`*_\[\]#|~!])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """`text` with each control character, escape sequence's begin and change of direction as its number: `\\x1b`, `\\u202e`.
+    """`text` with each control character, start of an escape sequence and change of direction as its number: `\\x1b`.
 
-    `lines`: its line feeds and tabs are ours, and stay. Without, a record can't begin a line that looks like one of ours.
+    `lines`: keep line feeds and tabs, as they are ours. Otherwise a record could start a line that looks like ours.
     """
-    # as nearly all text is: looked at once, in C
+    # true for nearly all text, and fast
     if text.isprintable() and text.isascii():
         return text
     return "".join(c if _is_shown(c, lines) else _named(c) for c in text)
@@ -47,13 +47,13 @@ def _named(char: str) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON in ASCII alone, by JSON's own rules; what it doesn't know, such as a path, as text."""
-    # the one control character that JSON lets stand
+    """`value` as JSON in ASCII, by JSON's own rules. What JSON doesn't know, such as a path, becomes text."""
+    # the only control character that JSON leaves as it is
     return json.dumps(value, indent=indent, default=str).replace("\x7f", "\\u007f")
 
 
 def markdown(text: str) -> str:
-    """`text` as Markdown that shows just that: no tag, picture, code or table cell begins or ends in it, and no
+    """`text` as Markdown that shows exactly that: no tag, picture, code or table cell starts or ends in it, and no
     link shows another address than its own.
     """
     escaped = _PUNCTUATION.sub(r"\\\1", visible(text))
@@ -61,7 +61,7 @@ def markdown(text: str) -> str:
 
 
 def utc(at_ms: int) -> str:
-    """A time, in milliseconds since the epoch, as `2026-11-25 16:05:00`; one outside the calendar as it stands."""
+    """A time, in milliseconds since the epoch, as `2026-11-25 16:05:00`. A time outside the calendar stays a number."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Records that another version wrote: what every record says of itself, and what becomes of one that can't be read.
+"""Records of another version: what every record says about itself, and what happens to one that can't be read.
 
-Beside its fields a record may say `schema_version` (1 where it doesn't) and `must_understand` (false). A record of a newer
-schema is read without the fields that this version doesn't know, unless it says that it must be understood.
+Besides its fields a record may have `schema_version` (default 1) and `must_understand` (default false). A record of a
+newer schema is read without the fields that this version doesn't know, unless it must be understood.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pipelines.model.text import visible
 
 SCHEMA_VERSION, MUST_UNDERSTAND = "schema_version", "must_understand"
 Record = TypeVar("Record", bound=Frozen)
-# what is kept of a name or a reason that someone else wrote
+# how much is kept of a name or a reason that someone else wrote
 _CHARACTERS = 200
 _NAMES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """An entry of the registry that this version can't read. `kind`, `writer`, `op`: as far as it says so.
+    """An entry of the registry that this version can't read. `kind`, `writer`, `op`: if it says so.
 
-    `must`: it says that whoever can't read it may not go on. `about`: the releases and aliases that it names; none: all.
+    `must`: a process that can't read it must not continue. `about`: the releases and aliases that it names; none: all.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class Unread:
     about: tuple[str, ...] = ()
 
     def concerns(self, name: str) -> bool:
-        """Whether it may be about release or alias `name`: it names that, another release of the app, or nothing at all."""
+        """Whether it may be about release or alias `name`: it names that, another release of the same app, or nothing."""
         return not self.about or _app(name) in {_app(each) for each in self.about}
 
     def __str__(self) -> str:
@@ -51,8 +51,8 @@ class Unread:
 
 
 def not_read(found: Unread) -> str:
-    """What is said of `found` where something is held by it."""
-    return f"this version of Switchyard can't read {found}; upgrade it, or `switchyard registry check`"
+    """What to tell a person whom `found` holds up."""
+    return f"this version of Switchyard can't read {found}; upgrade Switchyard, or run `switchyard registry check`"
 
 
 def refuse_unread(found: Unread | None, name: str) -> None:
@@ -60,29 +60,29 @@ def refuse_unread(found: Unread | None, name: str) -> None:
     if found is not None:
         raise Refused(
             f"{name} is held: this version of Switchyard can't read {found}",
-            fix="upgrade Switchyard here; if that entry is not to count, `switchyard registry repair`",
+            fix="upgrade Switchyard here; if the entry must not count, run `switchyard registry repair`",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What a record says of itself, and its fields."""
+    """What a record says about itself, and its fields."""
 
     version: int
     must: bool
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-# numbers beyond it have no exact form in JSON (RFC 8259, section 6), and fit into no time, float or column
+# larger numbers have no exact form in JSON (RFC 8259, section 6), and are too large for a time, a float or a column
 MAX_NUMBER = 2**53 - 1
 _MAY_BE_HUGE = re.compile(rb"[:\[,\s-]\d{16}|\d[eE]\+?\d{2,}\s*[,\]}]|NaN|Infinity")
 
 
 def refuse_huge(data: bytes) -> None:
-    """Raises ValueError for a number in a JSON text that is larger than `MAX_NUMBER`, or is none."""
+    """Raises ValueError if a JSON text contains a number larger than `MAX_NUMBER`, NaN or Infinity."""
 
     def whole(text: str) -> int:
-        # not by its value: Python reads no integer of more than 4,300 digits
+        # check the length first: Python refuses to parse integers of more than 4,300 digits
         if len(text.lstrip("-")) > len(str(MAX_NUMBER)) or abs(int(text)) > MAX_NUMBER:
             raise ValueError("it has a number that is too large")
         return int(text)
@@ -96,17 +96,17 @@ def refuse_huge(data: bytes) -> None:
         try:
             json.loads(data, parse_int=whole, parse_float=fraction, parse_constant=fraction)
         except RecursionError as error:
-            raise ValueError("it is nested too deep") from error
+            raise ValueError("it is nested too deeply") from error
 
 
 def opened(data: bytes) -> Envelope:
-    """The envelope of a record. Raises ValueError where there is none that can be read."""
+    """The envelope of a record. Raises ValueError if it has none that can be read."""
     try:
         found = json.loads(data)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     version, must = found.pop(SCHEMA_VERSION, 1), found.pop(MUST_UNDERSTAND, False)
     if type(version) is not int or type(must) is not bool or version < 1:
         raise ValueError(f"{SCHEMA_VERSION} or {MUST_UNDERSTAND} is malformed")
@@ -114,19 +114,21 @@ def opened(data: bytes) -> Envelope:
 
 
 def read_record(kind: type[Record], data: bytes, version: int = 1) -> Record:
-    """A record of `kind`, of which this version knows the schema up to `version`.
+    """A record of `kind`, whose schema this version knows up to `version`.
 
-    Raises ValueError, saying why, if it can't be read.
+    Raises ValueError with the reason if it can't be read.
     """
     refuse_huge(data)
     try:
         return kind.model_validate_json(data)
     except ValidationError:
-        pass  # it may be of another version
+        pass  # it may come from another version
     envelope = opened(data)
     newer = envelope.version > version
     if newer and envelope.must:
-        raise ValueError(f"it is of schema version {envelope.version}, this version of Switchyard knows {version}")
+        raise ValueError(
+            f"it has schema version {envelope.version}, but this version of Switchyard knows only {version}"
+        )
     try:
         return kind.model_validate_json(json.dumps(envelope.fields), extra="ignore" if newer else "forbid")
     except ValidationError as error:
@@ -134,7 +136,7 @@ def read_record(kind: type[Record], data: bytes, version: int = 1) -> Record:
 
 
 def unread(data: bytes, offset: int, reason: str) -> Unread:
-    """What is known of an entry that can't be read; only one with an envelope can say that it must be understood."""
+    """What is known about an entry that can't be read. Only an entry with an envelope can say that it must be understood."""
     try:
         envelope = opened(data)
     except ValueError as error:
@@ -152,7 +154,7 @@ def unread(data: bytes, offset: int, reason: str) -> Unread:
 
 
 def reason_of(error: ValidationError) -> str:
-    """Which fields are wrong, without what is in them."""
+    """Which fields are wrong, without their values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in found[:3])
 

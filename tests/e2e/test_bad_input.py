@@ -173,7 +173,7 @@ def test_a_wrong_login_is_said_soon_and_names_the_settings(cluster: Cluster) -> 
 def test_no_login_where_one_is_asked_for_is_no_traceback(cluster: Cluster) -> None:
     given = {**with_login(cluster.settings, "right").environment(), "SWITCHYARD_KAFKA": "{}", **ONCE}
     said = cluster.cli("log", **given)
-    refused(said, 1, f"{port_of('login')} takes connections and drops them", "security.protocol")
+    refused(said, 1, f"{port_of('login')} accepts connections and drops them", "security.protocol")
 
 
 def test_the_right_login_serves_the_terminal_and_the_driver(

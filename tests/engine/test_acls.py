@@ -85,7 +85,7 @@ def test_nothing_is_allowed_twice_and_everything_has_a_reason() -> None:
         ({"role": "driver", "app": "stock-stats.v1"}, "not the name of an app"),
         ({"role": "driver", "app": "stock-stats"}, "the inputs of stock-stats"),
         ({"role": "operator", "app": "stock-stats"}, "the inputs of stock-stats"),
-        ({"role": "follower", "app": "stock-stats"}, "has a consumer group"),
+        ({"role": "follower", "app": "stock-stats"}, "needs a consumer group"),
     ],
 )
 def test_what_must_be_said_is_asked_for(arguments: dict[str, str], words: str) -> None:

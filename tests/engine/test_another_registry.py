@@ -17,7 +17,7 @@ from pipelines.model.registry import Entry, FollowerRegistered, encode
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster
 
-ANOTHER = r"is another topic than the one that this process has read[^~]*start this process again"
+ANOTHER = r"was deleted and recreated .* since this process read it[^~]*restart this process"
 
 
 def entry(number: int) -> FollowerRegistered:

@@ -56,7 +56,7 @@ def test_without_an_answer_no_broker_answers(code: int) -> None:
         (KafkaError._AUTHENTICATION, "refuses the login"),
         (KafkaError.SASL_AUTHENTICATION_FAILED, "refuses the login"),
         (KafkaError._SSL, "no TLS connection"),
-        (KafkaError._ALL_BROKERS_DOWN, "takes connections and drops them"),
+        (KafkaError._ALL_BROKERS_DOWN, "accepts connections and drops them"),
     ],
 )
 def test_a_login_that_is_refused_is_said(code: int, words: str) -> None:
@@ -67,7 +67,7 @@ def test_a_login_that_is_refused_is_said(code: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fix"),
     [
-        ("sslv3 alert certificate expired", "has expired: renew it"),
+        ("sslv3 alert certificate expired", "has expired: renew the broker's"),
         ("certificate verify failed", "ssl.ca.location"),
         ("wrong version number", "check security.protocol"),
     ],
@@ -237,7 +237,7 @@ def test_a_writer_calls_fenced_only_what_was(monkeypatch: pytest.MonkeyPatch) ->
     ("kafka", "words"),
     [
         ({"security.protocol": "NOPE"}, 'Invalid value "NOPE"'),
-        ({"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"}, "ssl.ca.location names no file: /nowhere/ca.pem"),
+        ({"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"}, "ssl.ca.location names a file that doesn't exist: /nowhere/ca.pem"),
         ({"no.such.property": "1"}, "no.such.property"),
     ],
 )  # fmt: skip

@@ -85,19 +85,21 @@ def test_without_these_it_can_not_go_on(topic: str) -> None:
 
 @pytest.mark.parametrize(
     ("topic", "way"),
-    [("trades", "choose: "), (RESULT, "--output new"), (PROGRESS, "--output new")],
+    [("trades", "choose one: "), (RESULT, "--output new"), (PROGRESS, "--output new")],
 )
 def test_another_topic_of_the_same_name_is_not_the_same(topic: str, way: str) -> None:
     found = looked(Kafka({**IDS, topic: "another"}))
-    assert found is not None and f"{topic} of {NAME} is another topic" in found.what and way in found.fix
+    assert found is not None and f"{topic} of {NAME} was deleted and recreated" in found.what and way in found.fix
     if topic == "trades":
-        assert all(each in found.fix for each in ("from its beginning", "as a new release", "restore the old topic"))
+        assert all(each in found.fix for each in ("from its start", "with a new release", "have the old topic back"))
 
 
 def test_another_registry_is_not_the_one_that_was_read() -> None:
     found = looked(Kafka({**IDS, REGISTRY_TOPIC: "another"}), registry_id=IDS[REGISTRY_TOPIC])
-    assert found is not None and found.registry and f"{REGISTRY_TOPIC} of {NAME} is another topic" in found.what
-    assert "start this process again" in found.fix
+    assert (
+        found is not None and found.registry and f"{REGISTRY_TOPIC} of {NAME} was deleted and recreated" in found.what
+    )
+    assert "restart this process" in found.fix
     assert looked(Kafka(), registry_id=IDS[REGISTRY_TOPIC]) is None
 
 

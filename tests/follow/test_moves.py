@@ -133,7 +133,7 @@ def test_through_a_switch() -> None:
 
 
 def test_past_a_cut_is_refused_unless_the_operator_allowed_it() -> None:
-    with pytest.raises(Refused, match="passed the cut of switch 2"):
+    with pytest.raises(Refused, match="past the cut of switch 2"):
         next_move(old(11, 20), CHAIN, None, {})
     allowed = SECOND.model_copy(update={"allowed": "duplicates", "delta": ()})
     assert next_move(old(11, 20), (FIRST, allowed), None, {}) == Enter(new(3, 4))

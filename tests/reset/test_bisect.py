@@ -130,5 +130,5 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         world.stop()
         with pytest.raises(Refused, match="has read all of its input"):
             bisect(world.context, world.name)
-        with pytest.raises(Refused, match="was read already"):
+        with pytest.raises(Refused, match="was already read"):
             plan_reset(world.context, world.name, request)

@@ -105,21 +105,21 @@ def test_a_time_leads_to_the_beginning_where_nothing_ever_was() -> None:
 @pytest.mark.parametrize(
     ("target", "changes", "said"),
     [
-        (Target(kind="shift", text="s", number=-41), {}, r"trades\[0\] at 9 lies before its first record, 10"),
-        (Target(kind="shift", text="s", number=-51), {}, "at -1 is below 0"),
-        (Target(kind="shift", text="s", number=51), {}, "at 101 lies behind its end, 100"),
-        (Target(kind="offset", text="o", number=9), {}, "before its first record"),
-        (Target(kind="offset", text="o", number=101), {}, "behind its end"),
+        (Target(kind="shift", text="s", number=-41), {}, r"trades\[0\] offset 9 is before the first kept record, 10"),
+        (Target(kind="shift", text="s", number=-51), {}, "offset -1 is negative"),
+        (Target(kind="shift", text="s", number=51), {}, "offset 101 is past the end, 100"),
+        (Target(kind="offset", text="o", number=9), {}, "before the first kept record"),
+        (Target(kind="offset", text="o", number=101), {}, "past the end"),
         (Target(kind="current", text="c"), {"committed": None}, "no offset in the consumer group"),
-        (Target(kind="current", text="c"), {"committed": 5}, "before its first record"),
+        (Target(kind="current", text="c"), {"committed": 5}, "before the first kept record"),
         (Target(kind="datetime", text="d"), {"at_time": None}, "no record at or after that time"),
-        # the first that there is comes after it; what retention has left may have come before
-        (Target(kind="datetime", text="d"), {"at_time": 10}, "retention has left what came before"),
+        # the first kept record comes after it; deleted records may have come before
+        (Target(kind="datetime", text="d"), {"at_time": 10}, "retention deleted the earlier records"),
         # nor is its end before that time or after it
         (
             Target(kind="datetime", text="d"),
             {"first": 100, "at_time": None},
-            "retention has left all that came before 100",
+            "retention deleted all records before offset 100",
         ),
         (Target(kind="file", text="f", offsets={"trades": {1: 9}}), {}, "is not in the file"),
     ],
@@ -153,7 +153,7 @@ def test_of_two_sources_on_one_topic_only_that_which_has_yet_to_read_a_record_le
     before, behind = around(skip[70], both)
     assert {s: o[0] for s, o in before.sources.items()} == {"left": 70, "right": 70}
     assert {s: o[0] for s, o in behind.sources.items()} == {"left": 71, "right": 71}
-    for offset, said in ((40, "was read already"), (100, "lies behind its end, 100")):
+    for offset, said in ((40, "was already read"), (100, "is past the end, 100")):
         with pytest.raises(Refused, match=said):
             around(skip[offset], both)
 
@@ -389,9 +389,12 @@ def test_a_record_that_was_skipped_is_in_no_span() -> None:
 @pytest.mark.parametrize(
     ("output", "table", "way_out"),
     [
-        *((output, True, "leave out --until, or --output keep --force") for output in ("new", "truncate", "tombstone")),
-        *((output, False, "leave out --until, or --output keep") for output in ("new", "truncate")),
-        ("keep", True, "leave out --until, with --output new, or --output tombstone for the same topic"),
+        *(
+            (output, True, "leave out --until, or use --output keep --force")
+            for output in ("new", "truncate", "tombstone")
+        ),
+        *((output, False, "leave out --until, or use --output keep") for output in ("new", "truncate")),
+        ("keep", True, "leave out --until, and use --output new, or --output tombstone to keep the topic"),
     ],
 )
 def test_whoever_goes_the_way_out_of_a_bounded_replay_is_not_refused_again(

@@ -135,14 +135,14 @@ def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_n
         ensure_topic(world.settings, world.topic, PARTITIONS, INPUT)
         world.sent.clear()
         world.produce(400)
-        failure = named(world, world.name, "another topic", "choose", "restore the old topic")
+        failure = named(world, world.name, "deleted and recreated", "choose", "have the old topic back")
         assert "--to-earliest --output new" in failure and "switchyard stage" in failure
-        assert "another topic" in in_status(world, world.name)
+        assert "deleted and recreated" in in_status(world, world.name)
         after = world.context.progress(world.name)
         assert before is not None and after is not None
-        with pytest.raises(Refused, match="another topic"):
+        with pytest.raises(Refused, match="deleted and recreated"):
             plan_start(world.context, world.name)
-        with pytest.raises(MissingHistory, match="made again under the same name"):
+        with pytest.raises(MissingHistory, match="recreated under the same name"):
             plan_reset(world.context, world.name, Request(target=EARLIEST))
         world.reset(EARLIEST, accept_missing=True)
         world.start()
@@ -236,7 +236,7 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     world.stop()
     admin_client = admin(world.settings)
     admin_client.delete_consumer_groups([first])[first].result(30)
-    assert in_status(world, first).startswith(f"group {first} of {first} is gone; it is made again")
+    assert in_status(world, first).startswith(f"group {first} of {first} is gone; the next driver creates it again")
     world.start()
     world.produce(20)
     world.settle()
@@ -262,7 +262,7 @@ def test_a_registry_that_was_made_again_stops_a_driver_of_the_old_one(world: Wor
     def heard() -> bool:
         beat = latest_heartbeats(world.settings).get(world.name)
         said = (beat.error or "") if beat is not None and beat.state == "failed" else ""
-        return "registry switchyard.registry" in said and "is another topic" in said
+        return "registry switchyard.registry" in said and "was deleted and recreated" in said
 
     world.until("the driver has not said so", heard, timeout_s=NAMED_S)
     with Registry(world.settings) as new:

@@ -64,11 +64,11 @@ def test_a_topic_that_is_gone_is_told_with_its_way_back(topic: str) -> None:
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1"])
 def test_so_is_one_that_was_made_again(topic: str) -> None:
     said = told(live(), {**IDS, topic: "another"})
-    assert f"{topic} of {NAME} is another topic" in said and "switchyard reset a.v1" in said
+    assert f"{topic} of {NAME} was deleted and recreated" in said and "switchyard reset a.v1" in said
 
 
 @pytest.mark.parametrize(
-    ("end", "said"), [(None, "is gone"), (0, "is another topic"), (3, "is another topic"), (4, "")]
+    ("end", "said"), [(None, "is gone"), (0, "was deleted and recreated"), (3, "was deleted and recreated"), (4, "")]
 )
 def test_a_delta_that_was_made_again_is_too_short(end: int | None, said: str) -> None:
     log, delta = live(), "a.delta.diff-1"
@@ -98,7 +98,7 @@ def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch
     last = committed(batch)
     monkeypatch.setattr("orchestration.operations.reading.newest_progress", lambda *_, **__: last)
     said = told(live(), IDS, groups={"another"})
-    assert (f"group {NAME} of {NAME} is gone; it is made again" in said) is expected
+    assert (f"group {NAME} of {NAME} is gone; the next driver creates it again" in said) is expected
     assert told(live(), IDS, groups=EVERY_GROUP) == ""
 
 

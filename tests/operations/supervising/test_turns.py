@@ -295,7 +295,7 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
 
     attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
     assert [type(each) for each in world.alerts] == [EntriesUnread] * 2
-    assert [line for line in said if "is another topic" in line and "look after" in line]
+    assert [line for line in said if "was deleted and recreated" in line and "look after" in line]
 
 
 def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
