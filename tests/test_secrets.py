@@ -107,6 +107,11 @@ def test_a_secret_is_masked_however_it_is_written(shape: type[str]) -> None:
     assert masked(f"a {shape(PLANTED)} b").startswith("a ")
 
 
+def test_a_secret_that_another_begins_with_leaves_nothing_of_that_one() -> None:
+    remember({"sasl.password": "begun", "ssl.key.password": "begun-and-ended", "ssl.keystore.password": "not-begun"})
+    assert masked("begun-and-ended, begun, not-begun") == ", ".join([secrets.MASK] * 3)
+
+
 def test_a_key_is_masked_line_by_line_and_a_jaas_line_word_by_word() -> None:
     remember({
         "ssl.key.pem": "-----BEGIN PRIVATE KEY-----\nMIIEplanted\nQUJDplanted==\n-----END PRIVATE KEY-----\n",

@@ -19,10 +19,12 @@ from pipelines.model.names import (
     GroupName,
     ModuleName,
     OperationId,
+    ReleaseName,
     TopicName,
     is_app_name,
     is_group_name,
     release_name,
+    split_release,
 )
 from pipelines.model.progress import Heartbeat, Progress
 from pipelines.model.registry import Staged, decode, encode
@@ -159,6 +161,15 @@ def test_a_release_is_called_by_its_app_and_version() -> None:
     data["spec"]["release"] = "others.v1"
     with pytest.raises(ValueError, match=r"version 1 of sums is not called others\.v1"):
         decode(json.dumps(data).encode())
+
+
+@pytest.mark.parametrize(
+    "name", ["sums", "sums-v1", "sumsxv1", "sums/v1", "sums.v", "sums.v1.g1", "sums.v1\n", "Sums.v1"]
+)
+def test_a_release_is_an_app_a_dot_and_a_version(name: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(ReleaseName).validate_python(name)
+    assert split_release(name) is None
 
 
 @pytest.mark.parametrize("topic", ["../x", ".", "..", "a b", "a" * 250])

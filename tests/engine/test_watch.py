@@ -131,11 +131,21 @@ def test_a_batch_that_ends_while_kafka_is_asked_is_no_loss() -> None:
     assert watch_of(Kafka(first=600), lambda: next(stands)).look() is None
 
 
+def test_nor_is_one_that_has_begun_meanwhile() -> None:
+    # it has read on, and says so when it ends
+    stands = iter([(AT, False), (AT, True)])
+    assert watch_of(Kafka(first=600), lambda: next(stands)).look() is None
+
+
 def test_a_checkpoint_that_is_gone_stops_it(tmp_path: Path) -> None:
     kafka = Kafka()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
     assert found is not None and "checkpoint" in found.what
-    (tmp_path / "g1.t1" / "offsets").mkdir(parents=True)
+    # a folder that was emptied is no checkpoint
+    (tmp_path / "g1.t1").mkdir()
+    found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
+    assert found is not None and "checkpoint" in found.what
+    (tmp_path / "g1.t1" / "offsets").mkdir()
     assert looked(kafka, checkpoint=lambda: tmp_path / "g1.t1") is None
 
 

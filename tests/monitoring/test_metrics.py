@@ -25,7 +25,7 @@ from pipelines.model.registry import Entry, FollowerRegistered, LeaseTaken, Open
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.engine.test_lease import ELSEWHERE
-from tests.operations.builders import Kafka, staged, switched
+from tests.operations.builders import Kafka, generation, staged, switched
 
 LIVE, OTHER = "sums.v1", "sums.v2"
 NOW_MS = 1_000_000_000
@@ -219,6 +219,21 @@ def test_a_driver_that_falls_silent_is_told_of_for_longer_than_heartbeats_are_re
     registry = SimpleNamespace(state=lambda **_: state, cluster=Kafka(), close=lambda: None)
     reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=registry.cluster))
     assert [reader.read().heard_ms for _ in range(4)] == [{}, {LIVE: BEAT.at_ms}, {LIVE: BEAT.at_ms}, {}]
+
+
+@pytest.mark.parametrize(("wrote", "told"), [(1, {}), (2, {LIVE: TOTAL})])
+def test_what_an_earlier_generation_has_read_is_not_told_of_the_one_under_way(
+    monkeypatch: pytest.MonkeyPatch, wrote: int, told: dict[str, Counts]
+) -> None:
+    state = fold(RegistryState(), [*entries(), generation(LIVE, 2)])
+    still = ReleaseStatus(release=state.releases[LIVE], beat=None, holder=None, live=True)
+    monkeypatch.setattr("orchestration.operations.supervising.metrics.statuses_of", lambda *_, **__: [still])
+    last = SimpleNamespace(generation=wrote, total=TOTAL)
+    registry = SimpleNamespace(state=lambda **_: state, close=lambda: None)
+    cluster = Kafka(names={f"{LIVE}.progress"})
+    reader = KafkaReader(Settings(bootstrap_servers="127.0.0.1:1"))
+    reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=cluster, progress=lambda _: last))
+    assert reader.read().totals == told
 
 
 def test_registering_asks_no_broker() -> None:

@@ -14,7 +14,7 @@ import pytest
 from orchestration.operations import journal
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.context import Context
-from orchestration.operations.execute import _as_before, _run_again
+from orchestration.operations.execute import _as_before, _run_again, execute
 from orchestration.operations.execute import abandon as end
 from orchestration.operations.looking.in_use import needed_by, notes, outdated_inputs
 from orchestration.operations.looking.progress import processed
@@ -240,6 +240,44 @@ def test_what_is_abandoned_before_it_has_changed_anything_runs_on(monkeypatch: p
     assert state.releases["a.v1"].wanted == "running" and launched == ["a.v1"]
     closed = state.operations[PLAN.id].closed
     assert closed is not None and closed.outcome == "abandoned"
+
+
+def test_what_is_abandoned_when_it_has_begun_a_generation_stays_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[str] = []
+    opened = Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60, plan=PLAN.for_journal())
+    begun = generation("a.v1", 2).model_copy(update={"op": PLAN.id})
+    log = Log(*staged("a.v1"), opened, WantedSet(release="a.v1", wanted="stopped"), begun)
+    monkeypatch.setattr(Context, "holder", lambda *_: None)
+    launcher: Any = SimpleNamespace(launch=launched.append)
+    end(replace(context_of(log), launcher=launcher), PLAN.id)
+    assert log.state().releases["a.v1"].wanted == "stopped" and launched == []
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_reset_that_fails_before_it_has_changed_anything_leaves_its_release_running(
+    monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    launched: list[str] = []
+    log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
+
+    def fail(_: Applier) -> None:
+        log.entries.append(WantedSet(release="a.v1", wanted="stopped"))
+        if has_begun:
+            log.entries.append(generation("a.v1", 2).model_copy(update={"op": PLAN.id}))
+        raise SwitchyardError("it did not end its batch")
+
+    monkeypatch.setattr(Applier, "run", fail)
+    monkeypatch.setattr(Context, "holder", lambda *_: None)
+    launcher: Any = SimpleNamespace(launch=launched.append)
+    with pytest.raises(SwitchyardError, match="did not end its batch") as error:
+        execute(replace(context_of(log), launcher=launcher), PLAN)
+    closed = log.state().operations[PLAN.id].closed
+    if has_begun:
+        assert closed is None and f"switchyard resume {PLAN.id}" in error.value.fix
+        assert log.state().releases["a.v1"].wanted == "stopped" and launched == []
+    else:
+        assert closed is not None and closed.outcome == "failed"
+        assert log.state().releases["a.v1"].wanted == "running" and launched == ["a.v1"]
 
 
 @pytest.mark.parametrize(

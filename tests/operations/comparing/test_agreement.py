@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.operations.applying.applier import Applier
-from orchestration.operations.comparing.agreement import Agreement, Disagreement, Tally
+from orchestration.operations.comparing.agreement import Agreement, Disagreement, Tally, identity_of
 from orchestration.operations.comparing.since import changed_ratio
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
@@ -37,6 +37,25 @@ def test_what_only_one_has_is_counted_whatever_the_order(old: list[str], new: li
             tally.add(record.encode(), new=side)
     more = [sum(max(0, here.count(r) - there.count(r)) for r in "abcd") for here, there in ((old, new), (new, old))]
     assert tally.since == Disagreement(records=max(len(old), len(new)), differing=max(more))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((b"ab", b"c", "t:0:1"), (b"a", b"bc", "t:0:1")),
+        ((b"a", b"1:1", "t:0:"), (b"a", b":1", "t:0:1")),
+        ((b"a", b"b", "t:0:1"), (b"a", b"b", "t:0:2")),
+        ((b"a", b"b", "t:0:1"), (b"a", b"b", None)),
+    ],
+)
+def test_records_that_differ_in_anything_are_told_apart(one: Any, other: Any) -> None:
+    def identity(record: tuple[bytes, bytes, str | None]) -> bytes:
+        key, value, source = record
+        headers = [("source", source.encode())] if source is not None else None
+        message: Any = SimpleNamespace(key=lambda: key, value=lambda: value, headers=lambda: headers)
+        return identity_of(message)
+
+    assert identity(one) == identity(one) != identity(other)
 
 
 def test_the_share_is_of_all_records() -> None:

@@ -65,6 +65,7 @@ def gap(start: int, end: int, why: Any = "deleted") -> Gap:
         (reader(0, 5000), reader(60), kafka(0), (gap(0, 60, "not-read"),)),
         # any of what came before it began may be gone, but for the one that began first
         (reader(0, 5000), reader(0, since_ms=5), kafka(0, compacted=True), (gap(0, 5000, "compacted"),)),
+        (reader(0, 5000, since_ms=5), reader(0, since_ms=5), kafka(0, compacted=True), (gap(0, 5000, "compacted"),)),
         (reader(0, 5000, since_ms=5), reader(0), kafka(0, compacted=True), ()),
         (reader(0, 0), reader(0, since_ms=5), kafka(0, compacted=True), ()),
         (None, reader(0), kafka(0, compacted=True), ()),

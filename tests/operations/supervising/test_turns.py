@@ -134,6 +134,24 @@ def test_of_two_supervisors_one_sets_it_to_failed_and_tells(world: World) -> Non
     assert len(world.alerts) == 1
 
 
+def test_one_that_someone_has_run_meanwhile_is_not_set_to_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = world.token + 1
+    ran = [
+        LeaseTaken(release=NAME, token=token, holder=this_process(world.settings)),
+        LeaseEnded(release=NAME, token=token),
+    ]
+
+    def while_the_log_is_read(*_: object) -> str:
+        world.enter(*ran)
+        return ""
+
+    monkeypatch.setattr(supervision, "last_lines", while_the_log_is_read)
+    memory = Memory(attempts={NAME: (2, world.now - 60_000)})
+    turn(world.context, memory, alert=world.alerts.append, now=lambda: world.now)
+    assert world.token == token and world.log.known.releases[NAME].state == "live"
+    assert world.alerts == []
+
+
 def test_a_start_that_is_refused_counts_and_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise SwitchyardError("retention has deleted its input")

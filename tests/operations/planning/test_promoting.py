@@ -1,0 +1,116 @@
+"""What a promotion needs, gate by gate: with everything it is planned, and without any one of them it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestration.operations.context import Context
+from orchestration.operations.planning.promote import plan_promote
+from pipelines.errors import Refused
+from pipelines.kafka.registry import now_ms
+from pipelines.model.positions import ResultPosition
+from pipelines.model.registry import (
+    Entry,
+    EvidenceRecorded,
+    GenerationStarted,
+    Opened,
+    ReadyRecorded,
+    StateSet,
+    VerdictRecorded,
+)
+from tests.operations.builders import NOWHERE, POSITION, Log, context_of, evidence, staged, switched
+
+NEW, LIVE = "a.v2", "a.v1"
+
+
+def verdict(**changes: Any) -> VerdictRecorded:
+    said = {"generation": 1, "evidence": "diff-1", "passed": 1, "failed": 0, "errored": 0}
+    return VerdictRecorded(release=NEW, upto=NOWHERE, **{**said, **changes})
+
+
+def compared(**changes: Any) -> EvidenceRecorded:
+    return evidence(LIVE, NEW, **{"at_ms": now_ms(), **changes})
+
+
+@dataclass(kw_only=True)
+class World:
+    """All that a promotion of v2, with v1 live, asks for."""
+
+    state: Entry = field(default_factory=lambda: StateSet(release=NEW, state="ready"))
+    ready: list[Entry] = field(default_factory=lambda: [ReadyRecorded(release=NEW, generation=1)])
+    diff: list[Entry] = field(default_factory=lambda: [compared()])
+    check: list[Entry] = field(default_factory=lambda: [verdict()])
+    also: list[Entry] = field(default_factory=list)
+    running: set[str] = field(default_factory=lambda: {NEW, LIVE})
+    lag: int = 0
+    max_changed: float | None = 0.6
+
+
+@pytest.fixture
+def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
+    def plan(world: World) -> list[str]:
+        def holder(release: Any, *_: Any, **options: Any) -> str | None:
+            return "someone" if release.name in world.running else None
+
+        def progress(_: Context, name: str) -> Any:
+            return SimpleNamespace(result=ResultPosition(topics={f"{name}.g1": {0: 0}}))
+
+        beat = SimpleNamespace(at_ms=now_ms(), lag_records=world.lag, batch_records=10)
+        monkeypatch.setattr("orchestration.operations.reading.held_by", holder)
+        monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {NEW: beat, LIVE: beat})
+        monkeypatch.setattr("orchestration.operations.context.Context.progress", progress)
+        log = Log(*staged(LIVE, NEW), *switched(1, None, LIVE), world.state)
+        log.entries += [*world.ready, *world.diff, *world.check, *world.also]
+        found = plan_promote(context_of(log), "a", max_changed=world.max_changed)
+        return [type(stage).__name__ for stage in found.stages]
+
+    return plan
+
+
+def test_with_everything_it_is_planned(promote: Callable[[World], list[str]]) -> None:
+    assert promote(World())[-2:] == ["WriteDelta", "AppendSwitch"]
+
+
+def under_way(release: str) -> list[Entry]:
+    return [Opened(id="reset-9", name="reset", releases=(release,), deadline_ms=2**60)]
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        (World(ready=[]), "it hasn't caught up"),
+        (World(ready=[ReadyRecorded(release=NEW, generation=2)]), "it hasn't caught up"),
+        (World(state=StateSet(release=NEW, state="hydrating")), "its state is hydrating"),
+        (World(running={LIVE}), "it isn't running"),
+        (World(lag=10_000_000), "behind"),
+        (World(check=[]), "its result isn't checked"),
+        (World(check=[verdict(generation=2)]), "its result isn't checked"),
+        (World(check=[verdict(failed=1, failures=("volume",))]), "the checks failed: volume"),
+        (World(check=[verdict(errored=1, failures=("volume",))]), "the checks failed: volume"),
+        (World(check=[verdict(passed=0)]), "none of its checks passed"),
+        (World(check=[verdict(evidence="diff-0")]), "it was checked before the last diff"),
+        (World(diff=[]), r"it isn't compared with a\.v1"),
+        (World(diff=[compared(apart=True)]), r"it isn't compared with a\.v1"),
+        (World(diff=[compared(new_generation=2)]), r"it isn't compared with a\.v1"),
+        (World(diff=[compared(at_ms=now_ms() - 700_000)]), "over --max-evidence-age"),
+        (World(max_changed=0.5), "over --max-changed"),
+        (World(running={NEW}), r"a\.v1, which is live, isn't running"),
+        (World(also=under_way(NEW)), r"reset-9 .*is under way on a\.v2"),
+        (World(also=under_way(LIVE)), r"reset-9 .*is under way on a\.v1"),
+        (
+            World(
+                also=[GenerationStarted(release=LIVE, generation=2, start=POSITION, op="reset-8")],
+                diff=[compared(live_generation=2)],
+            ),
+            "consumers of a have not gone along with reset-8",
+        ),
+    ],
+)
+def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], world: World, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        promote(world)
