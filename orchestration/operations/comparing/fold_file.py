@@ -33,15 +33,15 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtCut:
-    """What an evidence has of some keys: how many, how many in one result only, in how many the texts of both differ."""
+class KeyCounts:
+    """Of some keys, as an evidence has them: how many there are, how many are in one result only, how many differ in text."""
 
     keys: int
     one_sided: int
     differing: int
 
 
-def at_cut(fold: Path, keys: Set[str]) -> AtCut:
+def count_keys(fold: Path, keys: Set[str]) -> KeyCounts:
     """Counts `keys` in the fold of an evidence."""
     known = one_sided = differing = 0
     for rows in _rows_of(fold, keys):
@@ -52,7 +52,7 @@ def at_cut(fold: Path, keys: Set[str]) -> AtCut:
         one_sided += pc.sum(pc.xor(live.is_null(), new.is_null())).as_py() or 0
         # null where a side lacks the key, which a sum leaves out
         differing += pc.sum(pc.not_equal(live, new)).as_py() or 0
-    return AtCut(keys=known, one_sided=one_sided, differing=differing)
+    return KeyCounts(keys=known, one_sided=one_sided, differing=differing)
 
 
 def values_of(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:
