@@ -40,7 +40,7 @@ ALLOWED = {
     "orchestration/operations/plans/older_requests.py:in_words": "an older version's journal has nothing else",
     "orchestration/operations/plans/plan.py:from_journal": "shows it",
     "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
-    "pipelines/engine/driver.py:_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
+    "pipelines/engine/outages.py:is_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
     "pipelines/engine/heart.py:rss_bytes": "a field of the kernel's",
     "pipelines/kafka/client.py:_tls_fix": "OpenSSL's words, of which there are no codes",
     "pipelines/kafka/client.py:failure": "librdkafka's words, of which there is no code",

@@ -18,36 +18,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.guard import checked
-from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe, rss_bytes
+from pipelines.engine.heart import Heart
 from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
+from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
 from pipelines.engine.session import begin_jvm, build_session, end_session, jvm_exit_code, send_code
 from pipelines.engine.sink import Destination
+from pipelines.engine.telemetry import DriverStatus, Telemetry, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.client import admin, answers, login_refused, passes
 from pipelines.kafka.heartbeats import HeartbeatTail
-from pipelines.kafka.offsets import end_of
 from pipelines.kafka.progress import ProgressTail, newest_progress
-from pipelines.kafka.registry import Registry, now_ms
+from pipelines.kafka.registry import Registry
 from pipelines.kafka.sizes import sizes_of
 from pipelines.logs import configure_driver
 from pipelines.model.limits import Size, limits_of
-from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.model.parts import parts_of
 from pipelines.model.positions import SourcePosition
-from pipelines.model.progress import Boundary, Counts, Flagging, Heartbeat, Mark, Pausing, Progress
+from pipelines.model.progress import Boundary, Flagging, Mark, Pausing, Progress
 from pipelines.model.registry import (
     AlignOrdered,
     Entry,
@@ -71,16 +69,10 @@ log = logging.getLogger("switchyard.driver")
 
 # an input that kills a batch kills it again: more tries only delay the message
 _TRIES = 3
-_BACKOFF_S = (0.5, 1, 2, 5, 10)
-# longest that is waited for the cluster's word on the login; it comes sooner where the cluster is there
-_LOGIN_S = 2.0
 _TAIL_S = 0.1
 # between the end of its answers and its own: it runs its hooks
 _JVM_LOST_S = 5.0
 _MARK_S = 0.05
-# how often a broker that is away is asked for
-_ASK_S = 0.25
-_AWAY_S = 30.0
 
 
 class _Stop(Exception):
@@ -114,19 +106,12 @@ class Driver:
         self._name = name
         self._registry = Registry(settings, actor=f"driver {settings.host}:{os.getpid()}")
         self._signalled = signalled or threading.Event()
-        self._state = "starting"
-        self._error: str | None = None
+        self._status = DriverStatus()
         self._query: Query | None = None
-        self._jvm_pid = 0
-        self._spark_ended = False
-        self._heap: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._lag: Callable[[], int | None] = lambda: None
         self._tries: dict[int, int] = {}
-        self._outages = 0
+        self._outages = Outages(settings, name, self._status, self._signalled)
         self._restarted_at = 0.0
         self._missed: set[str] = set()
-        self._pausing: Pausing | None = None
-        self._flagging: Flagging | None = None
         self._goal: Mark | None = None
         self._watch: Watch | None = None
         self._path: Path | None = None
@@ -135,7 +120,8 @@ class Driver:
         # 1. the lease, before anything is initialised
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
-        self._heart = Heart(settings, self._heartbeat)
+        self._telemetry = Telemetry(settings, name, self._token, self._status)
+        self._heart = Heart(settings, self._telemetry.heartbeat)
 
     # -- life
 
@@ -147,14 +133,16 @@ class Driver:
             return 0
         except Superseded as error:
             log.error("%s", error)
-            self._state = "superseded"
+            self._status.state = "superseded"
             self._end_spark()
             return Refused.exit_code
         except Exception as error:
             told = self._jvm_lost(error) or error
-            self._error = cause(told) + (f"; {told.fix}" if isinstance(told, SwitchyardError) and told.fix else "")
-            self._state = "failed"
-            log.error("%s failed: %s", self._name, self._error, exc_info=not isinstance(error, SwitchyardError))
+            self._status.error = cause(told) + (
+                f"; {told.fix}" if isinstance(told, SwitchyardError) and told.fix else ""
+            )
+            self._status.state = "failed"
+            log.error("%s failed: %s", self._name, self._status.error, exc_info=not isinstance(error, SwitchyardError))
             self._end_spark()
             self._end_lease()
             return told.exit_code if isinstance(told, SwitchyardError) else 1
@@ -246,7 +234,7 @@ class Driver:
             )
             # 3. frozen code, in the workers too
             send_code(spark, code, spec.code_digest, self._name)
-            self._watch_memory(spark)
+            self._telemetry.watch_jvm(spark)
             query.prepare(
                 spark,
                 limits,
@@ -259,9 +247,13 @@ class Driver:
         if limits.total < throttled:
             log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
         self._query = query
+        self._telemetry.watch_query(query, limits.total)
         # 4. the group's member
         self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))
-        self._lag = self._lag_probe(inputs, {n: i.partitions for n, i in spec.inputs.items()})
+        partitions = {n: i.partitions for n, i in spec.inputs.items()}
+        self._telemetry.watch_lag(
+            lag_probe(self._settings, self._registry.cluster.client, lambda: query.sink.position, inputs, partitions)
+        )
         assert self._watch is not None
         if (lost := self._watch.look()) is not None:
             raise lost
@@ -303,7 +295,7 @@ class Driver:
     def _alarm(self, lost: PartLost) -> None:
         """On the watch's thread: nothing may be committed from here on, and whoever listens hears it at once."""
         log.error("%s: %s", self._name, lost)
-        self._error = f"{lost.what}; {lost.fix}"
+        self._status.error = f"{lost.what}; {lost.fix}"
         if self._query is not None:
             self._query.sink.halt(lost)
         self._heart.beat()
@@ -339,18 +331,18 @@ class Driver:
         repaired, or another driver has taken over. Raises Superseded and _Stop as `_check` does.
         """
         told: str | None = None
-        before = self._state
+        before = self._status.state
         while True:
             try:
                 state = self._check()
                 if told is not None:
-                    self._state, self._error = before, None
+                    self._status.state, self._status.error = before, None
                     log.info("%s: goes on", self._name)
                 return state
             except _Held as held:
                 if told != str(held):
-                    told = self._error = str(held)
-                    self._state = "held"
+                    told = self._status.error = str(held)
+                    self._status.state = "held"
                     log.error("%s is held: %s", self._name, told)
                     self._heart.beat()
                 self._registry.poll(_TAIL_S)
@@ -368,9 +360,10 @@ class Driver:
             if order is not None and not self._met(order):
                 self._meet(query, order)
                 continue
-            if self._error and query.sink.failure is None and query.sink.finished_at > self._restarted_at:
+            if self._status.error and query.sink.failure is None and query.sink.finished_at > self._restarted_at:
                 # a batch has ended well since: that trouble is over
-                self._error, self._outages = None, 0
+                self._status.error = None
+                self._outages.are_over()
             wanted = self._wants(query)
             query.sink.limit(self._free_until())
             if wanted is not None and self._at_limit(query, wanted):
@@ -390,8 +383,8 @@ class Driver:
 
     def _say_ahead(self, word: Flagging | None) -> None:
         """At once, as another release waits to run to that boundary."""
-        if word != self._flagging:
-            self._flagging = word
+        if word != self._status.flagging:
+            self._status.flagging = word
             if word is not None:
                 self._heart.beat()
 
@@ -402,7 +395,7 @@ class Driver:
             try:
                 self._align(query, order)
             finally:
-                self._pausing = None
+                self._status.pausing = None
 
         self._by_hand(query, f"while meeting {order.other}", align)
 
@@ -462,19 +455,19 @@ class Driver:
             if query.error() is None:
                 raise
         else:
-            self._state = "running"
+            self._status.state = "running"
 
     def _to_rest(self, state: str) -> None:
         if self._query is not None:
             self._query.pause()
             self._member.close()
-        self._state = state
+        self._status.state = state
         self._end_spark()
         self._end_lease()
         log.info("%s: %s at batch %s", self._name, state, _batch(self._query.sink.last) if self._query else "none")
 
     def _end_spark(self) -> None:
-        self._spark_ended = True
+        self._telemetry.jvm_ends()
         self._let_go()
 
     def _jvm_lost(self, error: Exception) -> SwitchyardError | None:
@@ -508,17 +501,17 @@ class Driver:
             if query.sink.failure
             else (query.sink.last.boundary.batch_id + 1 if query.sink.last else 0)
         )
-        if _outage(error):
+        if is_outage(error):
             self._wait_out(f"batch {batch}", error)
         else:
             # workers refuse code that was changed: then neither the batch nor the app is at fault
             spec = self._registry.known.releases[self._name].spec
             checked(code_path(self._settings, spec.code_digest), spec.code_digest, self._name)
             self._tries[batch] = self._tries.get(batch, 0) + 1
-            self._error = f"{self._name}, batch {batch} ({self._range(query, batch)}): {cause(error)}"
-            log.error("try %d of %d: %s", self._tries[batch], _TRIES, self._error)
+            self._status.error = f"{self._name}, batch {batch} ({self._range(query, batch)}): {cause(error)}"
+            log.error("try %d of %d: %s", self._tries[batch], _TRIES, self._status.error)
             if self._tries[batch] >= _TRIES:
-                reason = self._error
+                reason = self._status.error
                 self._registry.step(lambda _: [StateSet(release=self._name, state="failed")], reason=reason)
                 raise SwitchyardError(
                     reason,
@@ -539,24 +532,8 @@ class Driver:
             return None
 
     def _wait_out(self, what: str, error: BaseException) -> None:
-        """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one
-        does. Now and then all the same: the error says why.
-
-        Says so where it is the login that gets no answer: clients that were let in once tell only of time-outs then.
-        """
-        wait_s = _BACKOFF_S[min(self._outages, len(_BACKOFF_S) - 1)]
-        self._outages += 1
-        self._error = f"{what}: {cause(error)}"
-        log.warning("%s: Kafka fails, again in %g s: %s", self._name, wait_s, self._error)
-        self._signalled.wait(wait_s)
-        client = admin(self._settings)
-        until = time.monotonic() + _AWAY_S
-        refused: SwitchyardError | None = None
-        while not self._signalled.is_set() and not answers(client, REGISTRY_TOPIC) and time.monotonic() < until:
-            if refused is None and (refused := login_refused(self._settings, _LOGIN_S)) is not None:
-                self._error = f"{what}: {refused.what}; {refused.fix}"
-                log.warning("%s: %s", self._name, self._error)
-            self._signalled.wait(_ASK_S)
+        """Waits for the end of an outage. The next batch connects anew."""
+        self._outages.wait_out(what, error)
         self._need_query().sink.disconnect()
 
     def _range(self, query: Query, batch: int) -> str:
@@ -598,7 +575,7 @@ class Driver:
 
     def _reach(self, query: Query, wanted: Mark) -> None:
         """Runs to exactly `wanted`, by batches that end where they are told to; a bounded replay then stops."""
-        self._state = "aligning"
+        self._status.state = "aligning"
         query.pause()
         query.catch_up()
         # what is run from here on ends where it is told to
@@ -636,12 +613,12 @@ class Driver:
 
         What to do next is asked of the two newest progress records each time, so after a crash it goes on where it was.
         """
-        self._state = "pausing"
+        self._status.state = "pausing"
         if query.active:
             by = query.sink.hold()
             if by is not None:
                 # at once: the other may flag its boundary while the batch under way ends
-                self._pausing = Pausing(op=order.id, by=by)
+                self._status.pausing = Pausing(op=order.id, by=by)
                 self._heart.beat()
             query.rest()
         query.catch_up()
@@ -672,10 +649,10 @@ class Driver:
                     query.sink.announce(paused=op)
                     log.info("%s: paused at batch %s for %s", self._name, _batch(query.sink.last), op)
                 case AwaitMark():
-                    self._state = "paused"
+                    self._status.state = "paused"
                     tail.poll(_MARK_S)
                 case Run(steps=steps):
-                    self._state = "aligning"
+                    self._status.state = "aligning"
                     query.run_to(steps[0].to, self._check_token)
                 case Met():
                     query.sink.announce(aligned=order.id)
@@ -720,59 +697,6 @@ class Driver:
             raise SwitchyardError(f"{self._name} has not booted")
         return self._query
 
-    def _watch_memory(self, spark: object) -> None:
-        jvm = spark._jvm  # type: ignore[attr-defined]
-        self._jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
-        runtime = jvm.java.lang.Runtime.getRuntime()
-        self._heap = lambda: (int(runtime.totalMemory() - runtime.freeMemory()), int(runtime.maxMemory()))
-
-    def _lag_probe(self, inputs: dict[str, str], partitions: dict[str, int]) -> Callable[[], int | None]:
-        """Asks how far the end of the input is; None where Kafka doesn't tell, or not soon enough for a heartbeat."""
-        settings = self._settings.model_copy(update={"request_timeout_s": PROBE_TIMEOUT_S})
-        client = self._registry.cluster.client
-
-        def lag() -> int | None:
-            position = self._need_query().sink.position
-            ends = {n: end_of(settings, t, partitions[n], client=client) for n, t in inputs.items()}
-            return SourcePosition(sources=ends).records_since(position)
-
-        return Probe("the lag", lag)
-
-    def _heartbeat(self) -> Heartbeat:
-        query = self._query
-        last = query.sink.last if query else None
-        report = query.last_progress() if query and not self._spark_ended else {}
-        # Spark's own of it has what the sink waits at the end of a batch
-        batch_s = query.sink.batch_s if query else 0.0
-        used, limit = self._heap() if not self._spark_ended else (0, 0)
-        return Heartbeat(
-            release=self._name,
-            generation=query.sink.target.generation if query else 0,
-            token=self._token,
-            host=self._settings.host,
-            pid=os.getpid(),
-            at_ms=now_ms(),
-            state=self._state,
-            batch_id=last.boundary.batch_id if last else -1,
-            batch_records=self._batch_records if query else None,
-            behind_records=None if query and query.is_bounded(report.get("batchId", -1)) else _behind(report),
-            lag_records=self._lag(),
-            input_records_per_s=_rate(report, "inputRowsPerSecond"),
-            processed_records_per_s=last.batch.rows_in / batch_s
-            if last and batch_s and report.get("numInputRows")
-            else 0.0,
-            best_records_per_s=query.sink.best_records_per_s if query else 0.0,
-            batch_ms=int(batch_s * 1000),
-            watermark_ms=last.boundary.watermark_ms if last else None,
-            total=last.total if last else Counts(),
-            rss_bytes=rss_bytes(os.getpid()) + rss_bytes(self._jvm_pid),
-            heap_used_bytes=used,
-            heap_max_bytes=limit,
-            error=self._error,
-            pausing=self._pausing,
-            flagging=self._flagging,
-        )
-
 
 def _end_of(state: RegistryState, name: str, token: int) -> list[Entry]:
     return [LeaseEnded(release=name, token=token)] if state.releases[name].token == token else []
@@ -780,46 +704,6 @@ def _end_of(state: RegistryState, name: str, token: int) -> list[Entry]:
 
 def _batch(progress: Progress | None) -> str:
     return "none" if progress is None else str(progress.boundary.batch_id)
-
-
-def _rate(report: dict[str, object], name: str) -> float:
-    value = report.get(name)
-    # Spark reports NaN and Infinity for a first batch
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
-
-
-def _behind(report: dict[str, Any]) -> int | None:
-    """Records that were there when the reported batch was planned, less those that it took.
-
-    None: Spark does not say, as of a batch that was planned before a restart, which asks for no latest offset.
-    """
-    ends = [(source.get("latestOffset"), source.get("endOffset")) for source in report.get("sources", [])]
-    if not ends or not all(isinstance(latest, dict) and isinstance(end, dict) for latest, end in ends):
-        return None
-    return sum(
-        max(0, int(offset) - int(end.get(topic, {}).get(partition, 0)))
-        for latest, end in ends
-        for topic, offsets in latest.items()
-        for partition, offset in offsets.items()
-    )
-
-
-def _outage(error: BaseException) -> bool:
-    """Whether Kafka, and not the app or the input, is the cause: then waiting helps."""
-    if isinstance(error, Unavailable | OutcomeUnknown):
-        return True
-    if isinstance(error, KafkaException):
-        reason = error.args[0]
-        # one that is gone stays gone: three tries, and then a person is told
-        gone = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not reason.retriable()
-        return reason.code() < 0 or (passes(reason) and not gone)
-    text = str(error)
-    return any(f"org.apache.kafka.common.errors.{name}" in text for name in _KAFKA_OUTAGES)
-
-
-_KAFKA_OUTAGES = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
-                  "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException",
-                  "SaslAuthenticationException", "SslAuthenticationException")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -22,10 +22,10 @@ from pipelines.engine.frames import (
     result_of,
     serialised,
 )
-from pipelines.engine.gate import Gate
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.sink import Destination, Sink
+from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
@@ -61,7 +61,7 @@ class Query:
         self._release = spec.release
         self._checkpoint = checkpoint
         self._query: Any = None
-        self._gate: Gate | None = None
+        self._source_ends: SourceEnds | None = None
         # the last batch that has an end of ours
         self._bounded = -1
         self._started = threading.Event()
@@ -72,7 +72,7 @@ class Query:
             serialise=lambda rows: serialised(app, rows),
             metrics=self._metrics,
             admit=admit,
-            onward=self._after_batch,
+            after_batch=self._after_batch,
         )
 
     def prepare(self, spark: SparkSession, limits: Limits, portion: Portion) -> None:
@@ -94,17 +94,17 @@ class Query:
     def start(self, batches: int | None = None) -> None:
         """Starts the query: endless, or for so many new batches. One that rests goes on."""
         if self._rests:
-            if batches is None and self._gate is not None and self._moved(self._onward):
-                self.sink.release(None)
+            if batches is None and self._source_ends is not None and self._tell_sources(self._set_portion):
+                self.sink.let_go_on(None)
                 return
             self.pause()
         if batches is None:
-            self._set_out()
-        self._gate = None
+            self._plan_first_portion()
+        self._source_ends = None
         self._started.clear()
         self.sink.open(batches)
         self._query = (
-            self._frame.writeStream.foreachBatch(_unheld(self.sink.process_batch))
+            self._frame.writeStream.foreachBatch(_weakly_bound(self.sink.process_batch))
             .outputMode(self._app.output_mode)
             .option("checkpointLocation", str(self._checkpoint.path))
             .queryName(self._release)
@@ -114,8 +114,8 @@ class Query:
         )
         self._started.set()
 
-    def _set_out(self) -> None:
-        """Has the query begin with a portion of history, where there is one: Spark plans before anyone could tell it."""
+    def _plan_first_portion(self) -> None:
+        """Plans the first batch by hand where it reads a portion of history: Spark plans it before its sources can be told."""
         end = self._portion(self.sink.position)
         if end is None:
             return
@@ -133,26 +133,26 @@ class Query:
         self._started.wait(30)
         last = self.sink.last
         if last is None or self.is_bounded(last.boundary.batch_id) or self._full(last.boundary):
-            self._onward()
+            self._set_portion()
 
     def _full(self, boundary: Boundary) -> bool:
         return boundary.previous is None or boundary.position.records_since(boundary.previous) >= self._limits.full
 
-    def _onward(self) -> None:
+    def _set_portion(self) -> None:
         """Has Spark's sources end where the next portion of history does; else they read what comes. Spark must wait."""
         end = self._portion(self.sink.position)
         if end is not None:
-            if self._gate is None:
-                self._make_gate()
-            self._close(end)
-        elif self._gate is not None:
-            self._gate.open()
+            if self._source_ends is None:
+                self._find_sources()
+            self._end_next_batch_at(end)
+        elif self._source_ends is not None:
+            self._source_ends.lift()
 
-    def _close(self, end: SourcePosition) -> None:
-        assert self._gate is not None
+    def _end_next_batch_at(self, end: SourcePosition) -> None:
+        assert self._source_ends is not None
         last = self.sink.last
         self._bounded = last.boundary.batch_id + 1 if last else 0
-        self._gate.close(end)
+        self._source_ends.limit_to(end)
 
     def is_bounded(self, batch_id: int) -> bool:
         """Whether Spark was told where batch `batch_id` ends at the latest: its report then doesn't tell of what lies behind that."""
@@ -193,22 +193,22 @@ class Query:
         self.sink.rest()
         while self.active and not self.sink.at_rest and self.sink.comes_to_rest:
             time.sleep(_POLL_S)
-        self._lead()
+        self._hold_or_pause()
 
-    def _lead(self) -> None:
-        """Has a gate for the query that rests; pauses one that doesn't, or can't be led."""
-        if self._rests and self._gate is None:
-            self._moved(self._make_gate)
-        if not self._rests or self._gate is None:
+    def _hold_or_pause(self) -> None:
+        """Gets the sources of a query that rests. Pauses one that doesn't rest, or whose sources can't be told an end."""
+        if self._rests and self._source_ends is None:
+            self._tell_sources(self._find_sources)
+        if not self._rests or self._source_ends is None:
             self.pause()
 
-    def _make_gate(self) -> None:
-        self._gate = Gate(self._query, {name: source.topic for name, source in self._app.inputs.items()})
+    def _find_sources(self) -> None:
+        self._source_ends = SourceEnds(self._query, {name: source.topic for name, source in self._app.inputs.items()})
 
-    def _moved(self, move: Callable[[], None]) -> bool:
-        """Whether Spark's sources were moved so. Where they are others than the gate knows, the query is to be stopped."""
+    def _tell_sources(self, tell: Callable[[], None]) -> bool:
+        """Whether `tell` reached Spark's sources. Where they are not the ones that this code knows, the query has to be stopped."""
         try:
-            move()
+            tell()
         except (Py4JError, PySparkException, LookupError) as error:
             log.warning("%s: Spark's sources can't be led, so the query is stopped: %s", self._release, error)
             return False
@@ -234,24 +234,24 @@ class Query:
         """Runs exactly one batch, which ends at `target`, and rests there, or is paused. `check` is called while waiting and
         may raise.
         """
-        if self._rests and self._led_to(target, check):
+        if self._rests and self._run_without_restart(target, check):
             return
         self.pause()
         self.catch_up()
         self._run_to(self._checkpoint.plan_next(target), 1, check, rest=True)
 
-    def _led_to(self, target: SourcePosition, check: Callable[[], None]) -> bool:
-        """Has the query that rests run one batch to `target` and rest again. False: it can't be led there."""
+    def _run_without_restart(self, target: SourcePosition, check: Callable[[], None]) -> bool:
+        """Runs one batch to `target` in the query that rests, which then rests again. False: that takes a restart."""
         here = self.sink.position
         end = merged(here, target)
         # a batch without input, or one that Spark might cut in two, has to be planned by hand: of a limit that is just reached,
         # its shares, rounded down, leave a record
-        gate = self._gate
-        if gate is None or not end.dominates(here) or not (end.records_since(here) and self._at_once(here, end)):
+        ends = self._source_ends
+        if ends is None or not end.dominates(here) or not (end.records_since(here) and self._at_once(here, end)):
             return False
-        if not self._moved(lambda: self._close(end)):
+        if not self._tell_sources(lambda: self._end_next_batch_at(end)):
             return False
-        self.sink.release(1)
+        self.sink.let_go_on(1)
         while self.active and not self.sink.at_rest:
             check()
             time.sleep(_POLL_S)
@@ -266,7 +266,7 @@ class Query:
 
     def run_first(self, check: Callable[[], None]) -> None:
         """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""
-        self._set_out()
+        self._plan_first_portion()
         self.start(1)
         while self.active and not self.sink.begun:
             check()
@@ -292,7 +292,7 @@ class Query:
         while self.active and not self.sink.at_rest and not self._checkpoint.committed(batch_id):
             check()
             time.sleep(_POLL_S)
-        self._lead()
+        self._hold_or_pause()
         error = self.error()
         if error is not None:
             raise error
@@ -305,7 +305,7 @@ class Query:
         return batch_metrics(self._query, self._app.inputs)
 
 
-def _unheld(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+def _weakly_bound(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
     """`method`, without keeping its object: the JVM keeps what it calls for as long as it runs, and with a sink its Kafka clients."""
     found = WeakMethod(method)
 

@@ -56,7 +56,7 @@ class Sink:
     """Spark's foreachBatch function and the driver's hand on it.
 
     `serialise` makes the batch's rows key, value and source; `metrics` asks Spark about the batch that just ran;
-    `admit` raises where a newer driver has the release; `onward` is called when a batch has ended and all that come may run,
+    `admit` raises where a newer driver has the release; `after_batch` is called when a batch has ended and all that come may run,
     while Spark waits.
     """
 
@@ -69,7 +69,7 @@ class Sink:
         serialise: Callable[[DataFrame], DataFrame],
         metrics: Callable[[], BatchMetrics],
         admit: Callable[[], None] = lambda: None,
-        onward: Callable[[], None] = lambda: None,
+        after_batch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.target = target
@@ -78,7 +78,7 @@ class Sink:
         self._serialise = serialise
         self._metrics = metrics
         self._admit = admit
-        self._onward = onward
+        self._after_batch = after_batch
         self._clock = clock
         self._lock = threading.RLock()
         # guards what Spark's thread and the driver's say to each other; taken after the lock, never before it
@@ -132,7 +132,7 @@ class Sink:
                     raise SwitchyardError(f"{self.target.release} has progress of a newer token, {last.token}")
                 self.last = last if last is not None and last.generation == self.target.generation else None
                 if self.last is None and self.target.seed is not None:
-                    self._sow(self.target.seed)
+                    self._write_seed(self.target.seed)
             except Superseded as error:
                 raise self._fenced_without_heir() from error
             except BaseException:
@@ -148,7 +148,7 @@ class Sink:
         with self._lock:
             self._writer.drop()
 
-    def _sow(self, seed: Progress) -> None:
+    def _write_seed(self, seed: Progress) -> None:
         """Writes the first progress record of a generation that a reset began, with its result as it is now."""
         at = {self.target.result_topic: self._writer.acknowledged()}
         self._write(
@@ -190,7 +190,7 @@ class Sink:
         return pauses_by(last.boundary.position, end)
 
     def rest(self) -> None:
-        """Holds the end of the batch that runs, or has run: Spark waits there, and plans nothing, until it is released."""
+        """Holds the end of the batch that runs, or has run: Spark waits there, and plans nothing, until it is let go on."""
         with self._turn:
             self._hold_ends = True
         self._hurry.set()
@@ -208,7 +208,7 @@ class Sink:
             self._budget != 0 and planned is not None and (self.last is None or planned > self.last.boundary.batch_id)
         )
 
-    def release(self, batches: int | None) -> None:
+    def let_go_on(self, batches: int | None) -> None:
         """Lets the batch end that is held. So many more may run, the last of which is held again; None: all, and none is."""
         with self._turn:
             self._hold_ends = batches is not None
@@ -324,7 +324,7 @@ class Sink:
             if self.batch_s > 0 and self.last is not None and self.last is not before:
                 self.best_records_per_s = max(self.best_records_per_s, self.last.batch.rows_in / self.batch_s)
             if self._budget is None:
-                self._go_onward(batch_id)
+                self._call_after_batch(batch_id)
             # committed, and not under the lock: whoever wants the boundary gets it
             if self._budget is None and self._every_s > 0:
                 self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
@@ -362,9 +362,9 @@ class Sink:
                 if self._budget is not None and batch_id > done:
                     self._budget = max(0, self._budget - 1)
 
-    def _go_onward(self, batch_id: int) -> None:
+    def _call_after_batch(self, batch_id: int) -> None:
         try:
-            self._onward()
+            self._after_batch()
         except BaseException as error:
             self.failure = (batch_id + 1, error)
             raise

@@ -12,7 +12,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from pipelines.engine.causes import cause
-from pipelines.engine.driver import Driver, _outage
+from pipelines.engine.driver import Driver
+from pipelines.engine.outages import Outages, is_outage
+from pipelines.engine.telemetry import DriverStatus
 from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, consumer, failure, producer
 from pipelines.kafka.log import FencedWriter
@@ -47,7 +49,7 @@ def test_without_an_answer_no_broker_answers(code: int) -> None:
     assert isinstance(found, Unavailable)
     assert found.what.startswith("no Kafka broker answers at kafka:9092: ")
     assert "SWITCHYARD_BOOTSTRAP_SERVERS" in found.fix
-    assert _outage(found) and _outage(KafkaException(KafkaError(code)))
+    assert is_outage(found) and is_outage(KafkaException(KafkaError(code)))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_broker_that_can_not_do_it_for_now_has_answered_and_is_waited_for(code
     assert found.what == f"Kafka refuses for now: {KafkaError(code).str()}"
     assert "BOOTSTRAP" not in found.fix
     # in a driver both of them mean to wait, not to count a try
-    assert _outage(found) and _outage(KafkaException(KafkaError(code)))
+    assert is_outage(found) and is_outage(KafkaException(KafkaError(code)))
 
 
 @pytest.mark.parametrize("code", FOR_GOOD)
@@ -100,7 +102,7 @@ def test_what_a_broker_will_never_take_is_no_outage(code: int) -> None:
     found = failure(SETTINGS, KafkaError(code))
     assert type(found) is SwitchyardError
     assert found.what == f"Kafka refuses: {KafkaError(code).str()}"
-    assert not _outage(found) and not _outage(KafkaException(KafkaError(code)))
+    assert not is_outage(found) and not is_outage(KafkaException(KafkaError(code)))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_missing_acl_is_refused_by_name(code: int, acl: str) -> None:
     assert isinstance(found, Refused)
     assert found.what == f"Kafka refuses: {error.str()}"
     assert f"the ACL on {acl}" in found.fix
-    assert not _outage(found)
+    assert not is_outage(found)
     # where the name isn't known, the kind of it is said still; a consumer always has a group
     kind = acl.split()[0]
     alone = "the cluster" if kind == "the" else "group switchyard-unused" if kind == "group" else f"the {kind}"
@@ -145,33 +147,31 @@ REFUSED = LoginRefused("the Kafka cluster at k:1 refuses the login of me", fix="
 
 
 def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver.__new__(Driver)
-    driver._name, driver._settings, driver._outages = "stock-stats.v1", SETTINGS, 0
-    driver._signalled = threading.Event()
-    driver._query = cast(Any, SimpleNamespace(sink=SimpleNamespace(disconnect=lambda: None)))
+    status = DriverStatus()
+    outages = Outages(SETTINGS, "stock-stats.v1", status, threading.Event())
     timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     for name in ("_ASK_S", "_BACKOFF_S"):
-        monkeypatch.setattr(f"pipelines.engine.driver.{name}", 0 if name == "_ASK_S" else (0,))
-    monkeypatch.setattr("pipelines.engine.driver.admin", lambda _: None)
+        monkeypatch.setattr(f"pipelines.engine.outages.{name}", 0 if name == "_ASK_S" else (0,))
+    monkeypatch.setattr("pipelines.engine.outages.admin", lambda _: None)
     answered = iter([False, False, False, True, False, True])
-    monkeypatch.setattr("pipelines.engine.driver.answers", lambda *_: next(answered))
+    monkeypatch.setattr("pipelines.engine.outages.answers", lambda *_: next(answered))
     told: Iterator[LoginRefused | None] = iter([None, REFUSED, None])
-    monkeypatch.setattr("pipelines.engine.driver.login_refused", lambda *_: next(told))
-    driver._wait_out("batch 3", timed_out)
-    assert driver._error == f"batch 3: {REFUSED.what}; {REFUSED.fix}"
+    monkeypatch.setattr("pipelines.engine.outages.login_refused", lambda *_: next(told))
+    outages.wait_out("batch 3", timed_out)
+    assert status.error == f"batch 3: {REFUSED.what}; {REFUSED.fix}"
     # an outage of another kind says what it is itself
-    driver._wait_out("batch 3", timed_out)
-    assert driver._error == f"batch 3: {cause(timed_out)}"
+    outages.wait_out("batch 3", timed_out)
+    assert status.error == f"batch 3: {cause(timed_out)}"
 
 
 @pytest.mark.parametrize("name", ["SaslAuthenticationException", "SslAuthenticationException"])
 def test_a_login_that_spark_s_client_is_refused_with_is_waited_for(name: str) -> None:
-    assert _outage(Exception(f"Caused by: org.apache.kafka.common.errors.{name}: Authentication failed"))
-    assert not _outage(Exception("org.apache.kafka.common.errors.TopicAuthorizationException: not authorized"))
+    assert is_outage(Exception(f"Caused by: org.apache.kafka.common.errors.{name}: Authentication failed"))
+    assert not is_outage(Exception("org.apache.kafka.common.errors.TopicAuthorizationException: not authorized"))
 
 
 def test_a_topic_that_is_gone_does_not_keep_a_driver_waiting() -> None:
-    assert not _outage(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+    assert not is_outage(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
 
 
 def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn() -> None:

@@ -8,17 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Event
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pipelines.engine import driver, heart
-from pipelines.engine.driver import Driver
+from pipelines.engine import heart, telemetry
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Heart, Probe
 from pipelines.errors import Unavailable
 from pipelines.kafka.client import admin
-from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic
 from pipelines.model.positions import SourcePosition
@@ -106,14 +103,12 @@ def test_trouble_is_logged_once_until_it_is_over(caplog: pytest.LogCaptureFixtur
 
 def probe_of(settings: Settings, topic: str, partitions: int) -> Callable[[], int | None]:
     """The driver's own, before its first batch."""
-    query = SimpleNamespace(sink=SimpleNamespace(position=SourcePosition(sources={})))
-    registry = SimpleNamespace(cluster=Cluster(settings, admin(settings)))
-    booted = SimpleNamespace(_settings=settings, _registry=registry, _need_query=lambda: query)
-    return Driver._lag_probe(cast(Driver, booted), {"in": topic}, {"in": partitions})
+    start = SourcePosition(sources={})
+    return telemetry.lag_probe(settings, admin(settings), lambda: start, {"in": topic}, {"in": partitions})
 
 
 def test_the_driver_does_not_know_its_lag_where_kafka_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "end_of", lambda *_, **__: failing())
+    monkeypatch.setattr(telemetry, "end_of", lambda *_, **__: failing())
     assert probe_of(Settings(), "trades", 1)() is None
 
 
@@ -129,7 +124,7 @@ def test_a_partition_without_a_leader_makes_the_lag_unknown_soon(
         asked.append(asking.request_timeout_s)
         return end_of(asking, *arguments, **options)
 
-    monkeypatch.setattr(driver, "end_of", ends)
+    monkeypatch.setattr(telemetry, "end_of", ends)
     ensure_topic(broker, "lag-of-two", 1, INPUT)
     try:
         assert probe_of(settings, "lag-of-two", 1)() == 0

@@ -17,9 +17,9 @@ from orchestration.operations.plans.stages.switching import FlagBoundary
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine.checkpoint import newest_folder
-from pipelines.engine.gate import Gate
 from pipelines.engine.lease import take_lease
 from pipelines.engine.query import Query
+from pipelines.engine.source_ends import SourceEnds
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
 from tests.reset.world import World, live_world
@@ -76,15 +76,15 @@ def goes_on(world: World, name: str) -> None:
 def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.MonkeyPatch, led: bool) -> None:
     context = world.context
     ends: list[SourcePosition] = []
-    close = Gate.close
+    limit_to = SourceEnds.limit_to
 
-    def closed(gate: Gate, end: SourcePosition) -> None:
+    def limited(sources: SourceEnds, end: SourcePosition) -> None:
         ends.append(end)
         if not led:
             raise LookupError("Spark's sources are others")
-        close(gate, end)
+        limit_to(sources, end)
 
-    monkeypatch.setattr(Gate, "close", closed)
+    monkeypatch.setattr(SourceEnds, "limit_to", limited)
     name = candidate(world)
     with input_comes(world):
         wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)

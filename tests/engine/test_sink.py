@@ -374,7 +374,7 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
         world.comes(lambda: sink.at_rest)
         assert not batch.done()
         # one more, which is held again
-        sink.release(1)
+        sink.let_go_on(1)
         batch.result(10)
         batch = pool.submit(world.run, 1, ("a", "2"))
         world.comes(lambda: sink.at_rest)
@@ -382,7 +382,7 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
         sink.announce(aligned="promote-1")
         # all that come, and none is held
         sink.pace(0)
-        sink.release(None)
+        sink.let_go_on(None)
         batch.result(10)
         pool.submit(world.run, 2, ("a", "3")).result(10)
         assert not sink.at_rest and not sink.comes_to_rest
@@ -541,7 +541,7 @@ def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None
         held = pool.submit(world.run, 1, ("a", "2"))
         world.comes(lambda: world.sink.at_rest)
         assert world.writer._open is None and len(world.writer.progress) == 2
-        world.sink.release(None)
+        world.sink.let_go_on(None)
         held.result(10)
 
 

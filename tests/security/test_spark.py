@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.engine.driver import _outage
 from pipelines.engine.frames import read_range, read_stream
+from pipelines.engine.outages import is_outage
 from pipelines.engine.session import spark_kafka_options
 from pipelines.kafka.client import producer
 from pipelines.kafka.login import java_properties
@@ -105,5 +105,5 @@ def test_a_login_that_is_refused_is_an_outage_that_waits_and_shows_no_password(
     )
     with pytest.raises(Exception, match="Authentication failed") as caught:
         query.awaitTermination(120)
-    assert _outage(caught.value)
+    assert is_outage(caught.value)
     assert PLANTED not in str(caught.value)

@@ -10,7 +10,7 @@ from orchestration.operations.comparing import upkeep
 from orchestration.operations.comparing.changes import Changes
 from orchestration.operations.comparing.delta_topic import DeltaTopic
 from orchestration.operations.comparing.evidence import evidence_path
-from orchestration.operations.comparing.fold_file import at_cut
+from orchestration.operations.comparing.fold_file import count_keys
 from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from orchestration.operations.comparing.touch_up import TouchUp, since_diff, touch_up
 from pipelines.errors import Refused, SwitchyardError
@@ -138,7 +138,7 @@ class Delta:
 
     def changed_ratio(self, found: TouchUp) -> float:
         """Share of all keys in which the results differ at the switch cut. A few touched keys alone would say little."""
-        more, differing = since_diff(self._recorded, found, at_cut(self._fold, found.new.keys()))
+        more, differing = since_diff(self._recorded, found, count_keys(self._fold, found.new.keys()))
         return changed_ratio(self._recorded, more=more, differing=differing)
 
     def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:

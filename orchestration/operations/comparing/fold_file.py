@@ -33,7 +33,7 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtCut:
+class KeyCounts:
     """What an evidence has of some keys. `keys`: how many; `one_sided`: in one result only; `differing`: the texts
     differ.
     """
@@ -43,7 +43,7 @@ class AtCut:
     differing: int
 
 
-def at_cut(fold: Path, keys: Set[str]) -> AtCut:
+def count_keys(fold: Path, keys: Set[str]) -> KeyCounts:
     """Counts `keys` in the fold of an evidence."""
     known = one_sided = differing = 0
     for rows in _rows_of(fold, keys):
@@ -54,7 +54,7 @@ def at_cut(fold: Path, keys: Set[str]) -> AtCut:
         one_sided += pc.sum(pc.xor(live.is_null(), new.is_null())).as_py() or 0
         # null if a side lacks the key; the sum skips nulls
         differing += pc.sum(pc.not_equal(live, new)).as_py() or 0
-    return AtCut(keys=known, one_sided=one_sided, differing=differing)
+    return KeyCounts(keys=known, one_sided=one_sided, differing=differing)
 
 
 def values_of(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:

@@ -8,7 +8,7 @@ from operator import ne
 from pathlib import Path
 
 from orchestration.operations.comparing.evidence import Comparison
-from orchestration.operations.comparing.fold_file import AtCut, values_of
+from orchestration.operations.comparing.fold_file import KeyCounts, values_of
 from pipelines.errors import SwitchyardError
 from pipelines.model.registry import EvidenceRecorded
 from pipelines.model.switch import touch_ups
@@ -67,7 +67,7 @@ def touch_up(
     return TouchUp(old={**before_old, **old}, new={**before_new, **new})
 
 
-def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: AtCut) -> tuple[int, int]:
+def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: KeyCounts) -> tuple[int, int]:
     """How many more keys there are than at the diff of two tables, and in how many more they differ, by the keys that
     were touched since. `before`: what the evidence has of these keys.
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.comparing.delta import Delta
 from orchestration.operations.comparing.evidence import Comparison
-from orchestration.operations.comparing.fold_file import AtCut, at_cut, differing_rows
+from orchestration.operations.comparing.fold_file import KeyCounts, count_keys, differing_rows
 from orchestration.operations.comparing.since import changed_ratio
 from orchestration.operations.comparing.touch_up import TouchUp, since_diff, touch_up
 from orchestration.operations.plans.kind import Kind
@@ -98,7 +98,7 @@ def table(identical: int, differing: int, *, alike: int = 0) -> EvidenceRecorded
     )
 
 
-def share(recorded: EvidenceRecorded, touched: TouchUp, before: AtCut) -> float:
+def share(recorded: EvidenceRecorded, touched: TouchUp, before: KeyCounts) -> float:
     """Of all keys, in how many the tables differ now."""
     more, differing = since_diff(recorded, touched, before)
     return changed_ratio(recorded, more=more, differing=differing)
@@ -108,21 +108,21 @@ def test_a_few_touched_keys_do_not_stand_for_the_table() -> None:
     # 4 of 100 keys differ, and 2 of the 20 that were touched: the same 2
     touched = of({**{str(n): ("1", "1") for n in range(18)}, "x": ("3", "4"), "y": ("3", "4")})
     assert touched.ratio == 0.1
-    assert share(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=2)) == 0.04
+    assert share(table(96, 4), touched, KeyCounts(keys=20, one_sided=0, differing=2)) == 0.04
     # 2 more
-    assert share(table(96, 4), touched, AtCut(keys=20, one_sided=0, differing=0)) == 0.06
+    assert share(table(96, 4), touched, KeyCounts(keys=20, one_sided=0, differing=0)) == 0.06
 
 
 def test_touched_keys_that_are_equal_now_count_down_and_new_ones_are_of_the_table() -> None:
     touched = of({"healed": ("2", "2"), "both": (None, None), "come": (None, "2"), "nowhere": (None, None)})
     # `nowhere` came and went since; one of the other three was in one result only
-    before = AtCut(keys=3, one_sided=1, differing=1)
+    before = KeyCounts(keys=3, one_sided=1, differing=1)
     assert share(table(8, 2), touched, before) == 1 / 9
 
 
 def test_what_the_diff_took_for_identical_though_it_is_written_otherwise_is_not_counted_down() -> None:
     touched = of({"a": ("1", "1.0"), "b": ("1", "1.0")})
-    before = AtCut(keys=2, one_sided=0, differing=2)
+    before = KeyCounts(keys=2, one_sided=0, differing=2)
     # the two may be among those that were taken for identical: then 6 differ now
     assert share(table(96, 4, alike=2), touched, before) == 0.06
     assert share(table(96, 4, alike=1), touched, before) == 0.05
@@ -210,7 +210,7 @@ def test_the_ratio_is_that_of_a_diff_at_the_switch(
     now_live, now_new = applied(live, live_since), applied(new, new_since)
     left = now_live.keys() | now_new.keys()
     differ_now = sum(now_live.get(key) != now_new.get(key) for key in left) / len(left) if left else 0.0
-    found = share(table(len(keys) - differing, differing), touched, at_cut(path, touched.new.keys()))
+    found = share(table(len(keys) - differing, differing), touched, count_keys(path, touched.new.keys()))
     assert found == differ_now
 
 

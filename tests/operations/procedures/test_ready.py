@@ -9,7 +9,7 @@ import pytest
 
 from orchestration.operations.context import Context
 from orchestration.operations.procedures.wait import CaughtUp, _hydration, _late_drops
-from pipelines.engine.driver import _behind
+from pipelines.engine.telemetry import unread_records
 from pipelines.errors import SwitchyardError
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Counts, Heartbeat
@@ -43,9 +43,9 @@ def test_a_release_that_dropped_more_than_the_live_one_is_not_ready() -> None:
 
 def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_end() -> None:
     source = {"latestOffset": {"trades": {"0": 90, "1": 40}}, "endOffset": {"trades": {"0": 50, "1": 40}}}
-    assert _behind({"sources": [source]}) == 40
-    assert _behind({"sources": [source, {**source, "latestOffset": None}]}) is None
-    assert _behind({}) is None
+    assert unread_records({"sources": [source]}) == 40
+    assert unread_records({"sources": [source, {**source, "latestOffset": None}]}) is None
+    assert unread_records({}) is None
 
     def left(behind: int | None) -> Heartbeat:
         return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running",

@@ -9,7 +9,7 @@ from orchestration.operations.looking.inputs import look
 from orchestration.operations.looking.parts import losses
 from orchestration.operations.looking.progress import by_group, progress_of
 from orchestration.operations.planning.reset.consumers import is_read, read_by_consumers
-from orchestration.operations.planning.reset.positions import ends_of, filled, scope_of, where_to
+from orchestration.operations.planning.reset.positions import Course, ends_of, filled, scope_of, where_to
 from orchestration.operations.planning.reset.refusals import (
     must_stand,
     refuse_behind,
@@ -119,17 +119,18 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
     scope = scope_of(release, seen, request)
     if request.chosen_state == "keep" and not is_fresh(last):
         refuse_without_checkpoint(context, release)
-    new, until, then = where_to(context, request, seen, scope, old)
-    if is_fresh(last) and until is not None and until.same(old) and then is not None:
-        new, until, then = then, None, None
+    course = where_to(context, request, seen, scope, old)
+    if is_fresh(last) and course.until is not None and course.until.same(old) and course.then is not None:
+        # nothing to stop for: it starts after the record that is left out
+        course = Course(new=course.then)
     choice = Choice(
         state=request.chosen_state,
         output=request.chosen_output,
-        move=move(old, then or new),
+        move=move(old, course.then or course.new),
         table=release.spec.table,
         stateful=_has_state(context, release),
         scoped=scope != set(seen),
-        bounded=until is not None and then is None,
+        bounded=course.until is not None and course.then is None,
         live=is_read(state, release),
     )
     refuse_objections(objections(choice), force=request.force)
@@ -138,7 +139,7 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
     refuse_readers(context, state, release, choice)
     return Reset(
         state=state, release=release, request=request, choice=choice, lost=lost, gone=gone, last=last,
-        seen=seen, scope=scope, old=old, new=new, until=until, then=then,
+        seen=seen, scope=scope, old=old, new=course.new, until=course.until, then=course.then,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from orchestration.operations.looking.inputs import timed
 from orchestration.operations.planning.reset.request import Request
@@ -15,17 +16,29 @@ from pipelines.model.registry import Release
 from pipelines.model.reset import Partitions, around, resolve
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What a reset reads: from `new` on, to `until` if it stops there, and from `then` on if it leaves a record out there."""
+
+    new: SourcePosition
+    until: SourcePosition | None = None
+    then: SourcePosition | None = None
+
+
 def where_to(
     context: Reading, request: Request, seen: Partitions, scope: set[tuple[str, int]], old: SourcePosition
-) -> tuple[SourcePosition, SourcePosition | None, SourcePosition | None]:
-    """Where a reset starts; where it stops, or None; and, if a record is skipped there, where it continues, or None."""
+) -> Course:
+    """Where a reset starts, where it stops, and, if a record is skipped there, where it continues."""
     if request.target.kind == "skip":
         _only_skips(request)
-        return old, *around(request.target, seen)
+        until, then = around(request.target, seen)
+        return Course(new=old, until=until, then=then)
     new = resolve(request.target, timed(context, seen, request.target), scope)
     if request.until is None:
-        return new, None, None
-    return new, _until(request, new, resolve(request.until, timed(context, seen, request.until), scope)), None
+        return Course(new=new)
+    return Course(
+        new=new, until=_until(request, new, resolve(request.until, timed(context, seen, request.until), scope))
+    )
 
 
 def _only_skips(request: Request) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from pipelines.engine.frames import read_stream
-from pipelines.engine.gate import Gate
+from pipelines.engine.source_ends import SourceEnds
 from pipelines.kafka.client import producer
 from pipelines.model import Json, Stream
 from pipelines.model.positions import SourcePosition
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 EACH = 40
-Moves = dict[int, Callable[[Gate], None]]
+Moves = dict[int, Callable[[SourceEnds], None]]
 
 
 def at(left: tuple[int, int], right: tuple[int, int]) -> SourcePosition:
@@ -55,7 +55,7 @@ class Led:
             ends[source][partition] = last + 1
         self.read[number] = ends
         if number in self.moves:
-            self.moves[number](Gate(self._query, self.inputs))
+            self.moves[number](SourceEnds(self._query, self.inputs))
 
     def to_rest(self) -> None:
         """Until there is nothing more that it may read."""
@@ -71,7 +71,7 @@ def test_a_batch_ends_exactly_where_its_sources_are_closed(
     for number in range(2 * EACH):
         client.produce(topic, '{"n": 1}', "k", partition=number % 2)
     assert client.flush(30) == 0
-    led = Led(spark, broker, topic, tmp_path, {0: lambda gate: gate.close(at((8, 5), (5, 12)))})
+    led = Led(spark, broker, topic, tmp_path, {0: lambda ends: ends.limit_to(at((8, 5), (5, 12)))})
     led.to_rest()
     assert led.read == {
         0: {"left": [5, 5], "right": [5, 5]},
@@ -79,7 +79,7 @@ def test_a_batch_ends_exactly_where_its_sources_are_closed(
         1: {"left": [8, 0], "right": [0, 12]},
     }
     # another query on that checkpoint is free, and one that was led is when its sources are open again
-    moves: Moves = {2: lambda gate: gate.close(at((14, 11), (11, 18))), 3: Gate.open}
+    moves: Moves = {2: lambda ends: ends.limit_to(at((14, 11), (11, 18))), 3: SourceEnds.lift}
     again = Led(spark, broker, topic, tmp_path, moves)
     again.to_rest()
     assert again.read[3] == {"left": [14, 11], "right": [11, 18]}
@@ -97,6 +97,6 @@ def test_sources_that_are_not_known_are_an_error(
     try:
         query.processAllAvailable()
         with pytest.raises(LookupError, match="no source for orders"):
-            Gate(query, {"trades": topic, "orders": "another"})
+            SourceEnds(query, {"trades": topic, "orders": "another"})
     finally:
         query.stop()

@@ -19,8 +19,8 @@ from pipelines.model.positions import SourcePosition
 _SUBSCRIBED = re.compile(r"Subscribe\[(?P<topic>[^\]]+)\]")
 
 
-class Gate:
-    """The sources of one running query. To be moved only while the query waits in its sink: it plans nothing then."""
+class SourceEnds:
+    """Where the sources of one running query end. Change it only while the query waits in its sink and so plans nothing."""
 
     def __init__(self, query: Any, inputs: Mapping[str, str]) -> None:
         """`query`: a StreamingQuery that has run a batch. `inputs`: source name -> topic, in the order of the definition.
@@ -51,15 +51,15 @@ class Gate:
         # to the Scala map that a source keeps
         self._offsets = SparkContext._gateway.jvm.org.apache.spark.sql.kafka010.JsonUtils
 
-    def close(self, end: SourcePosition) -> None:
+    def limit_to(self, end: SourcePosition) -> None:
         """Lets no batch be planned past `end`, which names every partition of every source."""
         for name, topic, stream in self._streams:
             offsets = {str(p): o for p, o in end.sources[name].items()}
             self._end.set(stream, self._offsets.partitionOffsets(json.dumps({topic: offsets})))
             self._closed.setBoolean(stream, True)
 
-    def open(self) -> None:
-        """Lets batches read what there is."""
+    def lift(self) -> None:
+        """Lets batches read all that there is."""
         for _, _, stream in self._streams:
             self._closed.setBoolean(stream, False)
             self._end.set(stream, None)

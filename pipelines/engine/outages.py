@@ -1,0 +1,78 @@
+"""Outages of Kafka: how a driver tells them from other errors, and how it waits for their end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from confluent_kafka import KafkaError, KafkaException
+
+from pipelines.engine.causes import cause
+from pipelines.engine.telemetry import DriverStatus
+from pipelines.engine.writer import OutcomeUnknown
+from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.kafka.client import admin, answers, login_refused, passes
+from pipelines.model.names import REGISTRY_TOPIC
+from pipelines.settings import Settings
+
+log = logging.getLogger("switchyard.driver")
+
+_BACKOFF_S = (0.5, 1, 2, 5, 10)
+# longest that is waited for the cluster's word on the login; it comes sooner where the cluster is there
+_LOGIN_S = 2.0
+# how often a broker that is away is asked for
+_ASK_S = 0.25
+_AWAY_S = 30.0
+# as Spark's exceptions name them
+_JAVA_NAMES = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
+               "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException",
+               "SaslAuthenticationException", "SslAuthenticationException")  # fmt: skip
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether Kafka, and not the app or the input, is the cause: then waiting helps."""
+    if isinstance(error, Unavailable | OutcomeUnknown):
+        return True
+    if isinstance(error, KafkaException):
+        reason = error.args[0]
+        # one that is gone stays gone: three tries, and then a person is told
+        gone = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not reason.retriable()
+        return reason.code() < 0 or (passes(reason) and not gone)
+    text = str(error)
+    return any(f"org.apache.kafka.common.errors.{name}" in text for name in _JAVA_NAMES)
+
+
+class Outages:
+    """Waits for the end of an outage, longer each time until a batch has ended well. `signalled` ends the wait."""
+
+    def __init__(self, settings: Settings, name: str, status: DriverStatus, signalled: threading.Event) -> None:
+        self._settings = settings
+        self._name = name
+        self._status = status
+        self._signalled = signalled
+        self._in_a_row = 0
+
+    def are_over(self) -> None:
+        """A batch has ended well."""
+        self._in_a_row = 0
+
+    def wait_out(self, what: str, error: BaseException) -> None:
+        """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one
+        does. Now and then all the same: the error says why.
+
+        Says so where it is the login that gets no answer: clients that were let in once tell only of time-outs then.
+        """
+        wait_s = _BACKOFF_S[min(self._in_a_row, len(_BACKOFF_S) - 1)]
+        self._in_a_row += 1
+        self._status.error = f"{what}: {cause(error)}"
+        log.warning("%s: Kafka fails, again in %g s: %s", self._name, wait_s, self._status.error)
+        self._signalled.wait(wait_s)
+        client = admin(self._settings)
+        until = time.monotonic() + _AWAY_S
+        refused: SwitchyardError | None = None
+        while not self._signalled.is_set() and not answers(client, REGISTRY_TOPIC) and time.monotonic() < until:
+            if refused is None and (refused := login_refused(self._settings, _LOGIN_S)) is not None:
+                self._status.error = f"{what}: {refused.what}; {refused.fix}"
+                log.warning("%s: %s", self._name, self._status.error)
+            self._signalled.wait(_ASK_S)
