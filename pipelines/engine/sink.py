@@ -541,6 +541,11 @@ class Sink:
         return self.last
 
 
+def batch_number(last: Progress | None) -> str:
+    """The number of the last committed batch, for a log."""
+    return "none" if last is None else str(last.boundary.batch_id)
+
+
 def _marked(headers: Sequence[tuple[str, bytes]], again: bool) -> Headers:
     """`headers`, with that of a replay where it is one."""
     return [*headers, _REPLAYED] if again else [*headers]
