@@ -49,7 +49,7 @@ class Alignment:
         query = self._query
         self._status.state = "pausing"
         if query.active:
-            by = query.sink.hold()
+            by = query.sink.turnstile.hold()
             if by is not None:
                 # at once: the other may flag its boundary while the batch under way ends
                 self._status.pausing = Pausing(op=order.id, by=by)
@@ -57,7 +57,7 @@ class Alignment:
             query.rest()
         query.catch_up()
         if self._may_pass:
-            query.sink.limit(None)
+            query.sink.turnstile.limit(None)
         if not query.sink.begun:
             log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
             query.run_first(self._orders.check_anew)

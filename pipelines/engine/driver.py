@@ -293,7 +293,7 @@ class Driver:
         query = self._need_query()
         while True:
             state = self._go_when_understood()
-            query.sink.limit(self._goal.free_until())
+            query.sink.turnstile.limit(self._goal.free_until())
             try:
                 if state.standing_align(self._name) is None:
                     self._start(query)
@@ -332,7 +332,7 @@ class Driver:
             mark = state.standing_mark(self._name)
             query.sink.flag_for(mark)
             self._say_ahead(query.sink.foreseen())
-            query.sink.pace(self._pace_s(state, mark))
+            query.sink.turnstile.pace(self._pace_s(state, mark))
             order = state.standing_align(self._name)
             if order is not None and not self._alignment.is_over(order):
                 self._meet(query, order)
@@ -342,7 +342,7 @@ class Driver:
                 self._status.error = None
                 self._outages.are_over()
             wanted = self._goal.ahead
-            query.sink.limit(self._goal.free_until())
+            query.sink.turnstile.limit(self._goal.free_until())
             if wanted is not None and self._goal.is_next(wanted):
                 self._by_hand(query, f"on the way to the boundary of {wanted.op}", partial(self._goal.reach, wanted))
             elif not query.active:

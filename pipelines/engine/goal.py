@@ -54,7 +54,7 @@ class Goal:
     def is_next(self, wanted: Mark) -> bool:
         """Whether the next batch would go past what may be read by batches of the query's own."""
         sink = self._query.sink
-        return sink.refused_at_boundary or (sink.begun and sink.position.dominates(free_until(wanted)))
+        return sink.turnstile.refused_at_boundary or (sink.begun and sink.position.dominates(free_until(wanted)))
 
     def reach(self, wanted: Mark) -> None:
         """Runs to exactly `wanted`, by batches that end where they are told to. Raises StopWanted at the end of a bounded
@@ -65,7 +65,7 @@ class Goal:
         query.pause()
         query.catch_up()
         # what is run from here on ends where it is told to
-        query.sink.limit(None)
+        query.sink.turnstile.limit(None)
         start = Boundary(batch_id=-1, position=query.sink.position)
         try:
             while steps := steps_to(wanted, query.sink.last.boundary if query.sink.last else start):
@@ -82,7 +82,7 @@ class Goal:
             else:
                 query.sink.announce(reached=wanted.op)
         except BaseException:
-            query.sink.limit(self.free_until())
+            query.sink.turnstile.limit(self.free_until())
             raise
         log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
         if release.bounded:
