@@ -15,37 +15,39 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from pipelines.engine.alignment import Alignment
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
+from pipelines.engine.goal import Goal
 from pipelines.engine.guard import checked
 from pipelines.engine.heart import Heart
 from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
 from pipelines.engine.member import GroupMember
+from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
 from pipelines.engine.session import begin_jvm, build_session, end_session, jvm_exit_code, send_code
-from pipelines.engine.sink import Destination
+from pipelines.engine.sink import Destination, batch_number
 from pipelines.engine.telemetry import DriverStatus, Telemetry, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
 from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.heartbeats import HeartbeatTail
-from pipelines.kafka.progress import ProgressTail, newest_progress
+from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.sizes import sizes_of
 from pipelines.logs import configure_driver
-from pipelines.model.limits import Size, limits_of
+from pipelines.model.app import App
+from pipelines.model.limits import Limits, Size, limits_of
 from pipelines.model.parts import parts_of
 from pipelines.model.positions import SourcePosition
-from pipelines.model.progress import Boundary, Flagging, Mark, Pausing, Progress
+from pipelines.model.progress import Flagging
 from pipelines.model.registry import (
     AlignOrdered,
     Entry,
@@ -55,12 +57,9 @@ from pipelines.model.registry import (
     Release,
     StateSet,
     TopicsKnown,
-    WantedSet,
 )
-from pipelines.model.reset import batch_records, free_until, goal, may_pass, next_stop
-from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move, steps_to
+from pipelines.model.reset import batch_records
 from pipelines.model.text import visible
-from pipelines.model.unread import not_read
 from pipelines.private import keep_private
 from pipelines.secrets import drop_holders
 from pipelines.settings import Settings, get_settings
@@ -72,15 +71,6 @@ _TRIES = 3
 _TAIL_S = 0.1
 # between the end of its answers and its own: it runs its hooks
 _JVM_LOST_S = 5.0
-_MARK_S = 0.05
-
-
-class _Stop(Exception):
-    """The driver is to stop at a boundary."""
-
-
-class _Held(Exception):
-    """The registry has an entry about the release that must be understood, and this version can't read it."""
 
 
 class Driver:
@@ -111,15 +101,11 @@ class Driver:
         self._tries: dict[int, int] = {}
         self._outages = Outages(settings, name, self._status, self._signalled)
         self._restarted_at = 0.0
-        self._missed: set[str] = set()
-        self._goal: Mark | None = None
-        self._watch: Watch | None = None
         self._path: Path | None = None
-        self._may_pass = False
-        self._batch_records = settings.max_records_per_batch
         # 1. the lease, before anything is initialised
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
+        self._orders = Orders(self._registry, name, self._token, settle=settle, signalled=self._signalled)
         self._telemetry = Telemetry(settings, name, self._token, self._status)
         self._heart = Heart(settings, self._telemetry.heartbeat)
 
@@ -147,8 +133,8 @@ class Driver:
             self._end_lease()
             return told.exit_code if isinstance(told, SwitchyardError) else 1
         finally:
-            if self._watch is not None:
-                self._watch.close()
+            if self._orders.watch is not None:
+                self._orders.watch.close()
             self._heart.close()
 
     def _work(self) -> None:
@@ -159,7 +145,7 @@ class Driver:
                 self._need_query().catch_up()
             else:
                 self._loop()
-        except _Stop:
+        except StopWanted:
             pass
         except Superseded:
             raise
@@ -170,57 +156,61 @@ class Driver:
             self._tell_lost(lost)
             raise lost from (error if error is not lost else None)
 
-    def _enter(self, entry: Entry, reason: str | None = None) -> None:
-        """Enters what this driver has found, unless another one has the release by then."""
-        self._registry.step(
-            lambda state: [entry] if state.releases[self._name].token == self._token else [], reason=reason
-        )
-
     def _tell_lost(self, lost: PartLost) -> None:
         """Enters that the release has failed by it, so that nobody starts it again and again; without a registry it can't."""
         if lost.registry:
             return
         # whoever has taken the release over has its parts, too
-        self._check_token()
-        self._enter(StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}")
+        self._orders.check_token()
+        self._orders.enter(StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}")
 
     def _boot(self) -> None:
-        release = self._release()
+        release = self._orders.release()
         spec, start = release.spec, release.start
         if start is None:
             raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
         release = self._begin_watch(release)
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
-        inputs = {name: source.topic for name, source in app.inputs.items()}
-        target = Destination(
-            release=self._name,
-            generation=release.generation,
-            token=self._token,
-            result_topic=release.result_topic,
-            partitions=spec.partitions,
-            inputs=inputs,
-            start=start,
-            watermarked=app.watermark is not None,
-            processed=release.under.processed if release.under else (),
-            seed=release.under.seed if release.under else None,
-        )
-        self._goal = goal(release.under)
-        self._may_pass = may_pass(release.under)
+        target = _destination(self._token, release, app, start)
         known = newest_progress(self._settings, self._name)
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
-        seed = release.under.seed if release.under else None
-        seeded = seed is not None and seed.boundary.batch_id >= 0
+        seeded = target.seed is not None and target.seed.boundary.batch_id >= 0
         begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
-        expected = seeded or begun
         # 2. the checkpoint's fence
         self._go_when_understood()
-        path = fence(self._settings, self._name, release.generation, self._token, expected=expected)
+        path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
         self._path = path
         stands = known.boundary.position if known is not None and begun else start
         writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
-        query = Query(self._settings, app, spec, target, Checkpoint(path, inputs), writer, self._admit)
-        # while Spark starts, which takes longer than both
+        query = Query(self._settings, app, spec, target, Checkpoint(path, target.inputs), writer, self._orders.admit)
+        limits = self._prepare(query, release, app, stands, throttled)
+        if limits.total < throttled:
+            log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
+        self._query = query
+        self._telemetry.watch_query(query, limits.total)
+        self._alignment = Alignment(
+            self._name, query, self._orders, self._status, self._heart.beat, may_pass=self._goal.may_pass
+        )
+        # 4. the group's member
+        self._member = GroupMember(self._settings, self._name, sorted(set(target.inputs.values())))
+        partitions = {n: i.partitions for n, i in spec.inputs.items()}
+        client = self._registry.cluster.client
+        self._telemetry.watch_lag(
+            lag_probe(self._settings, client, lambda: query.sink.position, target.inputs, partitions)
+        )
+        assert self._orders.watch is not None
+        if (lost := self._orders.watch.look()) is not None:
+            raise lost
+        self._orders.watch.start()
+        log.info("%s: generation %d at batch %s", self._name, release.generation, batch_number(query.sink.last))
+
+    def _prepare(self, query: Query, release: Release, app: App, stands: SourcePosition, at_most: int) -> Limits:
+        """Starts Spark, and makes what it is to run. `stands`: from where the input is read. `at_most`: records in a batch.
+
+        The sizes of the input are read and the sink connects in the meantime: Spark takes longer than both.
+        """
+        inputs, digest = query.sink.target.inputs, release.spec.code_digest
         with ThreadPoolExecutor(2, "boot") as pool:
             sizes = pool.submit(self._sizes, stands.by_topic(inputs))
             connected = pool.submit(query.sink.connect)
@@ -228,50 +218,37 @@ class Driver:
             limits = limits_of(
                 {name: sizes.result().get(topic) for name, topic in inputs.items()},
                 batch_bytes=self._settings.max_bytes_per_batch,
-                at_most=throttled,
+                at_most=at_most,
                 # a portion of history is bounded as a whole
                 together=app.watermark is not None,
             )
             # 3. frozen code, in the workers too
-            send_code(spark, code, spec.code_digest, self._name)
+            send_code(spark, code_path(self._settings, digest), digest, self._name)
             self._telemetry.watch_jvm(spark)
-            query.prepare(
-                spark,
-                limits,
+            self._goal = Goal(
+                self._name, query, self._orders, self._status, begun=release.under, batch_records=limits.total
+            )
+            portion = (
                 all_at_once
                 if app.watermark is None
-                else by_time(self._settings, inputs, limits.total, self._free_until),
+                else by_time(self._settings, inputs, limits.total, self._goal.free_until)
             )
+            query.prepare(spark, limits, portion)
             connected.result()
-        self._batch_records = limits.total
-        if limits.total < throttled:
-            log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
-        self._query = query
-        self._telemetry.watch_query(query, limits.total)
-        # 4. the group's member
-        self._member = GroupMember(self._settings, self._name, sorted(set(inputs.values())))
-        partitions = {n: i.partitions for n, i in spec.inputs.items()}
-        self._telemetry.watch_lag(
-            lag_probe(self._settings, self._registry.cluster.client, lambda: query.sink.position, inputs, partitions)
-        )
-        assert self._watch is not None
-        if (lost := self._watch.look()) is not None:
-            raise lost
-        self._watch.start()
-        log.info("%s: generation %d at batch %s", self._name, release.generation, _batch(query.sink.last))
+        return limits
 
     def _begin_watch(self, release: Release) -> Release:
         """Raises PartLost where a topic of the release is gone or another one. Returns it with the ids of all its topics."""
-        self._watch = self._new_watch(release)
-        if (lost := self._watch.look()) is not None:
+        self._orders.watch = self._new_watch(release)
+        if (lost := self._orders.watch.look()) is not None:
             raise lost
         more = unknown_ids(release, self._registry.cluster.topic_ids(parts_of(release)))
         if more is None:
             return release
         # what an older version has staged, or this one before its topics were made
-        self._enter(more)
-        release = self._release()
-        self._watch = self._new_watch(release)
+        self._orders.enter(more)
+        release = self._orders.release()
+        self._orders.watch = self._new_watch(release)
         return release
 
     def _new_watch(self, release: Release) -> Watch:
@@ -316,30 +293,30 @@ class Driver:
         query = self._need_query()
         while True:
             state = self._go_when_understood()
-            query.sink.limit(self._free_until())
+            query.sink.turnstile.limit(self._goal.free_until())
             try:
                 if state.standing_align(self._name) is None:
                     self._start(query)
                 self._watch_over(query)
-            except _Held:
+            except Held:
                 query.pause()
 
     def _go_when_understood(self) -> RegistryState:
         """Waits while the registry has an entry about this release that must be understood and can't be; says so.
 
         It may say who writes, or where this release has to stop: no further batch is committed before that entry is
-        repaired, or another driver has taken over. Raises Superseded and _Stop as `_check` does.
+        repaired, or another driver has taken over. Raises Superseded and StopWanted as `Orders.check` does.
         """
         told: str | None = None
         before = self._status.state
         while True:
             try:
-                state = self._check()
+                state = self._orders.check()
                 if told is not None:
                     self._status.state, self._status.error = before, None
                     log.info("%s: goes on", self._name)
                 return state
-            except _Held as held:
+            except Held as held:
                 if told != str(held):
                     told = self._status.error = str(held)
                     self._status.state = "held"
@@ -351,23 +328,23 @@ class Driver:
         """Obeys the registry, turn by turn."""
         while True:
             self._registry.poll(_TAIL_S)
-            state = self._check()
+            state = self._orders.check()
             mark = state.standing_mark(self._name)
             query.sink.flag_for(mark)
             self._say_ahead(query.sink.foreseen())
-            query.sink.pace(self._pace_s(state, mark))
+            query.sink.turnstile.pace(self._pace_s(state, mark))
             order = state.standing_align(self._name)
-            if order is not None and not self._met(order):
+            if order is not None and not self._alignment.is_over(order):
                 self._meet(query, order)
                 continue
             if self._status.error and query.sink.failure is None and query.sink.finished_at > self._restarted_at:
                 # a batch has ended well since: that trouble is over
                 self._status.error = None
                 self._outages.are_over()
-            wanted = self._wants(query)
-            query.sink.limit(self._free_until())
-            if wanted is not None and self._at_limit(query, wanted):
-                self._go_to(query, wanted)
+            wanted = self._goal.ahead
+            query.sink.turnstile.limit(self._goal.free_until())
+            if wanted is not None and self._goal.is_next(wanted):
+                self._by_hand(query, f"on the way to the boundary of {wanted.op}", partial(self._goal.reach, wanted))
             elif not query.active:
                 self._recover(query)
             elif mark is not None and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s:
@@ -393,7 +370,7 @@ class Driver:
 
         def align() -> None:
             try:
-                self._align(query, order)
+                self._alignment.meet(order)
             finally:
                 self._status.pausing = None
 
@@ -409,8 +386,8 @@ class Driver:
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             query.pause()
             self._wait_out(what, error)
-            self._check()
-        except (Superseded, PartLost, _Stop, _Held):
+            self._orders.check()
+        except (Superseded, PartLost, StopWanted, Held):
             raise
         except Exception:
             if query.error() is None:
@@ -419,28 +396,6 @@ class Driver:
         else:
             self._start(query)
 
-    def _check(self) -> RegistryState:
-        """The state as known. Raises Superseded, _Stop or PartLost where this driver must end, _Held where it must not go on."""
-        state = self._registry.known
-        release = state.releases[self._name]
-        if release.token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded by {release.token}")
-        if (
-            (release.wanted == "stopped" and not self._settle)
-            or self._signalled.is_set()
-            or release.state in ("retired", "aborted")
-        ):
-            raise _Stop
-        if self._watch is not None and self._watch.trouble is not None:
-            raise self._watch.trouble
-        self._check_understood()
-        return state
-
-    def _check_understood(self) -> None:
-        unread = self._registry.known.not_understood(self._name)
-        if unread is not None:
-            raise _Held(not_read(unread))
-
     def _start(self, query: Query) -> None:
         try:
             query.start()
@@ -448,7 +403,7 @@ class Driver:
             # no longer at rest, if it was: it is started again as one that has stopped
             query.pause()
             self._wait_out("before it goes on", error)
-        except (Superseded, PartLost, _Stop, _Held):
+        except (Superseded, PartLost, StopWanted, Held):
             raise
         except Exception:
             # what the query has failed with is taken up at the next turn
@@ -464,7 +419,9 @@ class Driver:
         self._status.state = state
         self._end_spark()
         self._end_lease()
-        log.info("%s: %s at batch %s", self._name, state, _batch(self._query.sink.last) if self._query else "none")
+        log.info(
+            "%s: %s at batch %s", self._name, state, batch_number(self._query.sink.last) if self._query else "none"
+        )
 
     def _end_spark(self) -> None:
         self._telemetry.jvm_ends()
@@ -518,15 +475,15 @@ class Driver:
                     fix=f"`switchyard bisect {self._name}` names the record; leave it out, or mend the app and stage a new version",
                 )
         self._registry.poll(0)
-        order = self._check().standing_align(self._name)
+        order = self._orders.check().standing_align(self._name)
         self._restarted_at = time.time()
-        if order is None or self._met(order):
+        if order is None or self._alignment.is_over(order):
             self._start(query)
 
     def _found_lost(self) -> PartLost | None:
         """What is lost, where it is that which something has failed by: Spark and Kafka's clients say so in many ways."""
         try:
-            return self._watch.look() if self._watch is not None else None
+            return self._orders.watch.look() if self._orders.watch is not None else None
         except SwitchyardError as error:
             log.warning("%s: whether its parts are there isn't known: %s", self._name, error.what)
             return None
@@ -549,161 +506,29 @@ class Driver:
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             log.warning("%s: %s", self._name, error)
 
-    # -- a generation that has to end a batch at a given boundary
-
-    def _wants(self, query: Query) -> Mark | None:
-        """The boundary that this generation has yet to reach; None: it has, or has none."""
-        last, wanted = query.sink.last, self._goal
-        if wanted is None or (last is not None and last.reached is not None and last.reached.op == wanted.op):
-            return None
-        passed = self._may_pass and query.sink.position.dominates(wanted.boundary.position)
-        return None if passed else wanted
-
-    def _free_until(self) -> SourcePosition | None:
-        """How far batches of the query's own may go; None: as far as they come."""
-        wanted = self._wants(self._need_query())
-        return free_until(wanted) if wanted is not None else None
-
-    def _at_limit(self, query: Query, wanted: Mark) -> bool:
-        """Whether the next batch would go past what may be read by batches of the query's own."""
-        return query.sink.refused_at_boundary or (
-            query.sink.begun and query.sink.position.dominates(free_until(wanted))
-        )
-
-    def _go_to(self, query: Query, wanted: Mark) -> None:
-        self._by_hand(query, f"on the way to the boundary of {wanted.op}", lambda: self._reach(query, wanted))
-
-    def _reach(self, query: Query, wanted: Mark) -> None:
-        """Runs to exactly `wanted`, by batches that end where they are told to; a bounded replay then stops."""
-        self._status.state = "aligning"
-        query.pause()
-        query.catch_up()
-        # what is run from here on ends where it is told to
-        query.sink.limit(None)
-        begun = Boundary(batch_id=-1, position=query.sink.position)
-        try:
-            while steps := steps_to(wanted, query.sink.last.boundary if query.sink.last else begun):
-                query.run_to(next_stop(wanted, steps, query.sink.position, self._batch_records), self._must_run)
-            release = self._release()
-            if release.bounded:
-                # first: a crash between the two must not have it run on
-                reason = f"the replay of {wanted.op} is at its end"
-                self._registry.step(lambda _: [WantedSet(release=self._name, wanted="stopped")], reason=reason)
-            if release.under is not None and release.under.then is not None:
-                query.pause()
-                query.sink.skip_to(release.under.then, wanted.op)
-            else:
-                query.sink.announce(reached=wanted.op)
-        except BaseException:
-            query.sink.limit(self._free_until())
-            raise
-        log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
-        if release.bounded:
-            raise _Stop
-
-    # -- meeting another release
-
-    def _met(self, order: AlignOrdered) -> bool:
-        last = self._need_query().sink.last
-        met = last is not None and last.aligned is not None and last.aligned.op == order.id
-        return met or order.id in self._missed
-
-    def _align(self, query: Query, order: AlignOrdered) -> None:
-        """Pauses at a boundary, waits for the other's mark, meets it exactly; an order that is void ends it.
-
-        What to do next is asked of the two newest progress records each time, so after a crash it goes on where it was.
-        """
-        self._status.state = "pausing"
-        if query.active:
-            by = query.sink.hold()
-            if by is not None:
-                # at once: the other may flag its boundary while the batch under way ends
-                self._status.pausing = Pausing(op=order.id, by=by)
-                self._heart.beat()
-            query.rest()
-        query.catch_up()
-        if self._may_pass:
-            query.sink.limit(None)
-        if not query.sink.begun:
-            log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
-            query.run_first(self._must_run)
-        try:
-            with (
-                closing(ProgressTail(self._settings, order.other)) as tail,
-                closing(HeartbeatTail(self._settings)) as beats,
-            ):
-                self._come_to_the_mark(query, order, tail, beats)
-        except PastTheMark as error:
-            log.error("%s: %s", self._name, error)
-            self._missed.add(order.id)
-
-    def _come_to_the_mark(self, query: Query, order: AlignOrdered, tail: ProgressTail, beats: HeartbeatTail) -> None:
-        """Moves as `candidate_move` says, until the mark is met or the order no longer stands."""
-        word: Flagging | None = None
-        while self._stands(order):
-            word = self._heard(beats, order) or word
-            match candidate_move(order, query.sink.last, tail.newest, word):
-                case Free():
-                    return
-                case Pause(op=op):
-                    query.sink.announce(paused=op)
-                    log.info("%s: paused at batch %s for %s", self._name, _batch(query.sink.last), op)
-                case AwaitMark():
-                    self._status.state = "paused"
-                    tail.poll(_MARK_S)
-                case Run(steps=steps):
-                    self._status.state = "aligning"
-                    query.run_to(steps[0].to, self._check_token)
-                case Met():
-                    query.sink.announce(aligned=order.id)
-                    log.info("%s: aligned with %s at batch %s", self._name, order.other, _batch(query.sink.last))
-        log.info("%s: %s is over, going on", self._name, order.id)
-
-    def _heard(self, beats: HeartbeatTail, order: AlignOrdered) -> Flagging | None:
-        """The last word of the driver that is to flag a boundary for `order`; None: nothing new."""
-        token = self._registry.known.releases[order.other].token
-        words = [b.flagging for b in beats.poll(0) if (b.release, b.token) == (order.other, token) and b.flagging]
-        return next((word for word in reversed(words) if word.op == order.id), None)
-
-    def _stands(self, order: AlignOrdered) -> bool:
-        self._registry.poll(0)
-        standing = self._check().standing_align(self._name)
-        return standing is not None and standing.id == order.id
-
-    def _must_run(self) -> None:
-        self._registry.poll(0)
-        self._check()
-
-    def _check_token(self) -> None:
-        self._registry.poll(0)
-        self._check_understood()
-        if self._registry.known.releases[self._name].token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded")
-
-    def _admit(self) -> None:
-        """Raises Superseded if another driver has the release. Called on Spark's thread: a registry of its own."""
-        with Registry(self._settings) as registry:
-            token = registry.state().releases[self._name].token
-        if token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
-
-    # -- what it says of itself
-
-    def _release(self) -> Release:
-        return self._registry.state().releases[self._name]
-
     def _need_query(self) -> Query:
         if self._query is None:
             raise SwitchyardError(f"{self._name} has not booted")
         return self._query
 
 
+def _destination(token: int, release: Release, app: App, start: SourcePosition) -> Destination:
+    return Destination(
+        release=release.name,
+        generation=release.generation,
+        token=token,
+        result_topic=release.result_topic,
+        partitions=release.spec.partitions,
+        inputs={name: source.topic for name, source in app.inputs.items()},
+        start=start,
+        watermarked=app.watermark is not None,
+        processed=release.under.processed if release.under else (),
+        seed=release.under.seed if release.under else None,
+    )
+
+
 def _end_of(state: RegistryState, name: str, token: int) -> list[Entry]:
     return [LeaseEnded(release=name, token=token)] if state.releases[name].token == token else []
-
-
-def _batch(progress: Progress | None) -> str:
-    return "none" if progress is None else str(progress.boundary.batch_id)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -95,7 +95,7 @@ class Query:
         """Starts the query: endless, or for so many new batches. One that rests goes on."""
         if self._rests:
             if batches is None and self._source_ends is not None and self._tell_sources(self._set_portion):
-                self.sink.let_go_on(None)
+                self.sink.turnstile.let_go_on(None)
                 return
             self.pause()
         if batches is None:
@@ -164,7 +164,7 @@ class Query:
 
     def error(self) -> BaseException | None:
         """Why the query ended; None if it runs or was stopped at a boundary."""
-        if self._query is None or self._query.isActive or self.sink.refused_at_boundary:
+        if self._query is None or self._query.isActive or self.sink.turnstile.refused_at_boundary:
             return None
         if self.sink.failure is not None:
             return self.sink.failure[1]
@@ -181,7 +181,7 @@ class Query:
 
         Where nothing may be committed any more there is no boundary to wait for, nor a log that would say so.
         """
-        self.sink.shut()
+        self.sink.turnstile.shut()
         while self.active:
             if self.sink.in_batch is None and (self.sink.halted or self._is_level()):
                 self._query.stop()
@@ -190,8 +190,8 @@ class Query:
 
     def rest(self) -> None:
         """Stops at a boundary, as `pause` does; where a batch runs, its end is held, and the query needn't be started again."""
-        self.sink.rest()
-        while self.active and not self.sink.at_rest and self.sink.comes_to_rest:
+        self.sink.turnstile.rest()
+        while self.active and not self.sink.turnstile.at_rest and self.sink.turnstile.comes_to_rest:
             time.sleep(_POLL_S)
         self._hold_or_pause()
 
@@ -216,7 +216,7 @@ class Query:
 
     @property
     def _rests(self) -> bool:
-        return self.sink.at_rest and self.active
+        return self.sink.turnstile.at_rest and self.active
 
     def _is_level(self) -> bool:
         """Whether Spark's log has the last batch that Kafka has."""
@@ -251,8 +251,8 @@ class Query:
             return False
         if not self._tell_sources(lambda: self._end_next_batch_at(end)):
             return False
-        self.sink.let_go_on(1)
-        while self.active and not self.sink.at_rest:
+        self.sink.turnstile.let_go_on(1)
+        while self.active and not self.sink.turnstile.at_rest:
             check()
             time.sleep(_POLL_S)
         error = self.error()
@@ -288,8 +288,8 @@ class Query:
     def _run_to(self, batch_id: int, batches: int, check: Callable[[], None], *, rest: bool = False) -> None:
         self.start(batches)
         if rest:
-            self.sink.rest()
-        while self.active and not self.sink.at_rest and not self._checkpoint.committed(batch_id):
+            self.sink.turnstile.rest()
+        while self.active and not self.sink.turnstile.at_rest and not self._checkpoint.committed(batch_id):
             check()
             time.sleep(_POLL_S)
         self._hold_or_pause()

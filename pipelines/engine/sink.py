@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from pipelines.engine.checkpoint import Checkpoint, PlannedBatch
 from pipelines.engine.metrics import BatchMetrics
+from pipelines.engine.turnstile import Turnstile
 from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Superseded, TransactionEnded, Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic
@@ -20,13 +21,9 @@ from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import MARKS, Boundary, Counts, Flagging, Mark, Progress
 from pipelines.model.registry import MarkOrdered
 from pipelines.model.reset import Replays
-from pipelines.model.switch import flags, foreseen, pauses_by
+from pipelines.model.switch import flags, foreseen
 
 _REPLAYED = (REPLAY, b"true")
-
-
-class StopAtBoundary(Exception):
-    """Raised into Spark at the start of a batch that must not run: a planned batch that never ran is clean."""
 
 
 class ProgressGap(SwitchyardError):
@@ -53,7 +50,7 @@ class Destination:
 
 
 class Sink:
-    """Spark's foreachBatch function and the driver's hand on it.
+    """Spark's foreachBatch function and the driver's hand on it. Which batches run, and when, is up to its turnstile.
 
     `serialise` makes the batch's rows key, value and source; `metrics` asks Spark about the batch that just ran;
     `admit` raises where a newer driver has the release; `after_batch` is called when a batch has ended and all that come may run,
@@ -81,19 +78,8 @@ class Sink:
         self._after_batch = after_batch
         self._clock = clock
         self._lock = threading.RLock()
-        # guards what Spark's thread and the driver's say to each other; taken after the lock, never before it
-        self._turn = threading.Condition()
-        # whether ends of batches are held, and one is
-        self._hold_ends = False
-        self._at_rest = False
-        # whether Spark is in a call, and the last batch that has ended in one
-        self._called = False
-        self._ended = -1
-        self._budget: int | None = 0
-        self._every_s = 0.0
-        self._hurry = threading.Event()
+        self.turnstile = Turnstile(target.release, checkpoint, self._lock, last=lambda: self.last, clock=clock)
         self._order: MarkOrdered | None = None
-        self._limit: SourcePosition | None = None
         self._replays = Replays(target.processed, target.inputs)
         self.last: Progress | None = None
         self.in_batch: int | None = None
@@ -103,7 +89,6 @@ class Sink:
         # of the batches that were committed, the fastest one's records per second
         self.best_records_per_s = 0.0
         self.failure: tuple[int, BaseException] | None = None
-        self.refused_at_boundary = False
         self._halted: SwitchyardError | None = None
 
     # -- the driver's hand
@@ -111,7 +96,7 @@ class Sink:
     def halt(self, why: SwitchyardError) -> None:
         """Lets nothing be committed any more: each try raises `why`. From any thread, whatever runs."""
         self._halted = why
-        self._hurry.set()
+        self.turnstile.hurry()
         self._writer.give_up()
 
     @property
@@ -162,84 +147,10 @@ class Sink:
         return self.last is not None and self.last.boundary.batch_id >= 0
 
     def open(self, batches: int | None = None) -> None:
-        """Lets batches run: that many, or (None) all that come."""
+        """Lets batches run: that many, or (None) all that come. What the one before has failed with is forgotten."""
         with self._lock:
-            self._budget = batches
-            self._hold_ends = self._at_rest = False
-            self.pace(self._every_s)
-            self.refused_at_boundary = False
+            self.turnstile.open(batches)
             self.failure = None
-
-    def hold(self) -> SourcePosition | None:
-        """Lets no batch begin but one that is planned, and holds its end, without waiting for it. Returns where the release
-        stands at the latest when that is at its end; None before the first one.
-        """
-        # first: a batch that is at its end now must not get away
-        self.rest()
-        self._budget = 0
-        self._hurry.set()
-        # after that: a batch that may end still was planned before
-        last, planned = self.last, self._checkpoint.last_planned()
-        if last is None:
-            return None
-        under_way = planned if planned is not None and planned > last.boundary.batch_id else None
-        end = None if under_way is None else self._checkpoint.position(self._checkpoint.planned(under_way))
-        with self._turn:
-            if under_way is not None and self._ended < under_way:
-                self._budget = 1
-        return pauses_by(last.boundary.position, end)
-
-    def rest(self) -> None:
-        """Holds the end of the batch that runs, or has run: Spark waits there, and plans nothing, until it is let go on."""
-        with self._turn:
-            self._hold_ends = True
-        self._hurry.set()
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether the end of a batch is held: committed in Kafka, not yet in Spark's log."""
-        return self._at_rest
-
-    @property
-    def comes_to_rest(self) -> bool:
-        """Whether a batch runs, or is planned and will."""
-        planned = self._checkpoint.last_planned()
-        return self._called or (
-            self._budget != 0 and planned is not None and (self.last is None or planned > self.last.boundary.batch_id)
-        )
-
-    def let_go_on(self, batches: int | None) -> None:
-        """Lets the batch end that is held. So many more may run, the last of which is held again; None: all, and none is."""
-        with self._turn:
-            self._hold_ends = batches is not None
-            self._budget = batches
-            self._at_rest = False
-            self._turn.notify_all()
-
-    def shut(self) -> None:
-        """Lets no further batch begin; returns when one that runs is at its end."""
-        self._hurry.set()
-        with self._turn:
-            self._hold_ends = self._at_rest = False
-            self._turn.notify_all()
-        # under the lock: else a batch could have looked at the budget and not yet said that it runs
-        with self._lock:
-            self._budget = 0
-
-    def pace(self, every_s: float) -> None:
-        """Makes a batch end `every_s` after its begin at the earliest, so that the next begins no sooner; 0: at once.
-
-        Where the query is shut or held, or told to hurry by another pace, it ends then.
-        """
-        if every_s != self._every_s:
-            self._hurry.set()
-        self._every_s = every_s
-        if every_s > 0 and self._budget is None:
-            self._hurry.clear()
-
-    def limit(self, to: SourcePosition | None) -> None:
-        """Lets no batch run that would end behind `to` on any partition; None: all may."""
-        self._limit = to
 
     @property
     def position(self) -> SourcePosition:
@@ -317,37 +228,23 @@ class Sink:
 
     def process_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call for batch `batch_id`. A batch that progress holds already is executed and written nowhere."""
-        began, before, self._called = self._clock(), self.last, True
-        try:
+        began, before = self._clock(), self.last
+        with self.turnstile.call():
             self._run(rows, batch_id)
             self.batch_s = self._clock() - began
             if self.batch_s > 0 and self.last is not None and self.last is not before:
                 self.best_records_per_s = max(self.best_records_per_s, self.last.batch.rows_in / self.batch_s)
-            if self._budget is None:
+            if self.turnstile.all_may_run:
                 self._call_after_batch(batch_id)
-            # committed, and not under the lock: whoever wants the boundary gets it
-            if self._budget is None and self._every_s > 0:
-                self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
-            with self._turn:
-                self._at_rest = self._hold_ends
-                while self._at_rest:
-                    self._turn.wait()
-        finally:
-            self._called = False
+            self.turnstile.leave(began)
 
     def _run(self, rows: DataFrame, batch_id: int) -> None:
         self._refuse_halted(batch_id)
         with self._lock:
             done = self.last.boundary.batch_id if self.last else -1
             # a batch that is committed already may always be run again: Spark's own log has to catch up
-            if self._budget == 0 and batch_id > done:
-                self.refused_at_boundary = True
-                raise StopAtBoundary(f"batch {batch_id} of {self.target.release} must not run yet")
-            if self._limit is not None and batch_id > done:
-                end = self._checkpoint.position(self._checkpoint.planned(batch_id))
-                if not self._limit.dominates(end):
-                    self.refused_at_boundary = True
-                    raise StopAtBoundary(f"batch {batch_id} of {self.target.release} would go past its limit")
+            if batch_id > done:
+                self.turnstile.enter(batch_id)
             self.in_batch = batch_id
             try:
                 self._process(rows, batch_id)
@@ -357,10 +254,7 @@ class Sink:
             finally:
                 self.in_batch = None
                 self.finished_at = self._clock()
-            with self._turn:
-                self._ended = max(self._ended, batch_id)
-                if self._budget is not None and batch_id > done:
-                    self._budget = max(0, self._budget - 1)
+            self.turnstile.count(batch_id, new=batch_id > done)
 
     def _call_after_batch(self, batch_id: int) -> None:
         try:
@@ -539,6 +433,11 @@ class Sink:
                 f"{self.target.release} has no committed batch yet", fix="wait until it has read something"
             )
         return self.last
+
+
+def batch_number(last: Progress | None) -> str:
+    """The number of the last committed batch, for a log."""
+    return "none" if last is None else str(last.boundary.batch_id)
 
 
 def _marked(headers: Sequence[tuple[str, bytes]], again: bool) -> Headers:

@@ -129,7 +129,7 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
             assert plan is not None
             operation = plan.id
             world.until("it doesn't pause", lambda op=operation: paused_for(world, name) == op)
-            if queries[-1].sink.at_rest:
+            if queries[-1].sink.turnstile.at_rest:
                 break
             journal.abandon(context, operation)
             goes_on(world, name)
@@ -142,7 +142,7 @@ def paused_for(world: World, name: str) -> str | None:
 
 
 def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resting: Resting) -> None:
-    assert resting.query.sink.at_rest
+    assert resting.query.sink.turnstile.at_rest
     thread, stop = world.drivers.running(resting.name)
     stop.set()
     thread.join(30)
@@ -163,7 +163,7 @@ def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resti
 
 @pytest.mark.long
 def test_who_rests_and_is_superseded_writes_nothing_more(world: World, resting: Resting) -> None:
-    assert resting.query.sink.at_rest
+    assert resting.query.sink.turnstile.at_rest
     context, (thread, _) = world.context, world.drivers.running(resting.name)
     before = context.progress(resting.name)
     take_lease(context.registry, resting.name, force=True)

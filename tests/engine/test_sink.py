@@ -19,7 +19,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.metrics import BatchMetrics, DeadLetter
-from pipelines.engine.sink import Destination, ProgressGap, Sink, StopAtBoundary
+from pipelines.engine.sink import Destination, ProgressGap, Sink
+from pipelines.engine.turnstile import StopAtBoundary
 from pipelines.engine.writer import OutcomeUnknown, Record, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.positions import SourcePosition, Span
@@ -192,8 +193,8 @@ class World:
 
     def comes_to_rest(self) -> None:
         """Waits for that, and shuts the sink."""
-        self.comes(lambda: self.sink.at_rest)
-        self.sink.shut()
+        self.comes(lambda: self.sink.turnstile.at_rest)
+        self.sink.turnstile.shut()
 
     @contextmanager
     def under_way(self, number: int, *rows: tuple[str, str | None]) -> Iterator[None]:
@@ -256,7 +257,7 @@ def test_a_batch_that_is_committed_is_executed_again_and_written_nowhere(world: 
     before = list(world.writer.written)
     assert world.run(1, ("a", "2")).executed == ["noop"]
     # even where nothing new may run: Spark's own log has to catch up
-    world.sink.shut()
+    world.sink.turnstile.shut()
     assert world.run(1, ("a", "2")).executed == ["noop"]
     assert world.writer.written == before and len(world.writer.progress) == 2
 
@@ -310,17 +311,19 @@ def test_a_batch_that_is_run_again_must_be_the_one_that_was_committed(world: Wor
     assert rows.executed == []
 
 
-@pytest.mark.parametrize("hurry", [lambda sink: sink.shut(), lambda sink: sink.pace(0)], ids=["shut", "live"])
+@pytest.mark.parametrize(
+    "hurry", [lambda sink: sink.turnstile.shut(), lambda sink: sink.turnstile.pace(0)], ids=["shut", "live"]
+)
 def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
     world: World, hurry: Callable[[Sink], None]
 ) -> None:
-    world.sink.pace(3600)
+    world.sink.turnstile.pace(3600)
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 0, ("a", "1"))
         try:
             world.comes(lambda: bool(world.writer.progress))
             # as the driver does at each of its turns
-            world.sink.pace(3600)
+            world.sink.turnstile.pace(3600)
             with pytest.raises(TimeoutError):
                 batch.result(0.1)
         finally:
@@ -329,7 +332,7 @@ def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
 
 
 def test_a_batch_to_meet_another_release_is_not_paced(world: World) -> None:
-    world.sink.pace(3600)
+    world.sink.turnstile.pace(3600)
     world.sink.open(1)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(world.run, 0, ("a", "1")).result(10)
@@ -340,21 +343,21 @@ def test_a_shut_sink_lets_nothing_begin_and_a_budget_runs_out(world: World) -> N
     world.run(0, ("a", "1"))
     with pytest.raises(StopAtBoundary):
         world.run(1, ("a", "2"))
-    assert world.sink.refused_at_boundary
+    assert world.sink.turnstile.refused_at_boundary
     assert len(world.writer.progress) == 1 and world.sink.in_batch is None
     world.sink.open()
     world.run(1, ("a", "2"))
-    assert not world.sink.refused_at_boundary and len(world.writer.progress) == 2
+    assert not world.sink.turnstile.refused_at_boundary and len(world.writer.progress) == 2
 
 
 def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: World) -> None:
-    assert world.sink.hold() is None
+    assert world.sink.turnstile.hold() is None
     world.sink.open()
     world.run(0, ("a", "1"))
-    assert world.sink.hold() == SourcePosition(sources={"trades": {0: 10}})
+    assert world.sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 10}})
     world.sink.open()
     with ThreadPoolExecutor(1) as pool, world.under_way(1, ("a", "2")):
-        assert world.sink.hold() == SourcePosition(sources={"trades": {0: 20}})
+        assert world.sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 20}})
         pool.submit(world.comes_to_rest)
     # the batch under way is written, the next one may not begin, not even as many as a budget would allow
     assert len(world.writer.progress) == 2
@@ -367,38 +370,38 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
     """Committed in Kafka, while Spark waits and plans nothing."""
     sink = world.sink
     with ThreadPoolExecutor(1) as pool:
-        sink.pace(3600)
+        sink.turnstile.pace(3600)
         batch = pool.submit(world.run, 0, ("a", "1"))
         world.comes(lambda: sink.last is not None)
-        assert sink.hold() == SourcePosition(sources={"trades": {0: 10}})
-        world.comes(lambda: sink.at_rest)
+        assert sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 10}})
+        world.comes(lambda: sink.turnstile.at_rest)
         assert not batch.done()
         # one more, which is held again
-        sink.let_go_on(1)
+        sink.turnstile.let_go_on(1)
         batch.result(10)
         batch = pool.submit(world.run, 1, ("a", "2"))
-        world.comes(lambda: sink.at_rest)
+        world.comes(lambda: sink.turnstile.at_rest)
         assert len(world.writer.progress) == 2
         sink.announce(aligned="promote-1")
         # all that come, and none is held
-        sink.pace(0)
-        sink.let_go_on(None)
+        sink.turnstile.pace(0)
+        sink.turnstile.let_go_on(None)
         batch.result(10)
         pool.submit(world.run, 2, ("a", "3")).result(10)
-        assert not sink.at_rest and not sink.comes_to_rest
+        assert not sink.turnstile.at_rest and not sink.turnstile.comes_to_rest
 
 
 def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: World) -> None:
     sink = world.sink
     world.run(0, ("a", "1"))
     world.plan(1, 20)
-    assert sink.hold() == SourcePosition(sources={"trades": {0: 20}})
-    assert sink.comes_to_rest
+    assert sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 20}})
+    assert sink.turnstile.comes_to_rest
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 1, ("a", "2"))
-        world.comes(lambda: sink.at_rest)
+        world.comes(lambda: sink.turnstile.at_rest)
         # whoever wants the query stopped gets it, with nothing begun behind it
-        sink.shut()
+        sink.turnstile.shut()
         batch.result(10)
     with pytest.raises(StopAtBoundary):
         world.run(2, ("a", "3"))
@@ -537,11 +540,11 @@ def test_no_older_boundary_is_written_after_a_commit_that_was_not_answered(world
 def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None:
     world.run(0, ("a", "1"))
     with ThreadPoolExecutor(1) as pool:
-        world.sink.rest()
+        world.sink.turnstile.rest()
         held = pool.submit(world.run, 1, ("a", "2"))
-        world.comes(lambda: world.sink.at_rest)
+        world.comes(lambda: world.sink.turnstile.at_rest)
         assert world.writer._open is None and len(world.writer.progress) == 2
-        world.sink.let_go_on(None)
+        world.sink.turnstile.let_go_on(None)
         held.result(10)
 
 

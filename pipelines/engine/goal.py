@@ -1,0 +1,89 @@
+"""The boundary that a generation has to end a batch at before it runs on, if a reset has set one."""
+
+from __future__ import annotations
+
+import logging
+
+from pipelines.engine.orders import Orders, StopWanted
+from pipelines.engine.query import Query
+from pipelines.engine.telemetry import DriverStatus
+from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Boundary, Mark
+from pipelines.model.registry import GenerationStarted, WantedSet
+from pipelines.model.reset import free_until, goal, may_pass, next_stop
+from pipelines.model.switch import steps_to
+
+log = logging.getLogger("switchyard.driver")
+
+
+class Goal:
+    """The goal of the generation that `begun` began, and the way there. `batch_records`: the most that a batch reads."""
+
+    def __init__(
+        self,
+        name: str,
+        query: Query,
+        orders: Orders,
+        status: DriverStatus,
+        *,
+        begun: GenerationStarted | None,
+        batch_records: int,
+    ) -> None:
+        self.may_pass = may_pass(begun)
+        self._name = name
+        self._query = query
+        self._orders = orders
+        self._status = status
+        self._batch_records = batch_records
+        self._mark = goal(begun)
+
+    @property
+    def ahead(self) -> Mark | None:
+        """The boundary that this generation has yet to reach; None: it has, or has none."""
+        last, wanted = self._query.sink.last, self._mark
+        if wanted is None or (last is not None and last.reached is not None and last.reached.op == wanted.op):
+            return None
+        passed = self.may_pass and self._query.sink.position.dominates(wanted.boundary.position)
+        return None if passed else wanted
+
+    def free_until(self) -> SourcePosition | None:
+        """How far batches of the query's own may go; None: as far as they come."""
+        wanted = self.ahead
+        return free_until(wanted) if wanted is not None else None
+
+    def is_next(self, wanted: Mark) -> bool:
+        """Whether the next batch would go past what may be read by batches of the query's own."""
+        sink = self._query.sink
+        return sink.turnstile.refused_at_boundary or (sink.begun and sink.position.dominates(free_until(wanted)))
+
+    def reach(self, wanted: Mark) -> None:
+        """Runs to exactly `wanted`, by batches that end where they are told to. Raises StopWanted at the end of a bounded
+        replay.
+        """
+        query, registry = self._query, self._orders.registry
+        self._status.state = "aligning"
+        query.pause()
+        query.catch_up()
+        # what is run from here on ends where it is told to
+        query.sink.turnstile.limit(None)
+        start = Boundary(batch_id=-1, position=query.sink.position)
+        try:
+            while steps := steps_to(wanted, query.sink.last.boundary if query.sink.last else start):
+                stop = next_stop(wanted, steps, query.sink.position, self._batch_records)
+                query.run_to(stop, self._orders.check_anew)
+            release = self._orders.release()
+            if release.bounded:
+                # first: a crash between the two must not have it run on
+                reason = f"the replay of {wanted.op} is at its end"
+                registry.step(lambda _: [WantedSet(release=self._name, wanted="stopped")], reason=reason)
+            if release.under is not None and release.under.then is not None:
+                query.pause()
+                query.sink.skip_to(release.under.then, wanted.op)
+            else:
+                query.sink.announce(reached=wanted.op)
+        except BaseException:
+            query.sink.turnstile.limit(self.free_until())
+            raise
+        log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
+        if release.bounded:
+            raise StopWanted
