@@ -209,7 +209,7 @@ def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(s
     with pytest.raises(Refused, match="is not checked"):
         plan_promote(cluster.context(), OTHER)
     assert check(cluster.context(), OTHER).ok
-    with pytest.raises(Refused, match="over --max-evidence-age 0"):
+    with pytest.raises(Refused, match="more than --max-evidence-age 0"):
         plan_promote(cluster.context(), OTHER, max_evidence_age_s=0)
     with pytest.raises(Refused, match="of the keys differ, more than --max-changed"):
         plan_promote(cluster.context(), OTHER, max_changed=found.ratio / 2)
