@@ -279,7 +279,10 @@ class Driver:
 
     def _topics_made(self, known: TopicsKnown) -> None:
         with Registry(self._settings, actor=self._registry.actor) as registry:
-            registry.step(lambda _: [known], reason="a topic was gone, and was made again, empty")
+            registry.step(
+                lambda state: [known] if state.releases[self._name].token == self._token else [],
+                reason="a topic was gone, and was made again, empty",
+            )
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
@@ -469,7 +472,7 @@ class Driver:
             log.error("try %d of %d: %s", self._tries[batch], _TRIES, self._status.error)
             if self._tries[batch] >= _TRIES:
                 reason = self._status.error
-                self._registry.step(lambda _: [StateSet(release=self._name, state="failed")], reason=reason)
+                self._orders.enter(StateSet(release=self._name, state="failed"), reason)
                 raise SwitchyardError(
                     reason,
                     fix=f"`switchyard bisect {self._name}` names the record; leave it out, or mend the app and stage a new version",

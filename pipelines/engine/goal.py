@@ -60,7 +60,7 @@ class Goal:
         """Runs to exactly `wanted`, by batches that end where they are told to. Raises StopWanted at the end of a bounded
         replay.
         """
-        query, registry = self._query, self._orders.registry
+        query = self._query
         self._status.state = "aligning"
         query.pause()
         query.catch_up()
@@ -75,7 +75,7 @@ class Goal:
             if release.bounded:
                 # first: a crash between the two must not have it run on
                 reason = f"the replay of {wanted.op} is at its end"
-                registry.step(lambda _: [WantedSet(release=self._name, wanted="stopped")], reason=reason)
+                self._orders.enter(WantedSet(release=self._name, wanted="stopped"), reason)
             if release.under is not None and release.under.then is not None:
                 query.pause()
                 query.sink.skip_to(release.under.then, wanted.op)

@@ -155,9 +155,11 @@ class Turnstile:
         if self._budget == 0:
             self.refused_at_boundary = True
             raise StopAtBoundary(f"batch {batch_id} of {self._release} must not run yet")
-        if self._limit is not None:
+        # read once: the driver may lift it while the plan is read
+        limit = self._limit
+        if limit is not None:
             end = self._checkpoint.position(self._checkpoint.planned(batch_id))
-            if not self._limit.dominates(end):
+            if not limit.dominates(end):
                 self.refused_at_boundary = True
                 raise StopAtBoundary(f"batch {batch_id} of {self._release} would go past its limit")
 

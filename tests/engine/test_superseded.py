@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 import pytest
 
 from pipelines.engine.driver import Driver
 from pipelines.engine.lease import this_process
+from pipelines.engine.orders import Orders
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import Superseded
-from pipelines.model.registry import LeaseTaken, RegistryState
+from pipelines.model.registry import LeaseTaken, RegistryState, StateSet, WantedSet
 from tests.operations.builders import Log, context_of, staged
 
 NAME = "a.v1"
@@ -40,6 +42,7 @@ def taken(token: int) -> LeaseTaken:
 def driver(log: Log, token: int) -> Driver:
     made = Driver.__new__(Driver)
     made._name, made._token, made._registry = NAME, token, cast(Any, log)
+    made._orders = Orders(made._registry, NAME, token, settle=False, signalled=threading.Event())
     return made
 
 
@@ -63,3 +66,12 @@ def test_nor_does_one_that_learns_of_it_by_the_step_itself() -> None:
     driver(log, 1)._tell_lost(LOST)
     assert log.entries == entries
     assert log.state().releases[NAME].state == "staged"
+
+
+def test_one_whose_batch_fails_again_and_again_does_not_fail_its_heir() -> None:
+    log = Log(*staged(NAME), taken(1), taken(2))
+    made = driver(log, 1)
+    made._orders.enter(StateSet(release=NAME, state="failed"), "batch 7 fails")
+    made._orders.enter(WantedSet(release=NAME, wanted="stopped"), "the replay is at its end")
+    assert log.state().releases[NAME].state == "staged"
+    assert log.state().releases[NAME].wanted == Log(*staged(NAME)).state().releases[NAME].wanted

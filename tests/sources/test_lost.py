@@ -51,7 +51,7 @@ def sender(monkeypatch: pytest.MonkeyPatch, producer: Producer) -> _Sender:
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_while_more_is_sent(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     producer = Producer(at=at)
-    with pytest.raises(SwitchyardError, match="a record for trades was not accepted"):
+    with pytest.raises(SwitchyardError, match="the broker did not accept a record for trades"):
         sender(monkeypatch, producer).send(4_000)
     assert producer.polls == at
 
@@ -59,7 +59,7 @@ def test_while_more_is_sent(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 def test_when_all_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sending = sender(monkeypatch, Producer(at=99))
     sending.send(10)
-    with pytest.raises(SwitchyardError, match="a record for trades was not accepted"):
+    with pytest.raises(SwitchyardError, match="the broker did not accept a record for trades"):
         sending.close()
 
 
