@@ -260,7 +260,7 @@ def test_a_folder_without_python_is_said(unchanged: Cluster, tmp_path: Path) -> 
             ["the function of app odd raises on empty input", "KeyError", "prices"],
         ),
         ({"body": 'return trades.select("ticker", F.rand().alias("r"))'}, 3, ["is not deterministic"]),
-        ({"body": 'return trades.select("ticker", "price")', "topic": "nowhere"}, 2, ["there is no topic nowhere"]),
+        ({"body": 'return trades.select("ticker", "price")', "topic": "nowhere"}, 2, ["topic nowhere does not exist"]),
     ],
     ids=["raises", "random", "no-topic"],
 )
