@@ -91,7 +91,7 @@ def consumer_config(settings: Settings, **conf: Any) -> dict[str, Any]:
 
 
 def producer(settings: Settings, **conf: Any) -> Producer:
-    """A producer. `conf`: librdkafka's names, with underscores for dots. Raises BadUsage for settings that it rejects."""
+    """A producer. `conf`: librdkafka's names, with underscores for dots. Raises BadUsage for settings it rejects."""
     return _made(settings, lambda: Producer(producer_config(settings, **conf), logger=_UNHEARD))
 
 

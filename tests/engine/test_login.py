@@ -84,7 +84,7 @@ def test_a_store_of_keys_is_of_the_kind_that_both_clients_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "words", "fix"),
     [
-        ({"ssl_crl_location": "/crl.pem"}, "kafka.ssl.crl.location: Kafka's Java client", "at the broker"),
+        ({"ssl_crl_location": "/crl.pem"}, "kafka.ssl.crl.location: Spark reads with Kafka's Java client", "at the broker"),
         ({"ssl_cipher_suites": "X"}, "kafka.ssl.cipher.suites", "OpenSSL and Java"),
         ({"sasl_kerberos_keytab": "/k"}, "kafka.sasl.kerberos.keytab", "sasl.jaas.config"),
         ({"sasl_mechanisms": "PLAIN"}, "sasl.mechanism is SCRAM-SHA-512 and kafka.sasl.mechanisms is PLAIN", "remove one"),
