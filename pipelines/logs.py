@@ -80,7 +80,7 @@ class _StandardError(_Ours):
 
 
 def _is_unhandled(record: logging.LogRecord) -> bool:
-    """Whether no library handles it. A library's logger with a handler, even one that drops everything, isn't shown here."""
+    """Whether no library handles it. A logger with a handler of its own, even a silent one, isn't shown here."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None and logger is not logging.getLogger():
         if logger.handlers:

@@ -31,7 +31,7 @@ def below(root: Path, *parts: str) -> Path:
         found = Path()
     if found != path:
         raise SwitchyardError(
-            f"{root.joinpath(*parts)} in the state folder is a link, or is under one: it leads to {found}",
+            f"{root.joinpath(*parts)} is a link in the state folder, or is under one: it leads to {found}",
             fix="replace the link by the files; only the state folder itself (SWITCHYARD_STATE_DIR) may be a link",
         )
     return path

@@ -84,7 +84,7 @@ class LiveRecord:
 
     @property
     def position(self) -> FollowerPosition:
-        """The position after this record. Stored together with the record's effect, it makes the effect exactly once."""
+        """The position after this record. Stored together with the record's effect, it gives exactly once."""
         return _moved(self._phase, self._offsets)
 
 
@@ -274,7 +274,7 @@ class LiveConsumer:
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
 
     def _refuse_another(self, here: FollowerPosition) -> None:
-        """Raises SwitchyardError if the topic was recreated. At the old topic's end it doesn't matter: nothing is left to read."""
+        """Raises SwitchyardError if the topic was recreated, unless the follower has read all of the old one."""
         if self._same.is_another and here.segment is not None:
             raise _lost_delta(here.topic)
         if self._same.is_another:
@@ -297,7 +297,7 @@ class LiveConsumer:
         return keys
 
     def _refuse_short(self, segment: DeltaSegment) -> None:
-        """Raises SwitchyardError if a delta's topic ends before the segment does: waiting for the rest would never end."""
+        """Raises SwitchyardError if a delta's topic ends before the segment does: the rest would never come."""
         end = end_of(self._settings, segment.topic, 1, committed=False, client=self._admin)[0]
         if end < segment.end:
             raise _lost_delta(segment.topic)

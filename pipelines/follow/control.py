@@ -101,7 +101,7 @@ class Control:
         return self.state
 
     def poll(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` for news and reads all there is. Returns whether there was any; without a broker, no."""
+        """Waits up to `timeout_s` for news and reads all of it. Returns whether there was any; no without a broker."""
         news = self._take(self._consumer.consume(num_messages=1, timeout=timeout_s))
         if news:
             self._take(self._consumer.consume(num_messages=1000, timeout=0))

@@ -18,7 +18,7 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in order per partition. `reached`: partition -> offset reached after them, including offsets without a record."""
+    """Records in order per partition. `reached`: partition -> offset reached, past those without a record."""
 
     messages: list[Message]
     reached: dict[int, int]

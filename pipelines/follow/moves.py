@@ -120,7 +120,7 @@ def entered(alias: str, switch: Switch, member: Member = SOLE) -> FollowerPositi
 
 
 def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> FollowerPosition:
-    """Where a follower goes after it has delivered all of `position`'s phase: into `switch`, or further in its delta."""
+    """Where a follower goes after it has delivered all of `position`'s phase: into `switch`, or on in its delta."""
     index = 0 if position.number < switch.number else (position.segment or 0) + 1
     if index < len(switch.delta) and member.owns(0):
         segment = switch.delta[index]
@@ -263,7 +263,7 @@ def start(
 
 
 def oldest(chain: Chain, topics: Container[str]) -> Switch:
-    """The first switch from which everything up to the newest is still kept: retired releases and old deltas are deleted."""
+    """The first switch from which everything up to the newest is kept. Retired releases and old deltas are deleted."""
     found = chain[-1]
     for switch in reversed(chain[:-1]):
         if topic_of(switch) not in topics or any(segment.topic not in topics for segment in found.delta):

@@ -161,7 +161,7 @@ def group_offsets(
 
 
 def delete_group(settings: Settings, group: str, *, client: AdminClient | None = None) -> None:
-    """Deletes a consumer group, if it exists. Raises SwitchyardError if it has members, Unavailable without a broker."""
+    """Deletes a consumer group, if it exists. Raises SwitchyardError if it has members, Unavailable with no broker."""
     client = own(settings, client)
     deadline = time.monotonic() + settings.request_timeout_s
     future = client.delete_consumer_groups([group], request_timeout=settings.request_timeout_s)[group]

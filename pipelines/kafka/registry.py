@@ -98,7 +98,7 @@ class Registry:
             reader.close()
 
     def state(self, *, snapshots: bool = True) -> RegistryState:
-        """The current state: reads to the end first. If `snapshots`, writes a snapshot once the newest one is far behind."""
+        """The current state: reads to the end first. If `snapshots`, may also write a snapshot: after many entries."""
         state = self._now()
         snapshot = self._folding.snapshot() if snapshots and self._folding.due else None
         if snapshot is not None:
@@ -139,7 +139,7 @@ class Registry:
         return self.known
 
     def ensure(self) -> None:
-        """Creates the registry if there is none. Call it before a release's first topic, which must not exist without one."""
+        """Creates the registry if there is none. Call it before a release's first topic is created."""
         if self._open() is None:
             # the registry last: if it exists, both exist
             self.cluster.ensure_topic(HEARTBEATS_TOPIC, 1, HEARTBEATS)
@@ -172,7 +172,7 @@ class Registry:
         return reader
 
     def _now(self, *, prove: bool = False) -> RegistryState:
-        """The current state. Raises AnotherRegistry: checks every few seconds, if the log's end moved back, or if `prove`."""
+        """The current state. Raises AnotherRegistry: it checks at intervals, if the end moved back, or to `prove`."""
         reader = self._open()
         if reader is not None:
             end = reader.end()

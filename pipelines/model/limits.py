@@ -26,7 +26,7 @@ class Limits:
 
     @property
     def full(self) -> int:
-        """A batch with fewer records than this has read all that there was: Spark's shares, rounded down, are no smaller."""
+        """A batch with fewer records than this has read all that there was: Spark's shares are no smaller."""
         return max(1, min(self.total, *self.by_source.values()) // 2)
 
 

@@ -77,7 +77,7 @@ MARKS = ("barrier", "evidence", "paused", "aligned", "reached")
 
 
 class Pausing(Frozen):
-    """A driver's announcement for operation `op`: it starts no further batch; the current one ends at `by` at the latest."""
+    """A driver's announcement for operation `op`: no further batch; the current one ends at `by` at the latest."""
 
     op: OperationId
     by: SourcePosition

@@ -341,7 +341,7 @@ class ReadyRecorded(Entry):
 
 
 class HistoryAccepted(Entry):
-    """Someone has accepted that a release lacks input that the live one has read, or that it should have read itself."""
+    """Someone has accepted that a release lacks input that the live one has read, or that it should have read."""
 
     kind: Literal["history-accepted"] = "history-accepted"
     release: ReleaseName
@@ -375,7 +375,7 @@ class FollowerRemoved(Entry):
 
 
 class Repaired(Entry):
-    """The unread entries at these offsets no longer count: nothing waits because of them, and no one is told of them."""
+    """The unread entries at these offsets no longer count: nothing waits for them, and no one is told of them."""
 
     kind: Literal["repaired"] = "repaired"
     offsets: tuple[int, ...]
@@ -394,7 +394,7 @@ _KINDS: dict[str, type[Entry]] = {each.model_fields["kind"].default: each for ea
 
 
 def encode(entry: Entry) -> bytes:
-    """An entry as written to the log. An entry that couldn't be read back is refused here, not by every later reader."""
+    """An entry as written to the log. Refuses an entry that couldn't be read back, so that no reader has to."""
     fields = json.loads(entry.model_dump_json(exclude_defaults=True))
     # these fields are free-form: models in them are written with their defaults, as nothing else would restore them
     free = json.loads(entry.model_dump_json(include={"plan", "facts", "summary"}))
@@ -505,7 +505,7 @@ class Release:
 
     @property
     def _first_of_state(self) -> GenerationStarted | None:
-        """The generation in which the current state started. Each seed comes from an earlier generation, so this ends."""
+        """The generation in which the current state started. A seed comes from an earlier generation, so this ends."""
         number, begun = self.generation, self.generations.get(self.generation)
         while begun is not None and begun.seed is not None and begun.seed.boundary.batch_id >= 0:
             if begun.ended is None or begun.ended.generation >= number:
@@ -529,14 +529,14 @@ class Release:
         return result_topic(self.name, (known.result if known else None) or generation)
 
     def end_of(self, topic: str) -> ResultPosition | None:
-        """Where a result that is no longer written ended; None for the current one, and for a topic of another release."""
+        """Where a result that is no longer written ended; None for the current one, and for another release's topic."""
         if topic == self.result_topic:
             return None
         last = self.last_of(topic)
         return self.ended[last].result if last is not None else None
 
     def last_of(self, topic: str) -> int | None:
-        """The generation that ended last of those that wrote `topic`. After an undo that may be one with a lower number."""
+        """The generation that ended last of those that wrote `topic`. After an undo it may have a lower number."""
         wrote = [g for g in self.ended if self.topic_of(g) == topic]
         # a result only grows
         return max(wrote, key=lambda g: sum(self.ended[g].result.topics.get(topic, {}).values()), default=None)
@@ -599,7 +599,7 @@ class RegistryState:
     unread_before: int = 0
 
     def not_understood(self, name: str) -> Unread | None:
-        """The first unread entry that must be understood and may be about release or alias `name`. Work on that must wait."""
+        """The first unread entry that must be understood and may be about release or alias `name`, which then waits."""
         return next((u for u in self.unread if u.must and u.concerns(name)), None)
 
     @property

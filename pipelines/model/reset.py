@@ -118,9 +118,9 @@ def _way_out(target: Target) -> str:
         case "current":
             return "the group has committed nothing there; name a position: --to-offset, --to-datetime or --to-earliest"
         case "datetime":
-            return "choose another time; --to-earliest and --to-latest always work; --from-file sets an offset for each partition"
+            return "choose another time, or use --to-earliest (the first kept record), --to-latest (the end) or --from-file (an offset for each partition)"
         case _:
-            return "--to-earliest and --to-latest always work; --input-topics leaves a partition out"
+            return "use --to-earliest (the first kept record) or --to-latest (the end), or leave the partition out with --input-topics"
 
 
 def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosition]:
@@ -162,7 +162,7 @@ def move(old: SourcePosition, new: SourcePosition) -> Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The choices of a reset. `scoped`: only some partitions move. `table`, `stateful`: of the app. `bounded`: it has an end."""
+    """A reset's choices. `scoped`: only some partitions move. `table`, `stateful`: the app's. `bounded`: it ends."""
 
     state: State
     output: Output
@@ -336,7 +336,7 @@ def next_stop(wanted: Mark, steps: Sequence[Step], at: SourcePosition, max_recor
 
 
 def toward(at: SourcePosition, to: SourcePosition, max_records: int) -> SourcePosition:
-    """Where a batch of at most `max_records` ends on the way from `at` to `to`: each partition takes its share of the rest."""
+    """Where a batch of at most `max_records` ends on the way from `at` to `to`; partitions take shares of the rest."""
     left = to.records_since(at)
     if left <= max_records:
         return to
@@ -431,7 +431,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def spans_of(release: Release, last: Progress | None, of: Container[int] | None = None) -> list[Span]:
-    """The input read by a release's ended generations and, up to `last`, by the current one. `of`: only these generations."""
+    """The input read by a release's ended generations and, up to `last`, by the current one. `of`: only these."""
     found = []
     ends = {**release.ended, **({last.generation: last} if last is not None else {})}
     for number, end in ends.items():

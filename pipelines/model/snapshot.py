@@ -21,7 +21,7 @@ _PART_BYTES = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state after the entry at `offset`. `digest`: of that entry's bytes; it tells from which log the state comes."""
+    """The state after the entry at `offset`. `digest`: of that entry's bytes; it tells which log the state is from."""
 
     state: RegistryState
     offset: int
@@ -56,7 +56,7 @@ def _adapter() -> TypeAdapter[RegistryState]:
 
 
 def to_parts(snapshot: Snapshot) -> dict[str, bytes]:
-    """A snapshot as records: key -> value. Snapshots of one version share their keys, so compaction keeps the newest."""
+    """A snapshot as records: key -> value. Snapshots of a version share their keys, so compaction keeps the newest."""
     whole = zlib.compress(_adapter().dump_json(snapshot.state), 1)
     parts = [whole[at : at + _PART_BYTES] for at in range(0, len(whole), _PART_BYTES)]
     head = {

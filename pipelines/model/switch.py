@@ -70,7 +70,7 @@ def foreseen(order: MarkOrdered, boundary: Boundary, already: Mark | None) -> Fl
 
 
 def pauses_by(at: SourcePosition, planned: SourcePosition | None) -> SourcePosition:
-    """The latest position at which a pausing release stops: it starts no further batch, so the end of the planned one."""
+    """The latest position at which a pausing release stops: the end of its planned batch, as it starts no other."""
     return at if planned is None else planned
 
 

@@ -42,7 +42,7 @@ class Unread:
     about: tuple[str, ...] = ()
 
     def concerns(self, name: str) -> bool:
-        """Whether it may be about release or alias `name`: it names that, another release of the same app, or nothing."""
+        """Whether it may be about release or alias `name`: it names that, another release of the app, or nothing."""
         return not self.about or _app(name) in {_app(each) for each in self.about}
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ def read_record(kind: type[Record], data: bytes, version: int = 1) -> Record:
 
 
 def unread(data: bytes, offset: int, reason: str) -> Unread:
-    """What is known about an entry that can't be read. Only an entry with an envelope can say that it must be understood."""
+    """What is known about an entry that can't be read. Only one with an envelope can say that it must be understood."""
     try:
         envelope = opened(data)
     except ValueError as error:

@@ -92,7 +92,7 @@ def test_a_link_that_leads_elsewhere_is_refused(settings: Settings, outside: Pat
     link(root / "inside", root / "there")
     link(root / "itself", root / "itself")
     for parts in (("checkpoints",), ("checkpoints", "g1.t1"), ("inside", "x"), ("itself",)):
-        with pytest.raises(SwitchyardError, match="in the state folder is a link, or is under one"):
+        with pytest.raises(SwitchyardError, match="is a link in the state folder, or is under one"):
             below(root, *parts)
         with pytest.raises(SwitchyardError, match="is a link"):
             remove(root, *parts)

@@ -82,7 +82,7 @@ def in_status(world: World, name: str) -> str:
 def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world: World) -> None:
     context, second = world.context, f"{world.app}.v2"
     cut(world, 30)
-    missing = rf"{second} can't have all the input that {world.name} has read: deleted by retention: {world.topic}\[0\] 0 to 29"
+    missing = rf"{second} can't read all the input that {world.name} has read: deleted by retention: {world.topic}\[0\] 0 to 29"
     again = {"version": 2, "same_as": world.name, "correction": "scheduled"}
     # as the schedule does it: at its first step
     with pytest.raises(MissingHistory, match=missing):

@@ -257,7 +257,7 @@ def test_what_was_cleared_is_not_brought_back(world: World, follower: Following)
         world.run(plan)
         world.settle()
         follower.comes_to(world.expected({}))
-        with pytest.raises(Refused, match="can't be brought back"):
+        with pytest.raises(Refused, match="can't be resumed"):
             plan_undo(world.context, plan.id, stop=True)
     assert f"{world.name}.g1" not in topic_names(world.settings)
 
