@@ -180,7 +180,7 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     (state / "code" / f"{DIGEST}.zip").write_bytes(b"zip")
     way_out = link(state / "evidence" / "diff-1", outside)
     stage = DeleteFiles(release=NAME, code_digest=DIGEST, evidence=("diff-1",))
-    with pytest.raises(SwitchyardError, match="diff-1 in the state folder is a link"):
+    with pytest.raises(SwitchyardError, match="diff-1 is a link in the state folder"):
         applied(settings, stage)
     assert kept.is_dir() and (state / "code" / f"{DIGEST}.zip").exists() and (outside / "precious").exists()
     way_out.unlink()
