@@ -50,7 +50,6 @@ from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Flagging
 from pipelines.model.registry import (
     AlignOrdered,
-    Entry,
     LeaseEnded,
     MarkOrdered,
     RegistryState,
@@ -172,18 +171,20 @@ class Driver:
         release = self._begin_watch(release)
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
-        target = _destination(self._token, release, app, start)
+        destination = _destination(self._token, release, app, start)
         known = newest_progress(self._settings, self._name)
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
-        seeded = target.seed is not None and target.seed.boundary.batch_id >= 0
+        seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
         begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
         # 2. the checkpoint's fence
         self._go_when_understood()
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
         self._path = path
         stands = known.boundary.position if known is not None and begun else start
-        writer = Writer(self._settings, self._name, target.result_topic, spec.partitions)
-        query = Query(self._settings, app, spec, target, Checkpoint(path, target.inputs), writer, self._orders.admit)
+        writer = Writer(self._settings, self._name, destination.result_topic, spec.partitions)
+        query = Query(
+            self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
+        )
         limits = self._prepare(query, release, app, stands, throttled)
         if limits.total < throttled:
             log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
@@ -193,11 +194,11 @@ class Driver:
             self._name, query, self._orders, self._status, self._heart.beat, may_pass=self._goal.may_pass
         )
         # 4. the group's member
-        self._member = GroupMember(self._settings, self._name, sorted(set(target.inputs.values())))
+        self._member = GroupMember(self._settings, self._name, sorted(set(destination.inputs.values())))
         partitions = {n: i.partitions for n, i in spec.inputs.items()}
         client = self._registry.cluster.client
         self._telemetry.watch_lag(
-            lag_probe(self._settings, client, lambda: query.sink.position, target.inputs, partitions)
+            lag_probe(self._settings, client, lambda: query.sink.position, destination.inputs, partitions)
         )
         assert self._orders.watch is not None
         if (lost := self._orders.watch.look()) is not None:
@@ -210,7 +211,7 @@ class Driver:
 
         The sizes of the input are read and the sink connects in the meantime: Spark takes longer than both.
         """
-        inputs, digest = query.sink.target.inputs, release.spec.code_digest
+        inputs, digest = query.sink.destination.inputs, release.spec.code_digest
         with ThreadPoolExecutor(2, "boot") as pool:
             sizes = pool.submit(self._sizes, stands.by_topic(inputs))
             connected = pool.submit(query.sink.connect)
@@ -279,10 +280,7 @@ class Driver:
 
     def _topics_made(self, known: TopicsKnown) -> None:
         with Registry(self._settings, actor=self._registry.actor) as registry:
-            registry.step(
-                lambda state: [known] if state.releases[self._name].token == self._token else [],
-                reason="a topic was gone, and was made again, empty",
-            )
+            self._orders.enter(known, "a topic was gone, and was made again, empty", by=registry)
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
@@ -437,7 +435,7 @@ class Driver:
 
     def _end_lease(self) -> None:
         try:
-            self._registry.step(lambda state: _end_of(state, self._name, self._token))
+            self._orders.enter(LeaseEnded(release=self._name, token=self._token))
         except SwitchyardError:
             log.exception("%s: the lease's end could not be written; it expires", self._name)
 
@@ -528,10 +526,6 @@ def _destination(token: int, release: Release, app: App, start: SourcePosition) 
         processed=release.under.processed if release.under else (),
         seed=release.under.seed if release.under else None,
     )
-
-
-def _end_of(state: RegistryState, name: str, token: int) -> list[Entry]:
-    return [LeaseEnded(release=name, token=token)] if state.releases[name].token == token else []
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -78,11 +78,13 @@ class Orders:
         if token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
 
-    def enter(self, entry: Entry, reason: str | None = None) -> None:
-        """Enters what the driver has found, unless another one has the release by then."""
-        self.registry.step(
-            lambda state: [entry] if state.releases[self._name].token == self._token else [], reason=reason
-        )
+    def enter(self, entry: Entry, reason: str | None = None, *, by: Registry | None = None) -> None:
+        """Enters what the driver has found, unless another driver has the release by then.
+
+        `by`: the registry of the calling thread, where that is not the driver's.
+        """
+        registry = self.registry if by is None else by
+        registry.step(lambda state: [entry] if state.releases[self._name].token == self._token else [], reason=reason)
 
     def _check_understood(self) -> None:
         unread = self.registry.known.not_understood(self._name)

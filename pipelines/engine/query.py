@@ -52,7 +52,7 @@ class Query:
     _portion: Portion
 
     def __init__(
-        self, settings: Settings, app: App, spec: ReleaseSpec, target: Destination, checkpoint: Checkpoint, writer: Writer,
+        self, settings: Settings, app: App, spec: ReleaseSpec, destination: Destination, checkpoint: Checkpoint, writer: Writer,
         admit: Callable[[], None],
     ) -> None:  # fmt: skip
         self._settings = settings
@@ -66,7 +66,7 @@ class Query:
         self._bounded = -1
         self._started = threading.Event()
         self.sink = Sink(
-            target,
+            destination,
             writer,
             checkpoint,
             serialise=lambda rows: serialised(app, rows),
@@ -78,7 +78,7 @@ class Query:
     def prepare(self, spark: SparkSession, limits: Limits, portion: Portion) -> None:
         """Makes the frame that is run. Raises BadUsage where the app's function returns none that can be."""
         self._limits, self._portion = limits, portion
-        start = self.sink.target.start.sources
+        start = self.sink.destination.start.sources
         frames = {
             name: observed(
                 parse(
@@ -277,9 +277,9 @@ class Query:
         """What a planned batch reads, for a person: `trades[0] 100-199, trades[1] 80-170`."""
         end = self._checkpoint.position(self._checkpoint.planned(batch_id)).sources
         last = self.sink.last
-        start = (last.boundary.position if last else self.sink.target.start).sources
+        start = (last.boundary.position if last else self.sink.destination.start).sources
         return ", ".join(
-            f"{self.sink.target.inputs[name]}[{p}] {start.get(name, {}).get(p, 0)}-{offset - 1}"
+            f"{self.sink.destination.inputs[name]}[{p}] {start.get(name, {}).get(p, 0)}-{offset - 1}"
             for name, offsets in end.items()
             for p, offset in sorted(offsets.items())
             if offset > start.get(name, {}).get(p, 0)

@@ -59,7 +59,7 @@ class Sink:
 
     def __init__(
         self,
-        target: Destination,
+        destination: Destination,
         writer: Writer,
         checkpoint: Checkpoint,
         *,
@@ -69,7 +69,7 @@ class Sink:
         after_batch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.target = target
+        self.destination = destination
         self._writer = writer
         self._checkpoint = checkpoint
         self._serialise = serialise
@@ -78,9 +78,9 @@ class Sink:
         self._after_batch = after_batch
         self._clock = clock
         self._lock = threading.RLock()
-        self.turnstile = Turnstile(target.release, checkpoint, self._lock, last=lambda: self.last, clock=clock)
+        self.turnstile = Turnstile(destination.release, checkpoint, self._lock, last=lambda: self.last, clock=clock)
         self._order: MarkOrdered | None = None
-        self._replays = Replays(target.processed, target.inputs)
+        self._replays = Replays(destination.processed, destination.inputs)
         self.last: Progress | None = None
         self.in_batch: int | None = None
         self.finished_at = clock()
@@ -113,11 +113,11 @@ class Sink:
                 last = self._writer.connect()
                 # again: one that froze between the two has fenced a newer driver, and must not go on in its place
                 self._admit()
-                if last is not None and last.token > self.target.token:
-                    raise SwitchyardError(f"{self.target.release} has progress of a newer token, {last.token}")
-                self.last = last if last is not None and last.generation == self.target.generation else None
-                if self.last is None and self.target.seed is not None:
-                    self._write_seed(self.target.seed)
+                if last is not None and last.token > self.destination.token:
+                    raise SwitchyardError(f"{self.destination.release} has progress of a newer token, {last.token}")
+                self.last = last if last is not None and last.generation == self.destination.generation else None
+                if self.last is None and self.destination.seed is not None:
+                    self._write_seed(self.destination.seed)
             except Superseded as error:
                 raise self._fenced_without_heir() from error
             except BaseException:
@@ -135,10 +135,10 @@ class Sink:
 
     def _write_seed(self, seed: Progress) -> None:
         """Writes the first progress record of a generation that a reset began, with its result as it is now."""
-        at = {self.target.result_topic: self._writer.acknowledged()}
+        at = {self.destination.result_topic: self._writer.acknowledged()}
         self._write(
             seed.model_copy(update={"result": ResultPosition(topics=at)}),
-            seed.boundary.position.by_topic(self.target.inputs),
+            seed.boundary.position.by_topic(self.destination.inputs),
         )
 
     @property
@@ -155,7 +155,7 @@ class Sink:
     @property
     def position(self) -> SourcePosition:
         """Where the release stands."""
-        return self.last.boundary.position if self.last else self.target.start
+        return self.last.boundary.position if self.last else self.destination.start
 
     def flag_for(self, order: MarkOrdered | None) -> None:
         """Flags the boundary that `order` asks for; None: no order stands."""
@@ -221,7 +221,8 @@ class Sink:
             boundary = last.boundary.model_copy(update={"position": position, "previous": None, "settled": False})
             mark = Mark(op=op, boundary=boundary, result=last.result)
             self._write(
-                last.model_copy(update={"boundary": boundary, "reached": mark}), position.by_topic(self.target.inputs)
+                last.model_copy(update={"boundary": boundary, "reached": mark}),
+                position.by_topic(self.destination.inputs),
             )
 
     # -- Spark's side
@@ -274,7 +275,7 @@ class Sink:
             return
         if batch_id != done + 1:
             raise ProgressGap(
-                f"{self.target.release}: Spark's checkpoint is at batch {batch_id}, committed are batches up to {done}",
+                f"{self.destination.release}: Spark's checkpoint is at batch {batch_id}, committed are batches up to {done}",
                 fix="the checkpoint is not of this result; stage a new version, or bring back the right checkpoint",
             )
         planned = self._checkpoint.planned(batch_id)
@@ -288,13 +289,13 @@ class Sink:
         try:
             # 2. produce, and wait for the acknowledgements: that is the result position
             self._writer.begin()
-            refused = self._writer.send(self.target.result_topic, self._records(table, before, position))
-            letters = dead_letter_topic(self.target.release)
+            refused = self._writer.send(self.destination.result_topic, self._records(table, before, position))
+            letters = dead_letter_topic(self.destination.release)
             for letter in metrics.malformed:
                 again = self._replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
                 self._writer.send_dead(letters, letter.key, letter.value, _marked(letter.headers, again))
             for (key, _, given), reason in refused:
-                headers = [("topic", self.target.result_topic.encode()), ("reason", reason.encode())]
+                headers = [("topic", self.destination.result_topic.encode()), ("reason", reason.encode())]
                 again = _REPLAYED in (given or ())
                 self._writer.send_dead(letters, (key or "").encode(), None, _marked(headers, again))
             written = self._writer.acknowledged()
@@ -305,9 +306,9 @@ class Sink:
                 dead_lettered=len(metrics.malformed) + len(refused),
             )
             boundary = self._end_of(planned, before)
-            progress = self._progress(boundary, ResultPosition(topics={self.target.result_topic: written}), counts)
+            progress = self._progress(boundary, ResultPosition(topics={self.destination.result_topic: written}), counts)
             # 3. - 5. progress record, the group's offsets, commit
-            self._commit(progress, position.by_topic(self.target.inputs))
+            self._commit(progress, position.by_topic(self.destination.inputs))
         except Superseded as error:
             raise self._fenced_without_heir() from error
         except OutcomeUnknown:
@@ -326,9 +327,9 @@ class Sink:
             batch_id=planned.batch_id,
             position=position,
             previous=before,
-            watermark_ms=planned.watermark_ms if self.target.watermarked else None,
+            watermark_ms=planned.watermark_ms if self.destination.watermarked else None,
             # a batch without input runs with the watermark of all that is read: one more would change nothing
-            settled=not self.target.watermarked or position == before,
+            settled=not self.destination.watermarked or position == before,
         )
 
     def _records(self, table: pa.Table, begin: SourcePosition, end: SourcePosition) -> Iterator[Record]:
@@ -350,7 +351,7 @@ class Sink:
         known = position.same(last.position) if batch_id == last.batch_id else last.position.dominates(position)
         if not known:
             raise ProgressGap(
-                f"{self.target.release}: batch {batch_id} is planned to end at {position.sources}, committed is batch "
+                f"{self.destination.release}: batch {batch_id} is planned to end at {position.sources}, committed is batch "
                 f"{last.batch_id} up to {last.position.sources}",
                 fix="the checkpoint is older than the result; bring back the right one, or stage a new version",
             )
@@ -361,9 +362,9 @@ class Sink:
         if order is not None and flags(order, boundary.previous, boundary, self._already(order)):
             marks |= self._mark(order, boundary, result)
         return Progress(
-            release=self.target.release,
-            generation=self.target.generation,
-            token=self.target.token,
+            release=self.destination.release,
+            generation=self.destination.generation,
+            token=self.destination.token,
             boundary=boundary,
             result=result,
             batch=counts,
@@ -385,7 +386,7 @@ class Sink:
         """Commits a progress record without a batch."""
         self._reconnect()
         progress = progress.model_copy(
-            update={"token": self.target.token, "batch": Counts(), "at_ms": int(self._clock() * 1000)}
+            update={"token": self.destination.token, "batch": Counts(), "at_ms": int(self._clock() * 1000)}
         )
         try:
             self._writer.begin()
@@ -405,14 +406,14 @@ class Sink:
         known = self.last
         self.connect()
         if self.last != known:
-            raise OutcomeUnknown(f"the newest boundary of {self.target.release} was not known")
+            raise OutcomeUnknown(f"the newest boundary of {self.destination.release} was not known")
 
     def _fenced_without_heir(self) -> TransactionEnded:
         """What to raise where the broker takes this producer for fenced. Raises Superseded if another driver has the release."""
         self._writer.drop()
         self._admit()
         return TransactionEnded(
-            f"the broker has fenced the producer of {self.target.release}, and no other driver has the release: a transaction took longer "
+            f"the broker has fenced the producer of {self.destination.release}, and no other driver has the release: a transaction took longer "
             "than SWITCHYARD_TRANSACTION_TIMEOUT_S. The batch is written again"
         )
 
@@ -430,7 +431,7 @@ class Sink:
     def _need_last(self) -> Progress:
         if self.last is None:
             raise SwitchyardError(
-                f"{self.target.release} has no committed batch yet", fix="wait until it has read something"
+                f"{self.destination.release} has no committed batch yet", fix="wait until it has read something"
             )
         return self.last
 

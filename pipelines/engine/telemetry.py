@@ -73,7 +73,7 @@ class Telemetry:
         used, limit = self._heap() if not self._jvm_ended else (0, 0)
         return Heartbeat(
             release=self._name,
-            generation=query.sink.target.generation if query else 0,
+            generation=query.sink.destination.generation if query else 0,
             token=self._token,
             host=self._settings.host,
             pid=os.getpid(),

@@ -152,10 +152,10 @@ class World:
         self.sink.open()
 
     def make(self, watermarked: bool = True, token: int = 1) -> Sink:
-        target = Destination(release=RELEASE, generation=1, token=token, result_topic=RESULT, partitions=1,
+        destination = Destination(release=RELEASE, generation=1, token=token, result_topic=RESULT, partitions=1,
                         inputs={"trades": "trades"}, start=START, watermarked=watermarked, processed=self.processed)  # fmt: skip
         return Sink(
-            target,
+            destination,
             self.writer,  # type: ignore[arg-type]
             self.checkpoint,
             serialise=self._spark,
@@ -501,7 +501,9 @@ def test_a_connection_that_fails_halfway_is_made_again_before_the_next_batch(wor
     seed = world.sink.last
     assert seed is not None
     world.writer.progress.clear()
-    world.sink.target = replace(world.sink.target, generation=2, seed=seed.model_copy(update={"generation": 2}))
+    world.sink.destination = replace(
+        world.sink.destination, generation=2, seed=seed.model_copy(update={"generation": 2})
+    )
     # the first record of the generation can't be written
     world.writer.fail["begin"] = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     with pytest.raises(KafkaException):

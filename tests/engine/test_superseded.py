@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
+from pipelines.engine import driver as engine_driver
+from pipelines.engine import goal as engine_goal
 from pipelines.engine.driver import Driver
+from pipelines.engine.goal import Goal
 from pipelines.engine.lease import this_process
-from pipelines.engine.orders import Orders
+from pipelines.engine.orders import Orders, StopWanted
+from pipelines.engine.telemetry import DriverStatus
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import Superseded
-from pipelines.model.registry import LeaseTaken, RegistryState, StateSet, WantedSet
-from tests.operations.builders import Log, context_of, staged
+from pipelines.errors import SwitchyardError
+from pipelines.model.progress import Boundary, Mark
+from pipelines.model.registry import LeaseTaken, RegistryState, TopicsKnown, WantedSet
+from tests.operations.builders import NOWHERE, POSITION, Log, context_of, generation, staged
 
 NAME = "a.v1"
+WANTED = WantedSet(release=NAME, wanted="running")
 LOST = PartLost("topic a.v1.g1 is gone", fix="bring it back")
 
 
@@ -68,10 +77,41 @@ def test_nor_does_one_that_learns_of_it_by_the_step_itself() -> None:
     assert log.state().releases[NAME].state == "staged"
 
 
-def test_one_whose_batch_fails_again_and_again_does_not_fail_its_heir() -> None:
-    log = Log(*staged(NAME), taken(1), taken(2))
-    made = driver(log, 1)
-    made._orders.enter(StateSet(release=NAME, state="failed"), "batch 7 fails")
-    made._orders.enter(WantedSet(release=NAME, wanted="stopped"), "the replay is at its end")
-    assert log.state().releases[NAME].state == "staged"
-    assert log.state().releases[NAME].wanted == Log(*staged(NAME)).state().releases[NAME].wanted
+def test_one_whose_batch_fails_for_the_last_time_does_not_fail_its_heir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_driver, "checked", lambda *_: None)
+    for token, failed in ((2, True), (1, False)):
+        log = Log(*staged(NAME), WANTED, taken(1), taken(2))
+        made = driver(log, token)
+        made._settings, made._status, made._tries = context_of(log).settings, DriverStatus(), {7: 2}
+        error = ValueError("a price below zero")
+        query = MagicMock(error=lambda error=error: error, describe_range=lambda _: "trades[0] 0-2")
+        query.sink.failure = (7, error)
+        with pytest.raises(SwitchyardError, match="a price below zero"):
+            made._recover(query)
+        assert (log.state().releases[NAME].state == "failed") is failed
+
+
+def test_one_at_the_end_of_a_bounded_replay_does_not_stop_its_heir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_goal, "steps_to", lambda *_: [])
+    begun = generation(NAME, 2, until=POSITION, op="reset-1")
+    for token, wanted in ((2, "stopped"), (1, "running")):
+        log = Log(*staged(NAME), WANTED, begun, taken(1), taken(2))
+        orders = driver(log, token)._orders
+        query = MagicMock()
+        query.sink.position = POSITION
+        at_end = Goal(NAME, query, orders, DriverStatus(), begun=log.state().releases[NAME].under, batch_records=10)
+        mark = Mark(op="reset-1", boundary=Boundary(batch_id=3, position=POSITION), result=NOWHERE)
+        with pytest.raises(StopWanted):
+            at_end.reach(mark)
+        assert log.state().releases[NAME].wanted == wanted
+
+
+def test_one_that_finds_a_topic_made_anew_does_not_tell_its_heir_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for token, told in ((2, True), (1, False)):
+        log = Log(*staged(NAME), taken(1), taken(2))
+        monkeypatch.setattr(engine_driver, "Registry", lambda *_, log=log, **__: nullcontext(log))
+        made = driver(log, token)
+        made._settings, cast(Any, log).actor = context_of(log).settings, "a driver"
+        found = TopicsKnown(release=NAME, generation=1, own={"a.v1.dead": "id-2"})
+        made._topics_made(found)
+        assert any(isinstance(entry, TopicsKnown) for entry in log.entries) is told
