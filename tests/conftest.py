@@ -121,13 +121,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def _settings_of_this_test() -> Iterator[None]:
     """The process's settings are read anew in every test, after its own changes of the environment; their secrets, which
-    `masked` would take out of the messages of later tests, go with them.
+    `masked` would take out of the messages of later tests, go with them. SIGTERM gets the handler of a test run again.
     """
     get_settings.cache_clear()
     yield
     get_settings.cache_clear()
     secrets._known.clear()
     secrets._pattern = None
+    # Dagster gives it SIGINT's handler. A process in the background ignores SIGINT, and all that it started then would ignore
+    # SIGTERM, too
+    signal.signal(signal.SIGTERM, _interrupt)
 
 
 @pytest.fixture(scope="session")
