@@ -447,7 +447,8 @@ def test_a_release_that_is_killed_while_it_hydrates_and_live_has_every_result_on
         until(f"{name} has not read everything", lambda: at_rest(settings, name, inputs), 120)
         assert open_transactions(settings, topics_of(context, name)) == []
         stop(context, name)
-        assert not last.alive(name)
+        # the registry calls it stopped a moment before its thread ends
+        until("its driver does not end", lambda: not last.alive(name), RECOVERY_TIMEOUT_S)
     print(killer.table([keeper]))
     ledger = check_result("large-orders", settings.bootstrap, result_topic(name, 1))
     assert ledger.clean and ledger.records > 0, ledger.as_json()
