@@ -6,12 +6,14 @@ import base64
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from orchestration.local import server_config
@@ -28,6 +30,8 @@ ANSWER_TIMEOUT_S = 2.0
 START_FREE_GIB = 0.5
 # the first errors tell more than the stack traces that follow
 LOG_LINES_SHOWN = 8
+# how an entry of the log begins
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) ")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,10 +279,20 @@ class EmbeddedBroker:
         lines = []
         with contextlib.suppress(FileNotFoundError), open(self._log, errors="replace") as log:
             log.seek(log_begins)
-            lines = [line.rstrip() for line in log if " INFO " not in line][:LOG_LINES_SHOWN]
+            lines = list(islice(_warnings(log), LOG_LINES_SHOWN))
         with contextlib.suppress(FileNotFoundError):
             lines += self._output.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
         return "\n".join(f"  {line[:240]}" for line in lines) or "  nothing"
+
+
+def _warnings(log: Iterable[str]) -> Iterator[str]:
+    """The lines of what was logged as a warning or an error: a message may go on for more, as the configuration's does."""
+    shown = True
+    for line in log:
+        begun = _LOGGED.match(line)
+        shown = begun["level"] != "INFO" if begun else shown
+        if shown:
+            yield line.rstrip()
 
 
 def _environment() -> dict[str, str]:

@@ -4,13 +4,15 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from orchestration.local import server_config
 from orchestration.local.broker import EmbeddedBroker, refuse_another_s
@@ -132,42 +134,130 @@ def test_a_pid_file_of_another_process_is_not_believed(own: EmbeddedBroker, sett
     assert own.stop() is False
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a command has said as a process."""
+
+    code: int
+    out: str
+    errors: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A broker that the terminal has started and stopped, and what the commands said."""
+
+    settings: Settings
+    up: Said
+    as_json: Said
+    shown: Said
+    down: Said
+    down_again: Said
+    shown_again: Said
+
+
+def switchyard(settings: Settings, *commands: str) -> list[Said]:
+    """Runs these commands side by side."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "orchestration.cli", *command.split()],
+                    env=settings.child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+            )
+            for command in commands
+        ]  # fmt: skip
+        said = [each.communicate() for each in started]
+        return [Said(each.returncode, *texts) for each, texts in zip(started, said, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A broker of the terminal's, with a topic and a record of it."""
+    settings = Settings(state_dir=tmp_path_factory.mktemp("ended") / "state", broker_port=PORT, broker_heap_mb=256)
+    try:
+        [up] = switchyard(settings, "up")
+        # the command has ended, and the broker has not
+        client = require_broker(settings)
+        client.create_topics([NewTopic("kept", 1, 1)])["kept"].result(timeout=10)
+        write(settings, "kept", b"before")
+        as_json, shown = switchyard(settings, "status --json", "status")
+    finally:
+        [down] = switchyard(settings, "down")
+    down_again, shown_again = switchyard(settings, "down", "status")
+    return Ended(settings, up, as_json, shown, down, down_again, shown_again)
+
+
 @pytest.mark.broker
-def test_data_is_kept_and_a_second_start_is_none(own: EmbeddedBroker, settings: Settings) -> None:
-    from confluent_kafka.admin import NewTopic
+def test_the_terminal_starts_and_stops_it(ended: Ended) -> None:
+    assert (ended.up.code, ended.up.errors) == (0, "")
+    assert ended.as_json.code == ended.shown.code == 0
+    assert json.loads(ended.as_json.out)["heap_mb"] == 256
+    assert "heap up to 256 MiB, resident" in ended.shown.out
+    assert "the broker is stopped" in ended.down.out
+    assert "not running" in ended.down_again.out
+    assert ended.shown_again.code == 1
+    assert server_config.port(ended.settings.state_dir / "broker") == PORT
 
-    first = own.start()
-    assert own.start().pid == first.pid
-    client = admin(settings)
-    client.create_topics([NewTopic("kept", 1, 1)])["kept"].result(timeout=10)
-    write(settings, "kept", b"before")
 
-    assert own.stop() is True
+@pytest.mark.broker
+def test_data_is_kept_and_a_second_start_is_none(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, own = ended.settings, EmbeddedBroker(ended.settings)
+    # after a kill it waits until its earlier self has expired
+    sooner = server_config._SERVER.replace("session.timeout.ms=5000", "session.timeout.ms=1000")
+    monkeypatch.setattr(server_config, "_SERVER", sooner.replace("interval.ms=1000", "interval.ms=200"))
     assert not own.status().running
-    second = own.start()
-    assert second.pid != first.pid
-    assert read(settings, "kept", 1) == [b"before"]
-
-    # killed in the middle: nothing of it is in the way, and what was acknowledged is there
-    write(settings, "kept", b"after")
-    assert second.pid is not None
-    os.kill(second.pid, signal.SIGKILL)
-    own.start()
-    assert read(settings, "kept", 2) == [b"before", b"after"]
+    try:
+        first = own.start()
+        assert own.start().pid == first.pid
+        assert read(settings, "kept", 1) == [b"before"]
+        # killed in the middle: nothing of it is in the way, and what was acknowledged is there
+        write(settings, "kept", b"after")
+        assert first.pid is not None
+        os.kill(first.pid, signal.SIGKILL)
+        assert own.start().pid != first.pid
+        assert read(settings, "kept", 2) == [b"before", b"after"]
+        assert own.stop() is True
+        assert not own.status().running
+    finally:
+        own.stop()
 
 
 @pytest.mark.broker
-def test_one_that_dies_while_starting_tells_its_last_words(own: EmbeddedBroker, settings: Settings) -> None:
-    own.start()
-    own.stop()
-    meta = settings.state_dir / "broker" / "data" / "meta.properties"
-    meta.chmod(meta.stat().st_mode | stat.S_IWUSR)
-    meta.write_text(meta.read_text().replace("node.id=1", "node.id=77"))
+def test_one_that_dies_while_starting_tells_its_last_words(
+    broker: Settings, own: EmbeddedBroker, settings: Settings
+) -> None:
+    # what a broker reads of its data first, of another node
+    theirs, meta = (each.state_dir / "broker" / "data" / "meta.properties" for each in (broker, settings))
+    meta.parent.mkdir(parents=True)
+    meta.write_text(theirs.read_text().replace("node.id=1", "node.id=77"))
     with pytest.raises(SwitchyardError, match="died while starting") as caught:
         own.start()
     assert "77" in caught.value.what
     assert "broker.log" in caught.value.fix
     assert not own.status().running
+
+
+def test_the_last_words_are_warnings_and_errors_with_all_their_lines(own: EmbeddedBroker, settings: Settings) -> None:
+    log = settings.state_dir / "logs" / "broker.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        "2026-01-01 10:00:00,001 ERROR of an earlier start (kafka.Kafka)\n"
+        "2026-01-01 11:00:00,001 WARN [Controller id=1] the log appears to be empty. (kafka.Controller)\n"
+        "2026-01-01 11:00:00,002 INFO KafkaConfig values: \n"
+        + "".join(f"\tgroup.number.{n} = {n}\n" for n in range(40))
+        + " (org.apache.kafka.common.config.AbstractConfig)\n"
+        "2026-01-01 11:00:00,003 ERROR Unable to start acceptor (kafka.network.DataPlaneAcceptor)\n"
+        "org.apache.kafka.common.KafkaException: Address already in use.\n"
+        "\tat kafka.network.Acceptor.start(SocketServer.scala:511)\n"
+    )
+    assert [line.strip() for line in own._last_words(log.read_text().index("2026-01-01 11")).splitlines()] == [
+        "2026-01-01 11:00:00,001 WARN [Controller id=1] the log appears to be empty. (kafka.Controller)",
+        "2026-01-01 11:00:00,003 ERROR Unable to start acceptor (kafka.network.DataPlaneAcceptor)",
+        "org.apache.kafka.common.KafkaException: Address already in use.",
+        "at kafka.network.Acceptor.start(SocketServer.scala:511)",
+    ]
 
 
 @pytest.mark.broker
@@ -211,12 +301,11 @@ def test_one_whose_port_is_taken_while_it_starts_says_so(
 
 
 @pytest.mark.broker
-def test_a_running_broker_keeps_its_port(own: EmbeddedBroker, settings: Settings) -> None:
-    own.start()
-    moved = EmbeddedBroker(settings.model_copy(update={"broker_port": PORT + 4}))
-    with pytest.raises(BadUsage, match=f"already runs on port {PORT}"):
+def test_a_running_broker_keeps_its_port(broker: Settings) -> None:
+    moved = EmbeddedBroker(broker.model_copy(update={"broker_port": PORT}))
+    with pytest.raises(BadUsage, match=f"already runs on port {broker.broker_port}"):
         moved.start()
-    assert own.status().answering
+    assert EmbeddedBroker(broker).status().answering
 
 
 @pytest.mark.broker
@@ -266,31 +355,3 @@ def test_kafkas_own_tools_run_from_the_same_jars(broker: Settings, tmp_path: Pat
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.broker
-def test_the_terminal_starts_and_stops_it(settings: Settings) -> None:
-    def switchyard(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestration.cli", *arguments],
-            capture_output=True,
-            text=True,
-            env=settings.child_environment(),
-            check=False,
-        )
-
-    try:
-        up = switchyard("up")
-        assert (up.returncode, up.stderr) == (0, "")
-        # the command has ended, and the broker has not
-        require_broker(settings)
-        shown = switchyard("status", "--json")
-        assert shown.returncode == 0
-        assert json.loads(shown.stdout)["heap_mb"] == 256
-        assert "heap up to 256 MiB, resident" in switchyard("status").stdout
-    finally:
-        down = switchyard("down")
-    assert "the broker is stopped" in down.stdout
-    assert "not running" in switchyard("down").stdout
-    assert switchyard("status").returncode == 1
-    assert server_config.port(settings.state_dir / "broker") == PORT
