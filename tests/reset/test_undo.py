@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
-from pipelines.model.registry import Opened, Staged
+from pipelines.model.registry import LeaseEnded, Opened, Staged
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.world import PARTITIONS, START_MS, Following, World, ends, following, live_world
@@ -65,11 +65,72 @@ def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession,
         yield made
 
 
+@dataclass
+class Lasting:
+    """A live release that counts, with its consumer: tests share them that leave them as whole as they were."""
+
+    world: World
+    follower: Following
+    # no test has failed in it
+    sound: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether both have all of the input, and nothing is under way."""
+        if not self.sound:
+            return False
+        world = self.world
+        free = world.context.registry.state().blocking(world.name) is None
+        return free and self.follower.is_alive() and world.result() == world.expected({}) == self.follower.fold
+
+
 @pytest.fixture(scope="module")
-def standing(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A live release that counts, for tests that plan, are refused, and change nothing."""
-    with live_world(broker, spark, "count", tmp_path_factory.mktemp("standing"), max_records_per_batch=120) as made:
-        yield made
+def lasting(
+    broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Lasting]]:
+    """Tells the two of now: others than before where a test has left something out, or has failed in the middle."""
+    told: Lasting | None = None
+    with ExitStack() as theirs:
+
+        def of_now() -> Lasting:
+            nonlocal told
+            if told is None or not told.whole:
+                theirs.close()
+                folder = tmp_path_factory.mktemp("lasting")
+                world = theirs.enter_context(live_world(broker, spark, "count", folder, max_records_per_batch=120))
+                told = Lasting(world, theirs.enter_context(following(world)))
+                told.follower.comes_to(world.expected({}))
+            return told
+
+        yield of_now
+
+
+@pytest.fixture
+def lasted(lasting: Callable[[], Lasting], request: pytest.FixtureRequest) -> Iterator[Lasting]:
+    """What the tests before have left."""
+    found, failed = lasting(), request.session.testsfailed
+    yield found
+    found.sound = request.session.testsfailed == failed
+
+
+@pytest.fixture
+def standing(lasted: Lasting) -> World:
+    """A live release that counts, which others have used."""
+    lasted.world.start()
+    return lasted.world
+
+
+@pytest.fixture
+def stopped(standing: World) -> World:
+    """The same, stopped."""
+    standing.stop()
+    return standing
+
+
+@pytest.fixture
+def along(lasted: Lasting) -> Following:
+    """The consumer of the standing release, which has all of its result."""
+    return lasted.follower
 
 
 @pytest.fixture
@@ -77,6 +138,10 @@ def follower(world: World) -> Iterator[Following]:
     with following(world) as found:
         found.comes_to(world.expected({}))
         yield found
+
+
+def switches(world: World) -> int:
+    return len(world.context.registry.state().chains[world.app])
 
 
 def stands_still(world: World) -> bool:
@@ -96,19 +161,23 @@ def undo(world: World, plan: Plan, **options: Any) -> Plan:
     return world.run(plan_undo(world.context, plan.id, stop=True, **options))
 
 
-def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, follower: Following) -> None:
+def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, along: Following) -> None:
+    world, follower = standing, along
+    first, last, before = world.release.generation, max(world.release.generations), switches(world)
+    began = ends(world.settings, world.topic)
     done = world.reset(MIDDLE, stop=True)
-    start = dict(world.release.generations[2].start.sources["numbers"])
+    start = dict(world.release.generations[last + 1].start.sources["numbers"])
     world.produce(20)
     world.settle()
     follower.comes_to(world.expected(start))
     stood = dict(world.context.progress(world.name).boundary.position.sources["numbers"])  # type: ignore[union-attr]
     back = undo(world, done)
-    assert world.release.generation == 1
+    assert world.release.generation == first
     # of both partitions: from where, to where the old generation ended, what it reads from there
     [positions] = back.tables
     assert positions.rows == tuple(
-        (f"{world.topic}[{p}]", f"{stood[p]}", "100", f"{100 - stood[p]:+}", "10") for p in range(PARTITIONS)
+        (f"{world.topic}[{p}]", f"{stood[p]}", f"{began[p]}", f"{began[p] - stood[p]:+}", "10")
+        for p in range(PARTITIONS)
     )
     assert back.undo.startswith(f"switchyard undo {back.id} --execute, until ")
     assert back.figures["replay_records"] == 20 and back.facts["replay"].startswith("20 records, about ")
@@ -122,7 +191,7 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
     # as if nothing had been, with what came meanwhile
     follower.comes_to(world.expected({}))
     assert world.result() == world.expected({})
-    assert len(world.context.registry.state().chains[world.app]) == 3
+    assert switches(world) == before + 2
     with pytest.raises(Refused, match=f"{back.id} changed {world.name} after {done.id}"):
         plan_undo(world.context, done.id)
     # an undo is taken back like a reset
@@ -133,7 +202,7 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(world: World, foll
     # and the next generation's topic is one that never was
     world.reset(EARLIEST, stop=True)
     world.settle()
-    assert world.release.result_topic == f"{world.name}.g3"
+    assert world.release.result_topic == f"{world.name}.g{last + 2}"
     follower.comes_to(world.expected({}))
 
 
@@ -236,10 +305,9 @@ def test_a_plan_says_what_will_be_missing_and_how_long_a_throttle_makes_it_take(
     assert not any("--timeout" in w for w in plan(EARLIEST).warnings)
 
 
-def test_a_state_that_is_lost_is_not_kept(world: World) -> None:
-    world.stop()
-    folder = release_folder(world.settings, world.name)
-    folder.rename(folder.with_name("elsewhere"))
+def test_a_state_that_is_lost_is_not_kept(stopped: World) -> None:
+    world, folder = stopped, release_folder(stopped.settings, stopped.name)
+    elsewhere = folder.rename(folder.with_name("elsewhere"))
     asked = Request(target=MIDDLE, state="keep")
     with pytest.raises(Refused, match=f"holds no checkpoint of {world.name}, so there is no state to keep") as lost:
         plan_reset(world.context, world.name, asked)
@@ -248,18 +316,20 @@ def test_a_state_that_is_lost_is_not_kept(world: World) -> None:
     with pytest.raises(Refused, match="no state to keep"):
         plan_reset(world.context, world.name, replace(asked, force=True))
     assert plan_reset(world.context, world.name, Request(target=EARLIEST)).stages
+    elsewhere.rename(folder)
 
 
-def test_what_was_cleared_is_not_brought_back(world: World, follower: Following) -> None:
+def test_what_was_cleared_is_not_brought_back(standing: World, along: Following) -> None:
+    world, old = standing, standing.release.result_topic
     for output in ("tombstone", "truncate"):
         plan = plan_reset(world.context, world.name, Request(target=EARLIEST, output=output, stop=True))
         assert plan.undo == "" and "no undo" in " ".join(plan.warnings)
         world.run(plan)
         world.settle()
-        follower.comes_to(world.expected({}))
+        along.comes_to(world.expected({}))
         with pytest.raises(Refused, match="can't be resumed"):
             plan_undo(world.context, plan.id, stop=True)
-    assert f"{world.name}.g1" not in topic_names(world.settings)
+    assert old not in topic_names(world.settings)
 
 
 def test_nothing_but_a_reset_is_undone(standing: World) -> None:
@@ -488,8 +558,9 @@ def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Foll
     "error", [KeyboardInterrupt(), pytest.param(SwitchyardError("the disk is full"), marks=pytest.mark.long)]
 )
 def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
-    world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    standing: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
+    world, before = standing, standing.release.generation
     plan = plan_reset(world.context, world.name, Request(target=EARLIEST, stop=True))
 
     def ended(*_: object) -> None:
@@ -498,7 +569,7 @@ def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
     with monkeypatch.context() as patch, pytest.raises(type(error)):
         patch.setattr("pipelines.kafka.cluster.Cluster.ensure_topic", ended)
         world.run(plan)
-    assert world.release.wanted == "running" and world.release.generation == 1
+    assert world.release.wanted == "running" and world.release.generation == before
     world.produce(4)
     world.settle()
     assert world.result() == world.expected({})
@@ -574,8 +645,9 @@ KILLS = pytest.mark.parametrize(
     "output", ["new", *(pytest.param(output, marks=pytest.mark.long) for output in ("truncate", "tombstone", "keep"))]
 )
 def test_killed_anywhere_the_same_command_ends_the_same(
-    world: World, follower: Following, output: str, kills: int
+    standing: World, along: Following, output: str, kills: int
 ) -> None:
+    world, known, before = standing, set(standing.release.generations), switches(standing)
     keeps, left_out = output == "keep", range(0)
     position = ("--to-latest", "--state", "keep") if keeps else ("--to-earliest",)
     if keeps:
@@ -589,10 +661,10 @@ def test_killed_anywhere_the_same_command_ends_the_same(
     world.produce(4)
     world.settle()
     expected = world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out])
-    assert world.release.generation == 2 and set(world.release.generations) == {1, 2}
+    assert set(world.release.generations) - known == {world.release.generation} == {max(known) + 1}
     assert world.result() == expected
-    follower.comes_to(expected)
-    assert len(world.context.registry.state().chains[world.app]) == 1 + (output in ("new", "truncate"))
+    along.comes_to(expected)
+    assert switches(world) == before + (output in ("new", "truncate"))
 
 
 @pytest.mark.long
@@ -704,21 +776,21 @@ def test_a_release_that_runs_is_refused(standing: World) -> None:
     assert "--stop" in caught.value.fix
 
 
-def test_a_driver_that_is_still_starting_runs_it(world: World) -> None:
+def test_a_driver_that_is_still_starting_runs_it(stopped: World) -> None:
     """It is no member of the consumer group yet: by that nobody would run it."""
-    world.stop()
+    world, client = stopped, admin(stopped.settings)
     with Registry(world.settings, actor="a driver") as registry:
-        take_lease(registry, world.name)
-    client = admin(world.settings)
-    assert not client.describe_consumer_groups([world.name])[world.name].result(30).members
-    before = _everything(world)
-    with pytest.raises(Refused, match=r"is run by process .*, starting for"):
-        plan_reset(world.context, world.name, Request(target=EARLIEST))
-    assert _everything(world) == before
+        token = take_lease(registry, world.name).token
+        assert not client.describe_consumer_groups([world.name])[world.name].result(30).members
+        before = _everything(world)
+        with pytest.raises(Refused, match=r"is run by process .*, starting for"):
+            plan_reset(world.context, world.name, Request(target=EARLIEST))
+        assert _everything(world) == before
+        registry.step(lambda _: [LeaseEnded(release=world.name, token=token)])
 
 
-def test_nobody_starts_it_while_it_is_reset(world: World) -> None:
-    tried = 0
+def test_nobody_starts_it_while_it_is_reset(standing: World) -> None:
+    world, tried = standing, 0
 
     def start() -> None:
         nonlocal tried
@@ -736,21 +808,22 @@ def test_nobody_starts_it_while_it_is_reset(world: World) -> None:
     assert world.result() == world.expected({})
 
 
-def test_a_release_of_a_like_name_is_not_touched(world: World) -> None:
+def test_a_release_of_a_like_name_is_not_touched(standing: World) -> None:
     """`my-app` is not `my-app-v2`, nor is `my-app.v1` `my-app.v11`."""
-    from pipelines.engine.checkpoint import release_folder
     from pipelines.kafka.topics import RESULT_TABLE, ensure_topic
 
-    others = [f"{world.app}-v2.v1.g1", f"{world.name}1.g1", f"{world.name}.g11"]
+    world, own, number = standing, standing.release.result_topic, standing.release.generation
+    others = [f"{world.app}-v2.v1.g{number}", f"{world.name}1.g{number}", f"{own}1"]
     for topic in others:
         ensure_topic(world.settings, topic, 1, RESULT_TABLE)
-    folders = [release_folder(world.settings, name) / "g1.t1" for name in (f"{world.app}-v2.v1", f"{world.name}1")]
+    names = (f"{world.app}-v2.v1", f"{world.name}1")
+    folders = [release_folder(world.settings, name) / f"g{number}.t1" for name in names]
     for folder in folders:
         folder.mkdir(parents=True)
     world.reset(EARLIEST, output="truncate", stop=True)
     world.settle()
     assert set(others) <= topic_names(world.settings) and all(folder.is_dir() for folder in folders)
-    assert f"{world.name}.g1" not in topic_names(world.settings)
+    assert own not in topic_names(world.settings)
 
 
 @pytest.mark.long
@@ -780,9 +853,10 @@ def _move_group(world: World, offset: int) -> None:
     client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(world.name, wanted)])[world.name].result(10)
 
 
-def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = Request(target=EARLIEST, stop=True)
-    world.stop()
+def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(
+    stopped: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, request = stopped, Request(target=EARLIEST, stop=True)
     figures = plan_reset(world.context, world.name, request).figures
     needed = figures["state_bytes"] + figures["result_bytes"]
     assert figures["state_bytes"] > 0 and figures["result_bytes"] > 0
@@ -826,8 +900,8 @@ def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, foll
     follower.comes_to(world.expected({}))
 
 
-def test_a_dry_run_writes_nothing(world: World) -> None:
-    world.stop()
+def test_a_dry_run_writes_nothing(stopped: World) -> None:
+    world = stopped
     # one that is past its deadline, which the next command that writes will end
     overdue = Opened(id="stop-1", name="stop", releases=(world.name,), deadline_ms=1)
     world.context.registry.step(lambda _: [overdue])
@@ -835,6 +909,8 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
     for options in ({}, {"force": True}, {"output": "truncate"}, {"output": "tombstone"}):
         plan_reset(world.context, world.name, Request(target=EARLIEST, **options))  # type: ignore[arg-type]
     assert _everything(world) == before
+    closed = journal.expire(world.context.registry).operations[overdue.id].closed
+    assert closed is not None and closed.outcome == "expired"
 
 
 @pytest.mark.long
