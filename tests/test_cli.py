@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,31 +17,33 @@ from orchestration.operations.procedures.wait import Hydration
 from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.registry import Opened
-from pipelines.settings import Settings
+from pipelines.settings import Settings, get_settings
 
 HEAVY = ("pyspark", "dagster", "great_expectations", "pandas", "confluent_kafka")
 
 SHOW_IMPORTS = """
 import sys
 from orchestration import cli
-sys.argv = ["switchyard", *{arguments!r}]
-try:
-    cli.main()
-except SystemExit as end:
-    code = end.code
-print("exit", code or 0, "imported", sorted({heavy!r} & sys.modules.keys()))
+for command in {commands!r}:
+    sys.argv = ["switchyard", *command.split()]
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code
+    print("command", command, "exit", code or 0, "imported", sorted({heavy!r} & sys.modules.keys()))
 """
 
 
-def last_line(*arguments: str) -> str:
-    code = SHOW_IMPORTS.format(arguments=arguments, heavy=set(HEAVY))
+def imported_by(*commands: str) -> list[str]:
+    """For each of these commands, one after the other in a process: its exit, and what it and those before have imported."""
+    code = SHOW_IMPORTS.format(commands=commands, heavy=set(HEAVY))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()[-1]
+    return [line for line in done.stdout.splitlines() if line.startswith("command ")]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["up", "--help"], ["status", "--help"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    assert last_line(*arguments) == "exit 0 imported []"
+def test_help_imports_nothing_heavy() -> None:
+    commands = ("--help", "--version", "up --help", "status --help")
+    assert imported_by(*commands) == [f"command {command} exit 0 imported []" for command in commands]
 
 
 def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,14 +56,17 @@ def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c(monkeypatch
         signal.signal(signal.SIGTERM, before)
 
 
+ALL_THAT_IS_NEEDED = "exit 0 imported ['confluent_kafka']"
+
+
 @pytest.mark.broker
-@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["log"], ["operations"]])
 def test_what_is_asked_at_night_imports_neither_spark_nor_dagster(
-    arguments: list[str], broker: Settings, monkeypatch: pytest.MonkeyPatch
+    broker: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in broker.environment().items():
         monkeypatch.setenv(name, value)
-    assert last_line(*arguments) == "exit 0 imported ['confluent_kafka']"
+    commands = ("status", "status --json", "log", "operations")
+    assert imported_by(*commands) == [f"command {command} {ALL_THAT_IS_NEEDED}" for command in commands]
 
 
 @pytest.mark.broker
@@ -72,32 +79,53 @@ def test_what_is_asked_at_night_ends_what_is_past_its_deadline(
     late = Opened(id=f"promote-{uuid.uuid4().hex[:8]}", name="promote", releases=("sums.v2",), deadline_ms=1)
     with Registry(broker) as registry:
         registry.step(lambda _: [late])
-        assert last_line(command) == "exit 0 imported ['confluent_kafka']"
+        assert imported_by(command) == [f"command {command} {ALL_THAT_IS_NEEDED}"]
         closed = registry.state().operations[late.id].closed
         assert closed is not None and closed.outcome == "expired"
         ended = len([*registry.history()])
-        assert last_line(command) == "exit 0 imported ['confluent_kafka']"
+        get_settings.cache_clear()
+        assert run([command], monkeypatch) == 0
         assert len([*registry.history()]) == ended
 
 
-@pytest.mark.broker
-@pytest.mark.parametrize(
-    "command",
-    [
-        "produce no-such-app --rate 1",
-        "start no-such.v1",
-        "promote no-such-app",
-        "reset no-such.v1 --to-earliest",
-        "follow no-such-app",
-        "status no-such-app",
-    ],
+OF_EACH_GROUP = (
+    "produce no-such-app --rate 1",
+    "start no-such.v1",
+    "promote no-such-app",
+    "reset no-such.v1 --to-earliest",
+    "follow no-such-app",
+    "status no-such-app",
 )
-def test_a_command_of_each_group_as_a_process(command: str, broker: Settings, tmp_path: Path) -> None:
+
+
+@pytest.fixture(scope="module")
+def ended(
+    broker: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
+    """A command of each group, each run as a process, all of them side by side."""
+    folder = tmp_path_factory.mktemp("commands")
+    with ExitStack() as stack:
+        started = {
+            command: stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "orchestration.cli", *command.split()],
+                    env=broker.child_environment(), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+            )
+            for command in OF_EACH_GROUP
+        }  # fmt: skip
+        said = {command: each.communicate() for command, each in started.items()}
+        yield {
+            command: subprocess.CompletedProcess(each.args, each.returncode, *said[command])
+            for command, each in started.items()
+        }
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("command", OF_EACH_GROUP)
+def test_a_command_of_each_group_as_a_process(command: str, ended: dict[str, subprocess.CompletedProcess[str]]) -> None:
     """As a user has it; other tests run commands in their own process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestration.cli", *command.split()],
-        env=broker.child_environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = ended[command]
     assert done.returncode == 2 and done.stderr.startswith("error: "), done.stderr
     assert "no-such" in done.stderr and "Traceback" not in done.stderr and not done.stdout
 
