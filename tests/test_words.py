@@ -36,7 +36,6 @@ _A_WORD = re.compile("[A-Za-z]{3}")
 # function -> why it reads text
 ALLOWED = {
     "orchestration/commands/overview.py:_what": "shows it",
-    "orchestration/local/broker.py:_last_words": "the levels of Kafka's own log",
     "orchestration/operations/plans/older_requests.py:in_words": "an older version's journal has nothing else",
     "orchestration/operations/plans/plan.py:from_journal": "shows it",
     "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
