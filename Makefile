@@ -21,9 +21,9 @@ JARS := $(or $(SWITCHYARD_JARS_DIR),.switchyard/jars)
 BIN := .venv/bin
 STAMPS := .venv/.stamps
 CHECK := orchestration/local/preflight.py
-# what is made of them has a name by the sources and pyspark's version, as pipelines/engine/jars.py gives it: several
-# checkouts may share the jars, and a lock file that changes otherwise makes nothing anew
-KEY := $(shell { cat $(sort $(wildcard pipelines/engine/*.scala)); \
+# a hash of the Scala sources and pyspark's version, as in pipelines/engine/jvm/jars.py. What is built from them has it in
+# its name, so several checkouts can share the jars, and other changes of the lock file rebuild nothing
+KEY := $(shell { cat $(sort $(wildcard pipelines/engine/jvm/*.scala)); \
   sed -n 's/^pyspark==\([^ ;]*\).*/\1/p' requirements.lock | tr -d '\n'; } | sha256sum | cut -c 1-12)
 SCALA := $(JARS)/compiled/switchyard-$(KEY).jar
 CLASSES := $(JARS)/spark-classes-$(KEY).jsa
@@ -105,13 +105,13 @@ $(PYSPARK): $(STAMPS)/packages
 	@:
 
 $(SCALA): $(JARS)/spark | $(STAMPS)/project
-	@$(BIN)/python -m orchestration.local.scala
+	@$(BIN)/python -m orchestration.jvm.scala
 
 # Java takes it only with the very jars that it was made with. Nothing needs it: a set-up that can't make it ends well,
 # and the next one tries again, as it isn't there
 $(CLASSES): $(SCALA) $(PYSPARK)
 	@echo "letting a driver run once, so that all later ones start in two thirds of its time (about a minute)"
-	@$(BIN)/python -m orchestration.class_archive || true
+	@$(BIN)/python -m orchestration.jvm.class_archive || true
 
 ##@ To work on it
 .PHONY: lint typecheck test-fast test-ui test-long docs runbook bench lock clean distclean

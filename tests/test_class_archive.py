@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-import pipelines.engine.jars
-from orchestration import class_archive
+import pipelines.engine.jvm.jars
+from orchestration.jvm import class_archive
 from orchestration.local.ports import claim
 from orchestration.local.server_config import ports
 from pipelines.errors import SwitchyardError
@@ -29,7 +29,7 @@ FAILURES = [
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the archive goes; one of an earlier pyspark is there."""
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
-    path = pipelines.engine.jars.class_archive()
+    path = pipelines.engine.jvm.jars.class_archive()
     path.write_bytes(b"old")
     os.utime(path, (0, 0))
     return path
@@ -167,4 +167,4 @@ def test_a_folder_that_can_not_be_written_is_said(
 
 def test_the_installation_has_its_archive() -> None:
     # a set-up goes on without; here it would mean that no set-up writes one any more
-    assert pipelines.engine.jars.class_archive().is_file()
+    assert pipelines.engine.jvm.jars.class_archive().is_file()

@@ -173,7 +173,7 @@ def test_spark_s_own_lines_have_the_names_of_the_others(spark: Any) -> None:
 
     import pipelines.engine
 
-    file = Path(pipelines.engine.__path__[0], "log4j2-json.properties").read_text()
+    file = Path(pipelines.engine.__path__[0], "jvm", "log4j2-json.properties").read_text()
     # in a file of properties a backslash is written as two
     [pattern] = [
         line.partition(" = ")[2].replace("\\\\", "\\") for line in file.splitlines() if ".layout.pattern = " in line

@@ -20,7 +20,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from orchestration.local.preflight import find_java
-from pipelines.engine.jars import jar_set, jars_dir
+from pipelines.engine.jvm.jars import jar_set, jars_dir
 from pipelines.errors import SwitchyardError
 
 LIST = Path(__file__).with_name("jars.toml")

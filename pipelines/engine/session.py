@@ -16,7 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.engine.guard import WORKERS, environment_for
-from pipelines.engine.jars import class_archive, spark_jars
+from pipelines.engine.jvm.jars import class_archive, spark_jars
 from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK, private
 from pipelines.secrets import SPARK_REDACTION, is_secret, withheld
@@ -25,12 +25,11 @@ from pipelines.settings import Settings
 log = logging.getLogger("switchyard.driver")
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
+_JVM = Path(__file__).parent / "jvm"
 _LOGGING = {
     # the second replaces the appender of the first
-    "text": (Path(__file__).parent / "log4j2.properties").as_uri(),
-    "json": ",".join(
-        (Path(__file__).parent / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")
-    ),
+    "text": (_JVM / "log4j2.properties").as_uri(),
+    "json": ",".join((_JVM / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")),
 }
 _LOCAL_FILES = "io.switchyard.LocalFiles"
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"

@@ -28,7 +28,7 @@ SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # whether Linux groups processes by session
 GROUPS = SWITCH.exists() and SWITCH.read_text().strip() == "1"
 NICE = 7
-LOGGING = Path(pipelines.engine.__file__).parent
+LOGGING = Path(pipelines.engine.__file__).parent / "jvm"
 STARTS = """
 import json, os
 from pathlib import Path

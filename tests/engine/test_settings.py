@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipelines.engine.jars import class_archive, scala_jar
+from pipelines.engine.jvm.jars import class_archive, scala_jar
 from pipelines.engine.session import session_conf, spark_kafka_options
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestration.local.scala import compile_to
-from pipelines.engine.jars import SCALA_SOURCES, scala_jar, spark_jars
+from orchestration.jvm.scala import compile_to
+from pipelines.engine.jvm.jars import SCALA_SOURCES, scala_jar, spark_jars
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
@@ -107,7 +107,7 @@ def test_a_jar_of_another_source_is_not_taken(tmp_path: Path, monkeypatch: pytes
     mine, (first, *others) = scala_jar(), SCALA_SOURCES
     other = tmp_path / first.name
     other.write_text(first.read_text() + "\n")
-    monkeypatch.setattr("pipelines.engine.jars.SCALA_SOURCES", (other, *others))
+    monkeypatch.setattr("pipelines.engine.jvm.jars.SCALA_SOURCES", (other, *others))
     assert scala_jar() != mine
     with pytest.raises(SwitchyardError, match=r"not compiled") as caught:
         spark_jars()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.local import jars
-from pipelines.engine.jars import jars_dir, spark_jars
+from pipelines.engine.jvm.jars import jars_dir, spark_jars
 from pipelines.errors import SwitchyardError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.jars import SCALA_SOURCES, class_archive, scala_jar
+from pipelines.engine.jvm.jars import SCALA_SOURCES, class_archive, scala_jar
 
 ROOT = Path(__file__).resolve().parents[2]
 READ = ("Makefile", "requirements.lock", "requirements-uv.lock", "pyproject.toml", "orchestration/local/jars.toml",
@@ -22,8 +22,8 @@ case "$*" in
   "-m orchestration.local.jars")
     echo jars >> did
     cmp -s orchestration/local/jars.toml fetched || { rm -rf $JARS/spark; mkdir -p $JARS/spark; cp orchestration/local/jars.toml fetched; } ;;
-  "-m orchestration.local.scala") echo "state store" >> did; mkdir -p $JARS/compiled; touch $SCALA ;;
-  "-m orchestration.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
+  "-m orchestration.jvm.scala") echo "state store" >> did; mkdir -p $JARS/compiled; touch $SCALA ;;
+  "-m orchestration.jvm.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
   "pip sync"*)
     echo packages >> did
     grep -A 1 ^pyspark== requirements.lock | cmp -s - installed \\
@@ -126,7 +126,7 @@ def test_a_list_of_jars_that_is_only_newer_has_them_verified(checkout: Checkout)
 
 
 def test_another_source_makes_both_anew(checkout: Checkout) -> None:
-    checkout.change("pipelines/engine/ReusingRocksDBStateStoreProvider.scala", r"\Z", "// changed\n")
+    checkout.change("pipelines/engine/jvm/ReusingRocksDBStateStoreProvider.scala", r"\Z", "// changed\n")
     assert checkout.setup() == ["state store", "archive"]
     assert checkout.setup() == []
 

@@ -1,5 +1,5 @@
 """Writes the archive that lets a driver's JVM map Spark's classes instead of loading them: `python -m
-orchestration.class_archive`.
+orchestration.jvm.class_archive`.
 
 Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes that it loaded. A real driver on a
 broker of its own makes the archive, so it holds what drivers need. A driver also works without the archive, but starts
@@ -31,7 +31,7 @@ from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
-from pipelines.engine.jars import class_archive, jars_dir, scala_jar
+from pipelines.engine.jvm.jars import class_archive, jars_dir, scala_jar
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry

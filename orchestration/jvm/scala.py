@@ -1,4 +1,4 @@
-"""Compiles our Scala extensions of Spark with the compiler that pyspark bundles: `python -m orchestration.local.scala`."""
+"""Compiles our Scala extensions of Spark with the compiler that pyspark bundles: `python -m orchestration.jvm.scala`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestration.local.jars import one_at_a_time, pyspark_jars, run_java, up_to_date
-from pipelines.engine.jars import SCALA_SOURCES, jars_dir, scala_jar
+from pipelines.engine.jvm.jars import SCALA_SOURCES, jars_dir, scala_jar
 from pipelines.errors import SwitchyardError
 
 COMPILE_TIMEOUT_S = 300

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelines.errors import SwitchyardError
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ROOT = Path(__file__).resolve().parents[3]
 # what of Spark is ours, in the language that it has to be in
 SCALA_SOURCES = tuple(sorted(Path(__file__).parent.glob("*.scala")))
 
@@ -46,7 +46,7 @@ def spark_jars() -> list[Path]:
     if not compiled.is_file():
         raise SwitchyardError(
             f"the Scala classes are not compiled: there is no {compiled}",
-            "run `make setup`, or `python -m orchestration.local.scala` where there is no Makefile",
+            "run `make setup`, or `python -m orchestration.jvm.scala` where there is no Makefile",
         )
     return [*jar_set("spark"), compiled]
 
