@@ -13,51 +13,36 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from pipelines.engine.alignment import Alignment
+from pipelines.engine.boot import Boot
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
-from pipelines.engine.checkpoint import Checkpoint, fence
-from pipelines.engine.code import code_path, load
-from pipelines.engine.goal import Goal
+from pipelines.engine.code import code_path
 from pipelines.engine.guard import checked
 from pipelines.engine.heart import Heart
-from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.lease import take_lease
-from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
-from pipelines.engine.session import begin_jvm, build_session, end_session, jvm_exit_code, send_code
-from pipelines.engine.sink import Destination, batch_number
-from pipelines.engine.telemetry import DriverStatus, Telemetry, lag_probe
-from pipelines.engine.watch import PartLost, Watch, unknown_ids
-from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
+from pipelines.engine.session import begin_jvm, end_session, jvm_exit_code
+from pipelines.engine.sink import batch_number
+from pipelines.engine.telemetry import DriverStatus, Telemetry
+from pipelines.engine.watch import PartLost
+from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
-from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
-from pipelines.kafka.sizes import sizes_of
 from pipelines.logs import configure_driver
-from pipelines.model.app import App
-from pipelines.model.limits import Limits, Size, limits_of
-from pipelines.model.parts import parts_of
-from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Flagging
 from pipelines.model.registry import (
     AlignOrdered,
     LeaseEnded,
     MarkOrdered,
     RegistryState,
-    Release,
     StateSet,
-    TopicsKnown,
 )
-from pipelines.model.reset import batch_records
 from pipelines.model.text import visible
 from pipelines.private import keep_private
 from pipelines.secrets import drop_holders
@@ -100,13 +85,15 @@ class Driver:
         self._tries: dict[int, int] = {}
         self._outages = Outages(settings, name, self._status, self._signalled)
         self._restarted_at = 0.0
-        self._path: Path | None = None
         # 1. the lease, before anything is initialised
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
         self._orders = Orders(self._registry, name, self._token, settle=settle, signalled=self._signalled)
         self._telemetry = Telemetry(settings, name, self._token, self._status)
         self._heart = Heart(settings, self._telemetry.heartbeat)
+        self._boot = Boot(
+            settings, name, self._token, orders=self._orders, status=self._status, telemetry=self._telemetry, beat=self._heart.beat
+        )  # fmt: skip
 
     # -- life
 
@@ -139,11 +126,13 @@ class Driver:
     def _work(self) -> None:
         """Boots, and runs until it is told to stop."""
         try:
-            self._boot()
+            booted = self._boot.run(self._go_when_understood)
+            self._query, self._goal = booted.query, booted.goal
+            self._alignment, self._member = booted.alignment, booted.member
             if self._settle:
-                self._need_query().catch_up()
+                booted.query.catch_up()
             else:
-                self._loop()
+                self._loop(booted.query)
         except StopWanted:
             pass
         except Superseded:
@@ -163,135 +152,7 @@ class Driver:
         self._orders.check_token()
         self._orders.enter(StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}")
 
-    def _boot(self) -> None:
-        release = self._orders.release()
-        spec, start = release.spec, release.start
-        if start is None:
-            raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
-        release = self._begin_watch(release)
-        code = code_path(self._settings, spec.code_digest)
-        app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
-        destination = _destination(self._token, release, app, start)
-        known = newest_progress(self._settings, self._name)
-        throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
-        seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
-        begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
-        # 2. the checkpoint's fence
-        self._go_when_understood()
-        path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
-        self._path = path
-        stands = known.boundary.position if known is not None and begun else start
-        writer = Writer(self._settings, self._name, destination.result_topic, spec.partitions)
-        query = Query(
-            self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
-        )
-        limits = self._prepare(query, release, app, stands, throttled)
-        if limits.total < throttled:
-            log.info("%s: batches of at most %d records, by the size of its input's", self._name, limits.total)
-        self._query = query
-        self._telemetry.watch_query(query, limits.total)
-        self._alignment = Alignment(
-            self._name, query, self._orders, self._status, self._heart.beat, may_pass=self._goal.may_pass
-        )
-        # 4. the group's member
-        self._member = GroupMember(self._settings, self._name, sorted(set(destination.inputs.values())))
-        partitions = {n: i.partitions for n, i in spec.inputs.items()}
-        client = self._registry.cluster.client
-        self._telemetry.watch_lag(
-            lag_probe(self._settings, client, lambda: query.sink.position, destination.inputs, partitions)
-        )
-        assert self._orders.watch is not None
-        if (lost := self._orders.watch.look()) is not None:
-            raise lost
-        self._orders.watch.start()
-        log.info("%s: generation %d at batch %s", self._name, release.generation, batch_number(query.sink.last))
-
-    def _prepare(self, query: Query, release: Release, app: App, stands: SourcePosition, at_most: int) -> Limits:
-        """Starts Spark, and makes what it is to run. `stands`: from where the input is read. `at_most`: records in a batch.
-
-        The sizes of the input are read and the sink connects in the meantime: Spark takes longer than both.
-        """
-        inputs, digest = query.sink.destination.inputs, release.spec.code_digest
-        with ThreadPoolExecutor(2, "boot") as pool:
-            sizes = pool.submit(self._sizes, stands.by_topic(inputs))
-            connected = pool.submit(query.sink.connect)
-            spark = build_session(self._settings, self._name)
-            limits = limits_of(
-                {name: sizes.result().get(topic) for name, topic in inputs.items()},
-                batch_bytes=self._settings.max_bytes_per_batch,
-                at_most=at_most,
-                # a portion of history is bounded as a whole
-                together=app.watermark is not None,
-            )
-            # 3. frozen code, in the workers too
-            send_code(spark, code_path(self._settings, digest), digest, self._name)
-            self._telemetry.watch_jvm(spark)
-            self._goal = Goal(
-                self._name, query, self._orders, self._status, begun=release.under, batch_records=limits.total
-            )
-            portion = (
-                all_at_once
-                if app.watermark is None
-                else by_time(self._settings, inputs, limits.total, self._goal.free_until)
-            )
-            query.prepare(spark, limits, portion)
-            connected.result()
-        return limits
-
-    def _begin_watch(self, release: Release) -> Release:
-        """Raises PartLost where a topic of the release is gone or another one. Returns it with the ids of all its topics."""
-        self._orders.watch = self._new_watch(release)
-        if (lost := self._orders.watch.look()) is not None:
-            raise lost
-        more = unknown_ids(release, self._registry.cluster.topic_ids(parts_of(release)))
-        if more is None:
-            return release
-        # what an older version has staged, or this one before its topics were made
-        self._orders.enter(more)
-        release = self._orders.release()
-        self._orders.watch = self._new_watch(release)
-        return release
-
-    def _new_watch(self, release: Release) -> Watch:
-        return Watch(
-            self._registry.cluster, release, stands=self._stands_at, registry_id=self._registry.topic_id, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
-        )  # fmt: skip
-
-    def _stands_at(self) -> tuple[SourcePosition, bool]:
-        """Where the release stands, and whether that can't be said: a batch is under way, which may have read on, or it boots."""
-        if self._query is None:
-            return SourcePosition(sources={}), True
-        sink = self._query.sink
-        busy = sink.in_batch is not None
-        return sink.position, busy
-
-    def _checkpoint_path(self) -> Path | None:
-        """The checkpoint, once a batch was planned in it; its folder's name is another one when a newer driver has it."""
-        query = self._query
-        return self._path if query is not None and query.sink.begun else None
-
-    def _alarm(self, lost: PartLost) -> None:
-        """On the watch's thread: nothing may be committed from here on, and whoever listens hears it at once."""
-        log.error("%s: %s", self._name, lost)
-        self._status.error = f"{lost.what}; {lost.fix}"
-        if self._query is not None:
-            self._query.sink.halt(lost)
-        self._heart.beat()
-
-    def _topics_made(self, known: TopicsKnown) -> None:
-        with Registry(self._settings, actor=self._registry.actor) as registry:
-            self._orders.enter(known, "a topic was gone, and was made again, empty", by=registry)
-
-    def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
-        """What can be known of the inputs; nothing, where Kafka doesn't tell: what is wrong there, Spark's query finds."""
-        try:
-            return sizes_of(self._settings, start, client=self._registry.cluster.client)
-        except SwitchyardError as error:
-            log.warning("%s: how large its records are isn't known: %s", self._name, error.what)
-            return {}
-
-    def _loop(self) -> None:
-        query = self._need_query()
+    def _loop(self, query: Query) -> None:
         while True:
             state = self._go_when_understood()
             query.sink.turnstile.limit(self._goal.free_until())
@@ -333,7 +194,7 @@ class Driver:
             mark = state.standing_mark(self._name)
             query.sink.flag_for(mark)
             self._say_ahead(query.sink.foreseen())
-            query.sink.turnstile.pace(self._pace_s(state, mark))
+            query.sink.turnstile.pace(self._pace_s(query, state, mark))
             order = state.standing_align(self._name)
             if order is not None and not self._alignment.is_over(order):
                 self._meet(query, order)
@@ -351,9 +212,9 @@ class Driver:
             elif mark is not None and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s:
                 self._quietly(query.sink.flag_idle)
 
-    def _pace_s(self, state: RegistryState, mark: MarkOrdered | None) -> float:
+    def _pace_s(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> float:
         """The least time from one batch's begin to the next."""
-        if mark is not None and not self._need_query().sink.has_flagged(mark):
+        if mark is not None and not query.sink.has_flagged(mark):
             # followers wait for that boundary, or will
             return 0.0
         waits = state.releases[self._name].state in ("ready", "standby")
@@ -386,7 +247,7 @@ class Driver:
             work()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             query.pause()
-            self._wait_out(what, error)
+            self._wait_out(query, what, error)
             self._orders.check()
         except (Superseded, PartLost, StopWanted, Held):
             raise
@@ -403,7 +264,7 @@ class Driver:
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             # no longer at rest, if it was: it is started again as one that has stopped
             query.pause()
-            self._wait_out("before it goes on", error)
+            self._wait_out(query, "before it goes on", error)
         except (Superseded, PartLost, StopWanted, Held):
             raise
         except Exception:
@@ -460,7 +321,7 @@ class Driver:
             else (query.sink.last.boundary.batch_id + 1 if query.sink.last else 0)
         )
         if is_outage(error):
-            self._wait_out(f"batch {batch}", error)
+            self._wait_out(query, f"batch {batch}", error)
         else:
             # workers refuse code that was changed: then neither the batch nor the app is at fault
             spec = self._registry.known.releases[self._name].spec
@@ -489,10 +350,10 @@ class Driver:
             log.warning("%s: whether its parts are there isn't known: %s", self._name, error.what)
             return None
 
-    def _wait_out(self, what: str, error: BaseException) -> None:
+    def _wait_out(self, query: Query, what: str, error: BaseException) -> None:
         """Waits for the end of an outage. The next batch connects anew."""
         self._outages.wait_out(what, error)
-        self._need_query().sink.disconnect()
+        query.sink.disconnect()
 
     def _range(self, query: Query, batch: int) -> str:
         try:
@@ -506,26 +367,6 @@ class Driver:
             call()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             log.warning("%s: %s", self._name, error)
-
-    def _need_query(self) -> Query:
-        if self._query is None:
-            raise SwitchyardError(f"{self._name} has not booted")
-        return self._query
-
-
-def _destination(token: int, release: Release, app: App, start: SourcePosition) -> Destination:
-    return Destination(
-        release=release.name,
-        generation=release.generation,
-        token=token,
-        result_topic=release.result_topic,
-        partitions=release.spec.partitions,
-        inputs={name: source.topic for name, source in app.inputs.items()},
-        start=start,
-        watermarked=app.watermark is not None,
-        processed=release.under.processed if release.under else (),
-        seed=release.under.seed if release.under else None,
-    )
 
 
 def main(arguments: list[str] | None = None) -> int:

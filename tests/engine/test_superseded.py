@@ -9,8 +9,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pipelines.engine import boot as engine_boot
 from pipelines.engine import driver as engine_driver
 from pipelines.engine import goal as engine_goal
+from pipelines.engine.boot import Boot
 from pipelines.engine.driver import Driver
 from pipelines.engine.goal import Goal
 from pipelines.engine.lease import this_process
@@ -109,9 +111,10 @@ def test_one_at_the_end_of_a_bounded_replay_does_not_stop_its_heir(monkeypatch: 
 def test_one_that_finds_a_topic_made_anew_does_not_tell_its_heir_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for token, told in ((2, True), (1, False)):
         log = Log(*staged(NAME), taken(1), taken(2))
-        monkeypatch.setattr(engine_driver, "Registry", lambda *_, log=log, **__: nullcontext(log))
-        made = driver(log, token)
-        made._settings, cast(Any, log).actor = context_of(log).settings, "a driver"
+        monkeypatch.setattr(engine_boot, "Registry", lambda *_, log=log, **__: nullcontext(log))
+        made = Boot.__new__(Boot)
+        made._settings, made._registry = context_of(log).settings, cast(Any, log)
+        made._orders, cast(Any, log).actor = driver(log, token)._orders, "a driver"
         found = TopicsKnown(release=NAME, generation=1, own={"a.v1.dead": "id-2"})
         made._topics_made(found)
         assert any(isinstance(entry, TopicsKnown) for entry in log.entries) is told

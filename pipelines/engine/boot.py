@@ -1,0 +1,220 @@
+"""What a driver does between its lease and its loop: it fences the checkpoint, starts Spark, and joins the group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.engine.alignment import Alignment
+from pipelines.engine.checkpoint import Checkpoint, fence
+from pipelines.engine.code import code_path, load
+from pipelines.engine.goal import Goal
+from pipelines.engine.history import all_at_once, by_time
+from pipelines.engine.member import GroupMember
+from pipelines.engine.orders import Orders
+from pipelines.engine.query import Query
+from pipelines.engine.session import build_session, send_code
+from pipelines.engine.sink import Destination, batch_number
+from pipelines.engine.telemetry import DriverStatus, Telemetry, lag_probe
+from pipelines.engine.watch import PartLost, Watch, unknown_ids
+from pipelines.engine.writer import Writer
+from pipelines.errors import SwitchyardError
+from pipelines.kafka.progress import newest_progress
+from pipelines.kafka.registry import Registry
+from pipelines.kafka.sizes import sizes_of
+from pipelines.model.app import App
+from pipelines.model.limits import Limits, Size, limits_of
+from pipelines.model.parts import parts_of
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import Release, TopicsKnown
+from pipelines.model.reset import batch_records
+from pipelines.settings import Settings
+
+log = logging.getLogger("switchyard.driver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booted:
+    """What the driver's loop works with."""
+
+    query: Query
+    goal: Goal
+    alignment: Alignment
+    member: GroupMember
+
+
+class Boot:
+    """Boots release `name` under lease token `token`. Later, the release's watch still asks it where the release stands.
+
+    `beat`: sends a heartbeat now.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        token: int,
+        *,
+        orders: Orders,
+        status: DriverStatus,
+        telemetry: Telemetry,
+        beat: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._name = name
+        self._token = token
+        self._orders = orders
+        self._registry = orders.registry
+        self._status = status
+        self._telemetry = telemetry
+        self._beat = beat
+        self._query: Query | None = None
+        self._path: Path | None = None
+
+    def run(self, await_understood: Callable[[], object]) -> Booted:
+        """Boots, in the order of docs/design.md; the lease was step 1. `await_understood`: waits while the driver is held.
+
+        Raises PartLost if a part of the release is lost, CodeChanged if its code is, and as `fence` and `Query.prepare`
+        do. Raises Superseded and StopWanted as `await_understood` does.
+        """
+        release = self._orders.release()
+        spec, start = release.spec, release.start
+        if start is None:
+            raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
+        release, watch = self._first_look(release)
+        code = code_path(self._settings, spec.code_digest)
+        app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
+        destination = _destination(self._token, release, app, start)
+        known = newest_progress(self._settings, self._name)
+        throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
+        seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
+        begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
+        # 2. the checkpoint's fence
+        await_understood()
+        path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
+        self._path = path
+        stands = known.boundary.position if known is not None and begun else start
+        writer = Writer(self._settings, self._name, destination.result_topic, spec.partitions)
+        query = Query(
+            self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
+        )
+        # 3. the frozen code, in Python workers too
+        goal, limits = self._prepare(query, release, app, code, stands, throttled)
+        if limits.total < throttled:
+            log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)
+        self._query = query
+        self._telemetry.watch_query(query, limits.total)
+        alignment = Alignment(self._name, query, self._orders, self._status, self._beat, may_pass=goal.may_pass)
+        partitions = {n: i.partitions for n, i in spec.inputs.items()}
+        client = self._registry.cluster.client
+        self._telemetry.watch_lag(
+            lag_probe(self._settings, client, lambda: query.sink.position, destination.inputs, partitions)
+        )
+        if (lost := watch.look()) is not None:
+            raise lost
+        # 4. the member of the group
+        member = GroupMember(self._settings, self._name, sorted(set(destination.inputs.values())))
+        watch.start()
+        log.info("%s: generation %d at batch %s", self._name, release.generation, batch_number(query.sink.last))
+        return Booted(query=query, goal=goal, alignment=alignment, member=member)
+
+    def _prepare(
+        self, query: Query, release: Release, app: App, code: Path, stands: SourcePosition, at_most: int
+    ) -> tuple[Goal, Limits]:
+        """Starts Spark and prepares the query. `stands`: where the input is read from. `at_most`: records per batch.
+
+        Spark takes longest, so meanwhile the sizes of the input are read and the sink connects.
+        """
+        inputs, digest = query.sink.destination.inputs, release.spec.code_digest
+        with ThreadPoolExecutor(2, "boot") as pool:
+            sizes = pool.submit(self._sizes, stands.by_topic(inputs))
+            connected = pool.submit(query.sink.connect)
+            spark = build_session(self._settings, self._name)
+            limits = limits_of(
+                {name: sizes.result().get(topic) for name, topic in inputs.items()},
+                batch_bytes=self._settings.max_bytes_per_batch,
+                at_most=at_most,
+                # a portion of history is limited as a whole
+                together=app.watermark is not None,
+            )
+            send_code(spark, code, digest, self._name)
+            self._telemetry.watch_jvm(spark)
+            goal = Goal(self._name, query, self._orders, self._status, begun=release.under, batch_records=limits.total)
+            portion = (
+                all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, goal.free_until)
+            )
+            query.prepare(spark, limits, portion)
+            connected.result()
+        return goal, limits
+
+    def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
+        """The sizes of the input's records; empty if Kafka does not tell them. Spark's query then finds out why."""
+        try:
+            return sizes_of(self._settings, start, client=self._registry.cluster.client)
+        except SwitchyardError as error:
+            log.warning("%s: the size of its input records is unknown: %s", self._name, error.what)
+            return {}
+
+    # -- the watch; what follows runs on its thread, too
+
+    def _first_look(self, release: Release) -> tuple[Release, Watch]:
+        """The release with the ids of all its topics, and its watch. Raises PartLost if a topic is lost or recreated."""
+        watch = self._new_watch(release)
+        if (lost := watch.look()) is not None:
+            raise lost
+        more = unknown_ids(release, self._registry.cluster.topic_ids(parts_of(release)))
+        if more is None:
+            return release, watch
+        # an older version staged it, or this version did before the topics existed
+        self._orders.enter(more)
+        release = self._orders.release()
+        return release, self._new_watch(release)
+
+    def _new_watch(self, release: Release) -> Watch:
+        self._orders.watch = Watch(
+            self._registry.cluster, release, stands=self._stands_at, registry_id=self._registry.topic_id, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
+        )  # fmt: skip
+        return self._orders.watch
+
+    def _stands_at(self) -> tuple[SourcePosition, bool]:
+        """Where the release stands, and whether it may have read further: a batch is under way, or the driver boots."""
+        if self._query is None:
+            return SourcePosition(sources={}), True
+        sink = self._query.sink
+        busy = sink.in_batch is not None
+        return sink.position, busy
+
+    def _checkpoint_path(self) -> Path | None:
+        """The checkpoint, once it has a batch. When a newer driver takes it over, its folder gets another name."""
+        query = self._query
+        return self._path if query is not None and query.sink.begun else None
+
+    def _alarm(self, lost: PartLost) -> None:
+        """Lets nothing be committed from here on, and says so at once."""
+        log.error("%s: %s", self._name, lost)
+        self._status.error = f"{lost.what}; {lost.fix}"
+        if self._query is not None:
+            self._query.sink.halt(lost)
+        self._beat()
+
+    def _topics_made(self, known: TopicsKnown) -> None:
+        with Registry(self._settings, actor=self._registry.actor) as registry:
+            self._orders.enter(known, "a topic was gone, and was made again, empty", by=registry)
+
+
+def _destination(token: int, release: Release, app: App, start: SourcePosition) -> Destination:
+    return Destination(
+        release=release.name,
+        generation=release.generation,
+        token=token,
+        result_topic=release.result_topic,
+        partitions=release.spec.partitions,
+        inputs={name: source.topic for name, source in app.inputs.items()},
+        start=start,
+        watermarked=app.watermark is not None,
+        processed=release.under.processed if release.under else (),
+        seed=release.under.seed if release.under else None,
+    )
