@@ -1,4 +1,4 @@
-"""Meeting another release: a query pauses, waits for the boundary that the other flags, and runs to exactly there."""
+"""Meets another release: the query pauses, waits until the other release flags a boundary, and runs exactly to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _MARK_S = 0.05
 
 
 class Alignment:
-    """Obeys orders to align release `name`. `beat`: sends a heartbeat now. `may_pass`: no goal limits the query meanwhile."""
+    """Carries out orders to align release `name`.
+
+    `beat`: sends a heartbeat now. `may_pass`: whether the query may run past a goal that it has not reached.
+    """
 
     def __init__(
         self, name: str, query: Query, orders: Orders, status: DriverStatus, beat: Callable[[], None], *, may_pass: bool
@@ -36,22 +39,22 @@ class Alignment:
         self._missed: set[str] = set()
 
     def is_over(self, order: AlignOrdered) -> bool:
-        """Whether there is nothing left to do for `order`: its boundary is met, or was passed."""
+        """Whether nothing is left to do for `order`: its boundary was met, or missed."""
         last = self._query.sink.last
         met = last is not None and last.aligned is not None and last.aligned.op == order.id
         return met or order.id in self._missed
 
     def meet(self, order: AlignOrdered) -> None:
-        """Pauses at a boundary, waits for the other's mark, meets it exactly; an order that is void ends it.
+        """Pauses at a boundary, waits for the other release's mark and runs exactly to it. A void order ends it early.
 
-        What to do next is asked of the two newest progress records each time, so after a crash it goes on where it was.
+        The newest progress record of each release decides each step, so it resumes where it was after a crash.
         """
         query = self._query
         self._status.state = "pausing"
         if query.active:
             by = query.sink.turnstile.hold()
             if by is not None:
-                # at once: the other may flag its boundary while the batch under way ends
+                # at once: the other release may flag its boundary before this batch ends
                 self._status.pausing = Pausing(op=order.id, by=by)
                 self._beat()
             query.rest()
@@ -59,7 +62,7 @@ class Alignment:
         if self._may_pass:
             query.sink.turnstile.limit(None)
         if not query.sink.begun:
-            log.warning("%s: nothing is read yet; it aligns after its first batch", self._name)
+            log.warning("%s: no batch yet; it aligns after the first one", self._name)
             query.run_first(self._orders.check_anew)
         settings = self._orders.registry.settings
         try:
@@ -70,7 +73,7 @@ class Alignment:
             self._missed.add(order.id)
 
     def _move_to_mark(self, order: AlignOrdered, tail: ProgressTail, beats: HeartbeatTail) -> None:
-        """Moves as `candidate_move` says, until the mark is met or the order no longer stands."""
+        """Makes the moves of `candidate_move` until the mark is met or the order no longer stands."""
         query = self._query
         word: Flagging | None = None
         while self._still_stands(order):
@@ -90,10 +93,10 @@ class Alignment:
                 case Met():
                     query.sink.announce(aligned=order.id)
                     log.info("%s: aligned with %s at batch %s", self._name, order.other, batch_number(query.sink.last))
-        log.info("%s: %s is over, going on", self._name, order.id)
+        log.info("%s: %s is over; it runs on", self._name, order.id)
 
     def _newest_word(self, beats: HeartbeatTail, order: AlignOrdered) -> Flagging | None:
-        """What the driver that is to flag a boundary for `order` has said last; None: nothing new."""
+        """What the other driver said last about the boundary that it will flag for `order`; None: nothing new."""
         token = self._orders.registry.known.releases[order.other].token
         words = [b.flagging for b in beats.poll(0) if (b.release, b.token) == (order.other, token) and b.flagging]
         return next((word for word in reversed(words) if word.op == order.id), None)

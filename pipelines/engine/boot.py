@@ -47,7 +47,7 @@ class Booted:
 
 
 class Boot:
-    """Boots release `name` under lease token `token`. Later, the release's watch still asks it where the release stands.
+    """Boots release `name` under lease token `token`. Later, the watch still asks it where the release stands.
 
     `beat`: sends a heartbeat now.
     """
@@ -75,10 +75,10 @@ class Boot:
         self._path: Path | None = None
 
     def run(self, await_understood: Callable[[], object]) -> Booted:
-        """Boots, in the order of docs/design.md; the lease was step 1. `await_understood`: waits while the driver is held.
+        """Boots in the steps of docs/design.md, of which the lease was the first.
 
-        Raises PartLost if a part of the release is lost, CodeChanged if its code is, and as `fence` and `Query.prepare`
-        do. Raises Superseded and StopWanted as `await_understood` does.
+        `await_understood`: waits while the driver is held. Raises PartLost if a part of the release is lost, CodeChanged if
+        its code is, and as `await_understood`, `fence` and `Query.prepare` do.
         """
         release = self._orders.release()
         spec, start = release.spec, release.start
@@ -161,7 +161,7 @@ class Boot:
     # -- the watch; what follows runs on its thread, too
 
     def _first_look(self, release: Release) -> tuple[Release, Watch]:
-        """The release with the ids of all its topics, and its watch. Raises PartLost if a topic is lost or recreated."""
+        """The release with the ids of all its topics, and its watch. Raises PartLost if a part is lost."""
         watch = self._new_watch(release)
         if (lost := watch.look()) is not None:
             raise lost
@@ -202,7 +202,7 @@ class Boot:
 
     def _topics_made(self, known: TopicsKnown) -> None:
         with Registry(self._settings, actor=self._registry.actor) as registry:
-            self._orders.enter(known, "a topic was gone, and was made again, empty", by=registry)
+            self._orders.enter(known, "a topic was lost, and was created again, empty", by=registry)
 
 
 def _destination(token: int, release: Release, app: App, start: SourcePosition) -> Destination:

@@ -1,7 +1,7 @@
-"""Spark's checkpoint folder: its name is the fence, its files the means of an aligned cut.
+"""Spark's checkpoint folder. Its name is the fence; writing its files makes an aligned cut possible.
 
-Only this module knows the files. Layout per Spark 4.0: `offsets/N` is the plan of batch N (version line, metadata line,
-one line of offsets per source), `commits/N` is written after batch N (version line, metadata line).
+Only this module knows the files. Their layout in Spark 4.0: `offsets/N` is the plan of batch N (version line, metadata
+line, one line of offsets per source). Spark writes `commits/N` after batch N (version line, metadata line).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _FOLDER = re.compile(r"g(?P<generation>\d+)\.t(?P<token>\d+)")
 
 
 class CheckpointDamaged(SwitchyardError):
-    """A checkpoint that progress says must be there is missing, or one of its files can't be read."""
+    """A checkpoint that must exist according to progress is missing, or one of its files can't be read."""
 
 
 def release_folder(settings: Settings, release: str) -> Path:
-    """Where all checkpoints of a release are. Raises SwitchyardError where a link leads elsewhere."""
+    """The folder of all checkpoints of a release. Raises SwitchyardError if a link leads out of the state folder."""
     return below(settings.state_dir, *_home(release))
 
 
@@ -39,8 +39,8 @@ def _home(release: str) -> tuple[str, str]:
 def fence(settings: Settings, release: str, generation: int, token: int, *, expected: bool) -> Path:
     """The checkpoint folder for `token`: the newest one of this generation, renamed, or a new one.
 
-    A process with an older token goes on writing to a path that nobody reads. `expected`: progress holds batches
-    of this generation, so that a missing checkpoint is lost state: raises CheckpointDamaged, never starts empty.
+    A process with an older token then writes to a path that nobody reads. `expected`: progress holds batches of this
+    generation, so a missing checkpoint means lost state: raises CheckpointDamaged instead of starting empty.
     Raises Refused if a newer token has the checkpoint: a driver that booted slowly must not take it back.
     """
     folder = release_folder(settings, release)
@@ -58,7 +58,7 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     if expected and not (mine / "offsets").is_dir():
         raise CheckpointDamaged(
             f"the checkpoint of {release} generation {generation} is gone from {folder}, though it has committed batches",
-            fix=f"bring the folder back, or read history again: `switchyard reset {release} --to-earliest`",
+            fix=f"restore the folder, or read history again: `switchyard reset {release} --to-earliest`",
         )
     mine.mkdir(exist_ok=True)
     return mine
@@ -71,7 +71,7 @@ def newest_folder(settings: Settings, release: str, generation: int) -> Path | N
 
 
 def _folders(settings: Settings, release: str, generation: int) -> list[tuple[int, Path]]:
-    """Checkpoints of a generation with their tokens, the newest last. Raises as `release_folder` does."""
+    """The checkpoints of a generation with their tokens, the newest last. Raises as `release_folder` does."""
     folder = release_folder(settings, release)
     return sorted(
         (int(match["token"]), below(settings.state_dir, *_home(release), path.name))
@@ -96,10 +96,10 @@ def forget(settings: Settings, release: str, generation: int) -> None:
 def inherit(
     settings: Settings, release: str, generation: int, token: int, source: Path, change: Callable[[Path], None]
 ) -> Path:
-    """The checkpoint of a new generation with the state of `source`, which stays as it is.
+    """Makes the checkpoint of a new generation with the state of `source`, which stays as it is. Returns its path.
 
-    By hard links, so that a large state takes no time: Spark never changes a file that it has written. `change` is
-    called with the copy before it gets its name. Done again, it begins anew.
+    It uses hard links, so a large state takes no time: Spark never changes a file that it has written. `change` is
+    called with the copy before the copy gets its name. A second call starts over.
     """
     mine = below(settings.state_dir, *_home(release), f"g{generation}.t{token}")
     remove(settings.state_dir, *_home(release), mine.name)
@@ -110,7 +110,7 @@ def inherit(
 
 
 def copy_of(source: Path, target: Path) -> Path:
-    """Another checkpoint with the same files, linked, at `target`; what is there is replaced."""
+    """Copies a checkpoint to `target` with hard links, and replaces what is there. Returns `target`."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=os.link)
     _know_own_place(target)
@@ -118,10 +118,10 @@ def copy_of(source: Path, target: Path) -> Path:
 
 
 def _know_own_place(path: Path) -> None:
-    """Has the operators of a checkpoint that was moved, or is a copy, find their schemas in it.
+    """Makes the operators of a checkpoint that was moved or copied find their schemas in it.
 
-    A StatefulProcessor's `state/<operator>/_metadata/v2/<batch>` names them by absolute paths. Each file is replaced, never
-    written to: another checkpoint may have it, too.
+    A StatefulProcessor's `state/<operator>/_metadata/v2/<batch>` holds their absolute paths. Each file is replaced, never
+    changed in place: another checkpoint may share it.
     """
     for file in path.glob("state/*/_metadata/v2/*"):
         if not file.name.isdigit():
@@ -135,7 +135,7 @@ def _know_own_place(path: Path) -> None:
                 store["stateSchemaFilePaths"] = [schemas + place.rpartition("/_stateSchema/")[2] for place in places]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointDamaged(f"{file} is cut off or damaged: {error}", fix=_FIX) from error
-        # Spark would check the checksum of the old bytes
+        # Spark would check the new bytes against the old checksum
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         _replace(file, f"{version}\n{json.dumps(known, separators=(',', ':'))}")
 
@@ -164,7 +164,7 @@ class Checkpoint:
         self._inputs = dict(inputs)
 
     def planned(self, batch_id: int) -> PlannedBatch:
-        """What batch `batch_id` was planned to read. Raises CheckpointDamaged if that can't be read."""
+        """What batch `batch_id` was planned to read. Raises CheckpointDamaged if the plan can't be read."""
         _, metadata, *lines = self._lines("offsets", batch_id)
         with self._readable("offsets", batch_id):
             facts = json.loads(metadata)
@@ -179,12 +179,12 @@ class Checkpoint:
             )
 
     def position(self, batch: PlannedBatch) -> SourcePosition:
-        """The position at the end of a planned batch, by the names of the sources."""
+        """The position at the end of a planned batch, by source name."""
         free = dict(self._inputs)
         sources: dict[str, dict[int, int]] = {}
         for line in batch.lines:
             topic = next(iter(line))
-            # two sources on one topic stand in the plan in the order of the definition
+            # the plan lists two sources on one topic in the order of the definition
             name = next(n for n, t in free.items() if t == topic)
             del free[name]
             sources[name] = line[topic]
@@ -200,21 +200,21 @@ class Checkpoint:
         return (self.path / "commits" / str(batch_id)).exists()
 
     def next_watermark_ms(self, batch_id: int) -> int:
-        """The watermark that the batch after `batch_id` runs with."""
+        """The watermark of the batch after `batch_id`."""
         line = self._lines("commits", batch_id)[1]
         with self._readable("commits", batch_id):
             return int(json.loads(line)["nextBatchWatermarkMs"])
 
     def settled(self, batch_id: int) -> bool:
-        """Whether a further batch without input would change nothing: the watermark didn't move in `batch_id`."""
+        """Whether another batch without input would change nothing: the watermark didn't move in `batch_id`."""
         return self.next_watermark_ms(batch_id) == self.planned(batch_id).watermark_ms
 
     def plan_next(self, target: SourcePosition) -> int:
         """Plans the next batch by hand, so that it ends exactly at `target`. Returns its number.
 
-        The query must be stopped, with its last batch N committed. A batch N+1 that Spark had planned and never ran is
-        replaced, also a first one; partitions that `target` doesn't name stay where they are. Raises CheckpointDamaged if
-        there is neither.
+        The query must be stopped and its last batch N committed. If Spark has planned batch N+1 but not run it, that plan
+        is replaced; so is the plan of a first batch. Partitions that `target` doesn't name stay where they are. Raises
+        CheckpointDamaged if there is no batch at all.
         """
         last = self.last_committed()
         if last is None:
@@ -230,10 +230,10 @@ class Checkpoint:
         return last + 1
 
     def stand_at(self, batch_id: int, target: SourcePosition) -> None:
-        """Moves the end of the committed batch `batch_id` to `target`, under the state: the next one begins there.
+        """Moves the end of the committed batch `batch_id` to `target` and keeps the state. The next batch starts there.
 
-        The query must be stopped; what Spark had planned behind it is removed. Raises CheckpointDamaged if that batch
-        isn't the last one, or not committed.
+        The query must be stopped. Plans of later batches are removed. Raises CheckpointDamaged unless this is the last
+        committed batch.
         """
         if self.last_committed() != batch_id:
             raise CheckpointDamaged(
@@ -245,23 +245,23 @@ class Checkpoint:
         self._write_plan(batch_id, batch_id, target, watermark_ms=self.planned(batch_id).watermark_ms)
 
     def _write_plan(self, batch_id: int, model: int, target: SourcePosition, *, watermark_ms: int) -> None:
-        """Writes `offsets/<batch_id>` after that of `model`."""
+        """Writes `offsets/<batch_id>` in the form of `offsets/<model>`."""
         version, metadata, *_lines = self._lines("offsets", model)
         batch = self.planned(model)
         facts = json.loads(metadata)
         facts["batchWatermarkMs"] = watermark_ms
-        # a batch's time must not go back, or processing-time expressions would
+        # a batch's time must not go back: processing-time expressions use it
         facts["batchTimestampMs"] = batch.timestamp_ms + (batch_id - model)
         wanted = []
         for line, name in zip(batch.lines, self.position(batch).sources, strict=True):
             topic = next(iter(line))
-            # with partitions that the input has got since
+            # `target` may name partitions that were added to the input since
             offsets = {**line[topic], **target.sources.get(name, {})}
             wanted.append(json.dumps({topic: {str(p): o for p, o in sorted(offsets.items())}}, separators=(",", ":")))
         self._write("offsets", batch_id, "\n".join([version, json.dumps(facts, separators=(",", ":")), *wanted]))
 
     def _forget_state(self, version: int) -> None:
-        """Removes what an uncommitted run of batch `version` - 1 may have left of its state."""
+        """Removes the state that an uncommitted run of batch `version` - 1 may have left."""
         for path in (self.path / "state").glob(f"*/*/**/{version}.*"):
             path.unlink(missing_ok=True)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -278,7 +278,7 @@ class Checkpoint:
 
     @contextmanager
     def _readable(self, log: str, batch_id: int) -> Iterator[None]:
-        """Names the file whose content isn't what Spark writes."""
+        """Raises CheckpointDamaged with the file's name if its content isn't what Spark writes."""
         try:
             yield
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -302,4 +302,4 @@ class Checkpoint:
         _replace(path, text)
 
 
-_FIX = "bring the checkpoint back from a backup, or stage a new version and reprocess"
+_FIX = "restore the checkpoint from a backup, or stage a new version and reprocess"

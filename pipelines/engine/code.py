@@ -18,32 +18,32 @@ from pipelines.paths import below
 from pipelines.private import private
 from pipelines.settings import Settings
 
-# packages of the repository: an installation imports them from its working tree, whatever was frozen
+# packages of the repository: they are imported from the working tree, not from what was frozen
 _OURS = ("pipelines", "expectations", "orchestration", "benchmarks", "demo", "tests")
 _MODEL = ("pipelines.model",)
 _CLOCKS = ("random", "uuid", "secrets", "time", "datetime", "numpy.random", "os.urandom", "os.getrandom")
-# import what they are told while they run, where nothing looks
+# they import modules by names made at run time, which staging can't see
 _LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtins.__import__")
 
 
 def code_path(settings: Settings, digest: str) -> Path:
-    """Where frozen code is. Raises SwitchyardError where a link leads elsewhere."""
+    """The path of frozen code. Raises SwitchyardError if a link leads out of the state folder."""
     return below(settings.state_dir, "code", f"{digest}.zip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenCode:
-    """`digest`: SHA-256 of names and contents, hexadecimal. `data`: the zip's bytes."""
+    """`digest`: SHA-256 of names and contents, in hexadecimal. `data`: the zip's bytes."""
 
     digest: str
     data: bytes
 
 
 def freeze(folder: Path) -> FrozenCode:
-    """The zip of a code folder's Python files: same files, same bytes.
+    """The zip of a code folder's Python files. The same files always give the same bytes.
 
-    Raises BadUsage if there are none or one isn't Python, Refused if a module reaches for what wouldn't be frozen
-    (the repository's packages, but for the model), for what could load that, or for what a replay wouldn't repeat.
+    Raises BadUsage if there are no files or one isn't Python. Raises Refused if a module uses what would not be frozen
+    (the repository's packages except the model), what could load such code, or what a replay would not repeat.
     """
     if not folder.is_dir():
         raise BadUsage(f"there is no code folder {folder}", fix="give a folder of Python modules to --from")
@@ -69,27 +69,27 @@ def _check(path: Path, source: bytes) -> None:
     try:
         tree = ast.parse(source, filename=str(path))
     except SyntaxError as error:
-        raise BadUsage(f"{path}, line {error.lineno}: {error.msg}", fix="mend the module") from error
+        raise BadUsage(f"{path}, line {error.lineno}: {error.msg}", fix="fix the module") from error
     for line, does, name in _reached(tree):
         if _within(name, _OURS) and not _within(name, _MODEL):
             raise Refused(f"{path}, line {line}: {does} {name}, which a release can't freeze",
-                          fix="import within the code folder with a leading dot; from the platform only pipelines.model")  # fmt: skip
+                          fix="import within the code folder with a leading dot; from this project only pipelines.model")  # fmt: skip
         if _within(name, _LOADERS):
             raise Refused(f"{path}, line {line}: {does} {name}, which could load what a release can't freeze",
-                          fix="import what is needed by its name; within the code folder with a leading dot")  # fmt: skip
+                          fix="import modules by name; within the code folder with a leading dot")  # fmt: skip
         if _within(name, _CLOCKS):
             raise Refused(f"{path}, line {line}: {does} {name}; a replay would not give the same result",
-                          fix="take times from event_time and identities from the input's columns")  # fmt: skip
+                          fix="take times from event_time, and ids from the input's columns")  # fmt: skip
 
 
 def _reached(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Line, `imports` or `uses`, and the full name of what is not of the code folder: of `np.random` numpy.random."""
+    """Names from outside the code folder: line, `imports` or `uses`, full name (numpy.random for `np.random`)."""
     meant: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, "imports", alias.name
-                # `import a.b` makes a known, and all that hangs on it
+                # `import a.b` makes `a` and everything below it known
                 top = alias.name.partition(".")[0]
                 meant[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -104,7 +104,7 @@ def _reached(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def _full_name(node: ast.expr, meant: Mapping[str, str]) -> str | None:
-    """What `a.b.c` stands for by the module's imports; None if `a` isn't one."""
+    """The full name of `a.b.c` by the module's imports; None if `a` isn't imported."""
     if isinstance(node, ast.Attribute):
         before = _full_name(node.value, meant)
         return None if before is None else f"{before}.{node.attr}"
@@ -116,20 +116,20 @@ def _within(name: str, modules: tuple[str, ...]) -> bool:
 
 
 def frozen(settings: Settings, digest: str, of: str) -> FrozenCode:
-    """The code that release `of` was staged with. Raises CodeChanged if it is gone or is not that code any more."""
+    """The code that release `of` was staged with. Raises CodeChanged if it is missing or was changed."""
     code = checked(code_path(settings, digest), digest, of)
     return FrozenCode(digest=digest, data=code.data)
 
 
 def store(settings: Settings, code: FrozenCode) -> Path:
-    """Writes the zip where drivers find it; there already, as it should be: nothing to do.
+    """Writes the zip where drivers find it, unless it is there already. Returns its path.
 
-    Raises SwitchyardError if it is not the code of its digest.
+    Raises SwitchyardError if `code` is not the code of its digest.
     """
     path = code_path(settings, code.digest)
     if sources_in(code.data, code.digest) is None:
-        raise SwitchyardError(f"what is to be stored as {path} does not hold the code of digest {code.digest}",
-                              fix="`switchyard stage` again: it freezes the folder anew")  # fmt: skip
+        raise SwitchyardError(f"the code for {path} is not that of digest {code.digest}",
+                              fix="run `switchyard stage` again: it freezes the folder again")  # fmt: skip
     if not path.exists() or sources_in(path.read_bytes(), code.digest) is None:
         private(settings.state_dir)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,10 +140,10 @@ def store(settings: Settings, code: FrozenCode) -> Path:
 
 
 def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = None, *, of: str) -> tuple[App, str]:
-    """Imports frozen code and finds app `app` in it. Returns it with the name of its module within the zip.
+    """Imports frozen code and finds app `app` in it. Returns the app and the name of its module within the zip.
 
-    `of`: the release, for messages. Raises CodeChanged, before any of it is imported, if the zip isn't the one that was
-    staged; BadUsage if a module can't be imported, or no module (or more than one) defines the app.
+    `of`: the release, for messages. Raises CodeChanged if the zip is not what was staged, before any of it is imported.
+    Raises BadUsage if a module can't be imported, or if no module or more than one defines the app.
     """
     package = package_name(digest)
     code = admit(path, digest, of)
@@ -157,7 +157,7 @@ def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = No
             module = importlib.import_module(f"{package}.{name}")
         except Exception as error:
             raise BadUsage(
-                f"module {name} can't be imported: {type(error).__name__}: {error}", fix="mend the module"
+                f"module {name} can't be imported: {type(error).__name__}: {error}", fix="fix the module"
             ) from error
         for value in vars(module).values():
             if isinstance(value, App) and value.module == module.__name__:
@@ -170,7 +170,5 @@ def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = No
             fix="check the name and --from",
         )
     if len(matches) > 1:
-        raise BadUsage(
-            f"app {app} is defined {len(matches)} times: {', '.join(n for _, n in matches)}", fix="leave one"
-        )
+        raise BadUsage(f"app {app} is defined {len(matches)} times: {', '.join(n for _, n in matches)}", fix="keep one")
     return matches[0]

@@ -1,6 +1,6 @@
 """The driver: one process per release. `python -m pipelines.engine.driver stock-stats.v2`
 
-It obeys the registry and answers on the release's progress topic; Dagster and the command line never talk to it.
+It obeys the registry and answers on the release's progress topic. Dagster and the commands never talk to it directly.
 Exit codes: 0 stopped at a boundary as wanted, 1 failed, 3 refused (another driver has the release).
 """
 
@@ -50,10 +50,10 @@ from pipelines.settings import Settings, get_settings
 
 log = logging.getLogger("switchyard.driver")
 
-# an input that kills a batch kills it again: more tries only delay the message
+# a record that makes a batch fail makes it fail again: more tries only delay the message
 _TRIES = 3
 _TAIL_S = 0.1
-# between the end of its answers and its own: it runs its hooks
+# a JVM that no longer answers still runs its shutdown hooks before it ends
 _JVM_LOST_S = 5.0
 
 
@@ -70,9 +70,11 @@ class Driver:
         signalled: threading.Event | None = None,
         let_go: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle`: only brings Spark's log up to what Kafka has, wanted or not, and ends. `signalled`: tells it to stop.
+        """Takes the lease. Raises as `take_lease` does.
 
-        `let_go`: called when the query has ended for good, before the lease does, as another may have the checkpoint then.
+        `settle`: only brings Spark's log up to what Kafka has, even for a stopped release, and ends. `signalled`: set to
+        stop the driver. `let_go`: called after the query has ended and before the lease ends, because then another driver
+        may take the checkpoint.
         """
         self._let_go = let_go
         self._settle = settle
@@ -85,7 +87,7 @@ class Driver:
         self._tries: dict[int, int] = {}
         self._outages = Outages(settings, name, self._status, self._signalled)
         self._restarted_at = 0.0
-        # 1. the lease, before anything is initialised
+        # 1. the lease, before anything else is set up
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
         self._orders = Orders(self._registry, name, self._token, settle=settle, signalled=self._signalled)
@@ -101,7 +103,7 @@ class Driver:
         """Runs the release. Returns the process's exit code."""
         try:
             self._work()
-            self._to_rest("stopped")
+            self._stop()
             return 0
         except Superseded as error:
             log.error("%s", error)
@@ -124,7 +126,7 @@ class Driver:
             self._heart.close()
 
     def _work(self) -> None:
-        """Boots, and runs until it is told to stop."""
+        """Boots, then runs until it is told to stop."""
         try:
             booted = self._boot.run(self._go_when_understood)
             self._query, self._goal = booted.query, booted.goal
@@ -145,10 +147,10 @@ class Driver:
             raise lost from (error if error is not lost else None)
 
     def _tell_lost(self, lost: PartLost) -> None:
-        """Enters that the release has failed by it, so that nobody starts it again and again; without a registry it can't."""
+        """Enters the release as failed, so that no supervisor keeps starting it. Without a registry it can't."""
         if lost.registry:
             return
-        # whoever has taken the release over has its parts, too
+        # a driver that has taken over finds the loss itself
         self._orders.check_token()
         self._orders.enter(StateSet(release=self._name, state="failed"), f"{lost.what}; {lost.fix}")
 
@@ -164,10 +166,10 @@ class Driver:
                 query.pause()
 
     def _go_when_understood(self) -> RegistryState:
-        """Waits while the registry has an entry about this release that must be understood and can't be; says so.
+        """Waits while the registry has an entry about this release that must be understood and can't be read.
 
-        It may say who writes, or where this release has to stop: no further batch is committed before that entry is
-        repaired, or another driver has taken over. Raises Superseded and StopWanted as `Orders.check` does.
+        The entry may say who writes, or where this release must stop. So no batch is committed until the entry is repaired
+        or another driver takes over. Raises Superseded, StopWanted and PartLost as `Orders.check` does.
         """
         told: str | None = None
         before = self._status.state
@@ -176,7 +178,7 @@ class Driver:
                 state = self._orders.check()
                 if told is not None:
                     self._status.state, self._status.error = before, None
-                    log.info("%s: goes on", self._name)
+                    log.info("%s: no longer held", self._name)
                 return state
             except Held as held:
                 if told != str(held):
@@ -187,7 +189,7 @@ class Driver:
                 self._registry.poll(_TAIL_S)
 
     def _watch_over(self, query: Query) -> None:
-        """Obeys the registry, turn by turn."""
+        """Follows the registry's orders, turn by turn."""
         while True:
             self._registry.poll(_TAIL_S)
             state = self._orders.check()
@@ -200,9 +202,9 @@ class Driver:
                 self._meet(query, order)
                 continue
             if self._status.error and query.sink.failure is None and query.sink.finished_at > self._restarted_at:
-                # a batch has ended well since: that trouble is over
+                # a batch has succeeded since the error
                 self._status.error = None
-                self._outages.are_over()
+                self._outages.end()
             wanted = self._goal.ahead
             query.sink.turnstile.limit(self._goal.free_until())
             if wanted is not None and self._goal.is_next(wanted):
@@ -213,7 +215,7 @@ class Driver:
                 self._quietly(query.sink.flag_idle)
 
     def _pace_s(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> float:
-        """The least time from one batch's begin to the next."""
+        """The least time from the start of one batch to the start of the next."""
         if mark is not None and not query.sink.has_flagged(mark):
             # followers wait for that boundary, or will
             return 0.0
@@ -221,14 +223,14 @@ class Driver:
         return self._settings.standby_trigger_s if waits else self._settings.trigger_s
 
     def _say_ahead(self, word: Flagging | None) -> None:
-        """At once, as another release waits to run to that boundary."""
+        """Tells which boundary will be flagged, at once: another release waits to run to it."""
         if word != self._status.flagging:
             self._status.flagging = word
             if word is not None:
                 self._heart.beat()
 
     def _meet(self, query: Query, order: AlignOrdered) -> None:
-        """Aligns and goes on."""
+        """Aligns, then runs on."""
 
         def align() -> None:
             try:
@@ -239,9 +241,9 @@ class Driver:
         self._by_hand(query, f"while meeting {order.other}", align)
 
     def _by_hand(self, query: Query, what: str, work: Callable[[], None]) -> None:
-        """Does `work` on the query, which doesn't run by itself meanwhile, and goes on.
+        """Does `work` on the query while it doesn't run by itself, then starts it again.
 
-        Trouble is handled as any other, and then it is tried again.
+        An error is handled like that of a batch; the next turn does `work` again.
         """
         try:
             work()
@@ -262,35 +264,33 @@ class Driver:
         try:
             query.start()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
-            # no longer at rest, if it was: it is started again as one that has stopped
+            # a query at rest can't be resumed after this: it is paused, then started anew
             query.pause()
-            self._wait_out(query, "before it goes on", error)
+            self._wait_out(query, "before the query starts", error)
         except (Superseded, PartLost, StopWanted, Held):
             raise
         except Exception:
-            # what the query has failed with is taken up at the next turn
+            # the next turn handles an error of the query itself
             if query.error() is None:
                 raise
         else:
             self._status.state = "running"
 
-    def _to_rest(self, state: str) -> None:
+    def _stop(self) -> None:
         if self._query is not None:
             self._query.pause()
             self._member.close()
-        self._status.state = state
+        self._status.state = "stopped"
         self._end_spark()
         self._end_lease()
-        log.info(
-            "%s: %s at batch %s", self._name, state, batch_number(self._query.sink.last) if self._query else "none"
-        )
+        log.info("%s: stopped at batch %s", self._name, batch_number(self._query.sink.last) if self._query else "none")
 
     def _end_spark(self) -> None:
         self._telemetry.jvm_ends()
         self._let_go()
 
     def _jvm_lost(self, error: Exception) -> SwitchyardError | None:
-        """What is to be said of an error by which the JVM doesn't answer any more; None: it does, or has not ended."""
+        """The error to report if `error` means that the JVM has ended; None: it still runs."""
         code = jvm_exit_code(_JVM_LOST_S) if is_lost_contact(error) else None
         return None if code is None else jvm_ended(self._name, code, self._settings)
 
@@ -298,14 +298,15 @@ class Driver:
         try:
             self._orders.enter(LeaseEnded(release=self._name, token=self._token))
         except SwitchyardError:
-            log.exception("%s: the lease's end could not be written; it expires", self._name)
+            log.exception("%s: the end of the lease could not be written; the lease will expire", self._name)
 
     # -- trouble
 
     def _recover(self, query: Query) -> None:
         """Starts the query again after an error, or gives up: three tries of one batch, no limit for an outage.
 
-        Not started while an order to align stands that is not met: a batch would go past what was promised.
+        While an order to align is not met yet, the query is not started: its next batch could go past the boundary where
+        the releases are to meet.
         """
         error = query.error()
         if error is None:
@@ -323,7 +324,7 @@ class Driver:
         if is_outage(error):
             self._wait_out(query, f"batch {batch}", error)
         else:
-            # workers refuse code that was changed: then neither the batch nor the app is at fault
+            # Python workers refuse changed code; then neither the batch nor the app is at fault
             spec = self._registry.known.releases[self._name].spec
             checked(code_path(self._settings, spec.code_digest), spec.code_digest, self._name)
             self._tries[batch] = self._tries.get(batch, 0) + 1
@@ -334,7 +335,7 @@ class Driver:
                 self._orders.enter(StateSet(release=self._name, state="failed"), reason)
                 raise SwitchyardError(
                     reason,
-                    fix=f"`switchyard bisect {self._name}` names the record; leave it out, or mend the app and stage a new version",
+                    fix=f"`switchyard bisect {self._name}` names the record; skip it, or fix the app and stage a new version",
                 )
         self._registry.poll(0)
         order = self._orders.check().standing_align(self._name)
@@ -343,15 +344,15 @@ class Driver:
             self._start(query)
 
     def _found_lost(self) -> PartLost | None:
-        """What is lost, where it is that which something has failed by: Spark and Kafka's clients say so in many ways."""
+        """The lost part that may explain an error: Spark and Kafka's clients report one loss in many ways."""
         try:
             return self._orders.watch.look() if self._orders.watch is not None else None
         except SwitchyardError as error:
-            log.warning("%s: whether its parts are there isn't known: %s", self._name, error.what)
+            log.warning("%s: could not check whether its parts are there: %s", self._name, error.what)
             return None
 
     def _wait_out(self, query: Query, what: str, error: BaseException) -> None:
-        """Waits for the end of an outage. The next batch connects anew."""
+        """Waits until an outage is over. The next batch connects again."""
         self._outages.wait_out(what, error)
         query.sink.disconnect()
 
@@ -362,7 +363,7 @@ class Driver:
             return "its range is not planned yet"
 
     def _quietly(self, call: Callable[[], object]) -> None:
-        """A marker that can't be written now is written at the next turn; being superseded is not quiet."""
+        """Logs an outage only: the next turn tries again. Other errors are raised."""
         try:
             call()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
@@ -374,25 +375,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="pipelines.engine.driver", description="Runs one release until it is told to stop."
     )
-    parser.add_argument("release", help="as in stock-stats.v2")
-    parser.add_argument("--force", action="store_true", help="take the lease from a holder that still lives")
-    parser.add_argument("--settle", action="store_true", help="only bring Spark's log up to what Kafka has, and end")
+    parser.add_argument("release", help="for example stock-stats.v2")
+    parser.add_argument("--force", action="store_true", help="take the lease from a holder that still runs")
+    parser.add_argument("--settle", action="store_true", help="only bring Spark's log up to what Kafka has, then end")
     options = parser.parse_args(arguments)
     # until the settings say otherwise
     configure_driver("text", options.release)
-    # it tells of every call of the sink
+    # it logs every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
     signalled = threading.Event()
-    # the terminal's Ctrl-C reaches the group; stopping is an order, not an accident
+    # Ctrl-C in the terminal reaches the whole process group; it stops the driver at a boundary
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: signalled.set())
     try:
         settings = get_settings()
         configure_driver(settings.log_format, options.release)
-        # what an app sees from its first import on
+        # before the app is imported: it sees this environment
         drop_holders(os.environ)
         os.environ["SWITCHYARD_RELEASE"] = options.release
-        # it takes as long as all that comes before it is needed
+        # early: the JVM takes as long to start as everything that comes before its first use
         begin_jvm(settings)
         driver = Driver(
             settings,
@@ -407,11 +408,11 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("%s", error)
         code = error.exit_code
     except Exception:
-        # by the log, which shows what the error has of a record as text
-        log.exception("the driver of %s fails", visible(options.release))
+        # through the log, which escapes what the error holds of a record
+        log.exception("the driver of %s failed", visible(options.release))
         code = 1
     sys.stdout.flush()
-    # Spark's and librdkafka's threads may not keep a driver alive that has given up its lease
+    # threads of Spark and librdkafka must not keep a driver alive that has given up its lease
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""DataFrames in and out: records parsed and malformed ones set apart, rows serialised by key."""
+"""DataFrames in and out: parses records, sets malformed ones apart, and serializes rows by key."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ADDED = "event_time timestamp, topic string, partition int, offset long"
 
 
 def ddl_columns(ddl: str) -> StructType:
-    """Columns of a DDL such as 'side string, price double'. Raises BadUsage if it means no columns."""
+    """The columns of a DDL such as 'side string, price double'. Raises BadUsage if it describes no columns."""
     found = StructType.fromDDL(ddl)
     if not isinstance(found, StructType):
-        raise BadUsage(f"{ddl!r} is one type, not columns", fix="as in 'side string, price double'")
+        raise BadUsage(f"{ddl!r} is one type, not columns", fix="write columns, such as 'side string, price double'")
     return found
 
 
@@ -40,7 +40,7 @@ def value_schema(source: Input) -> StructType:
     except Exception as error:
         raise BadUsage(
             f"schema {source.value.schema!r} is not Spark DDL: {_first_line(error)}",
-            fix="as in 'side string, price double'",
+            fix="write columns, such as 'side string, price double'",
         ) from error
 
 
@@ -50,7 +50,7 @@ def key_column(source: Input) -> str | None:
         return None
     fields = ddl_columns(source.key).fields
     if len(fields) != 1 or not isinstance(fields[0].dataType, StringType):
-        raise BadUsage(f"key {source.key!r} is not one string column", fix="as in key='ticker string'")
+        raise BadUsage(f"key {source.key!r} is not one string column", fix="write for example key='ticker string'")
     return str(fields[0].name)
 
 
@@ -62,10 +62,10 @@ def input_schema(source: Input) -> StructType:
 
 
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A frame of these columns without a row, of one partition.
+    """A frame with these columns, no rows and one partition.
 
-    `createDataFrame([], schema)` is read by a Python worker, which takes seconds to start; and what Spark knows to be empty,
-    it leaves out of the plan.
+    Not `createDataFrame([], schema)`: a Python worker would read it, which takes seconds to start. And Spark leaves a frame
+    that it knows to be empty out of the plan.
     """
     session, context = spark._jsparkSession, spark.sparkContext
     assert context._jvm is not None
@@ -74,9 +74,9 @@ def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
 
 
 def parse(raw: DataFrame, source: Input) -> DataFrame:
-    """Kafka's columns -> the input's columns and `_malformed`, null for a good record.
+    """Kafka's columns -> the input's columns and `_malformed`, which is null for a good record.
 
-    Of a malformed one that is a struct: topic, partition, offset, key and value (bytes as they came), reason.
+    For a malformed one it is a struct: topic, partition, offset, key and value (the original bytes), reason.
     """
     schema = value_schema(source)
     key = key_column(source)
@@ -115,7 +115,7 @@ def parse(raw: DataFrame, source: Input) -> DataFrame:
 
 
 def observed(parsed: DataFrame, name: str) -> DataFrame:
-    """Good rows only; metric `name` observes, at no extra job, `rows`, how many came, and `malformed`, the others."""
+    """The good rows. Metric `name` observes `rows`, the count of all, and `malformed`, the others, in the same job."""
     counts = F.count(F.lit(1)).alias("rows"), F.collect_list(MALFORMED).alias("malformed")
     return parsed.observe(name, *counts).where(F.col(MALFORMED).isNull()).drop(MALFORMED)
 
@@ -127,7 +127,7 @@ def read_stream(
     start: Mapping[int, int],
     max_records: int,
 ) -> DataFrame:
-    """The raw stream of one input, Kafka's columns, from `start` (partition -> offset) where no checkpoint says other."""
+    """The raw stream of one input, Kafka's columns. Without a checkpoint it starts at `start` (partition -> offset)."""
     return (
         spark.readStream.format("kafka")
         .options(**spark_kafka_options(settings))
@@ -142,7 +142,7 @@ def read_stream(
 def read_range(
     spark: SparkSession, settings: Settings, topic: str, start: Mapping[int, int], end: Mapping[int, int]
 ) -> DataFrame:
-    """Committed records of a topic with their headers, from `start` up to and without `end`, per partition."""
+    """Committed records of a topic with their headers, from `start` to `end` (exclusive) of each partition."""
     partitions = [p for p in sorted(end) if end[p] > start.get(p, 0)]
     if not partitions:
         schema = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, headers array<struct<key string, value binary>>"
@@ -160,7 +160,7 @@ def read_range(
 
 
 def result_of(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:
-    """The function's result on `frames` by input name, watermark set. Raises BadUsage if it isn't a DataFrame."""
+    """The app's result on `frames` (by input name), watermark set. Raises BadUsage if the result can't be written."""
     marked = {
         name: frame.withWatermark("event_time", app.watermark) if app.watermark else frame
         for name, frame in frames.items()
@@ -168,13 +168,13 @@ def result_of(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, 
     result: Any = app.function(**marked, settings=AppSettings({**app.settings, **settings}))
     if not isinstance(result, DataFrame):
         raise BadUsage(
-            f"app {app.name} returned {type(result).__name__}, not a DataFrame", fix="return the result's DataFrame"
+            f"app {app.name} returned {type(result).__name__}, not a DataFrame", fix="return the result as a DataFrame"
         )
     missing = [name for name in app.result.key if name not in result.columns]
     if missing:
         raise BadUsage(
             f"the result of app {app.name} lacks the key column {', '.join(missing)}; it has {', '.join(result.columns)}",
-            fix="select the key's columns in the function, or name others in the definition",
+            fix="select the key columns in the function, or name other ones in the definition",
         )
     if len(set(result.columns)) != len(result.columns):
         raise BadUsage(
@@ -191,7 +191,7 @@ def carries_source(app: App, columns: list[str]) -> bool:
 
 
 def value_columns(app: App, columns: list[str]) -> list[str]:
-    """Columns of the result that make the record's value, in the function's order."""
+    """The columns of the result that form the record's value, in the function's order."""
     left_out = {*app.result.key, *(SOURCE_COLUMNS if carries_source(app, columns) else ())}
     return [name for name in columns if name not in left_out]
 

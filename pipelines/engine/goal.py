@@ -1,4 +1,4 @@
-"""The boundary that a generation has to end a batch at before it runs on, if a reset has set one."""
+"""The goal of a generation: a boundary that a reset may set. The release must end a batch there before it runs on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("switchyard.driver")
 
 
 class Goal:
-    """The goal of the generation that `begun` began, and the way there. `batch_records`: the most that a batch reads."""
+    """The goal of the generation that `begun` started, and the way there. `batch_records`: the limit of a batch."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Goal:
 
     @property
     def ahead(self) -> Mark | None:
-        """The boundary that this generation has yet to reach; None: it has, or has none."""
+        """The boundary that this generation has yet to reach; None if it has reached it, or has none."""
         last, wanted = self._query.sink.last, self._mark
         if wanted is None or (last is not None and last.reached is not None and last.reached.op == wanted.op):
             return None
@@ -47,24 +47,22 @@ class Goal:
         return None if passed else wanted
 
     def free_until(self) -> SourcePosition | None:
-        """How far batches of the query's own may go; None: as far as they come."""
+        """How far the query may read in batches that Spark plans; None: without a limit."""
         wanted = self.ahead
         return free_until(wanted) if wanted is not None else None
 
     def is_next(self, wanted: Mark) -> bool:
-        """Whether the next batch would go past what may be read by batches of the query's own."""
+        """Whether the next batch that Spark plans would go past `free_until`."""
         sink = self._query.sink
         return sink.turnstile.refused_at_boundary or (sink.begun and sink.position.dominates(free_until(wanted)))
 
     def reach(self, wanted: Mark) -> None:
-        """Runs to exactly `wanted`, by batches that end where they are told to. Raises StopWanted at the end of a bounded
-        replay.
-        """
+        """Runs to exactly `wanted`, in batches planned by hand. Raises StopWanted at the end of a bounded replay."""
         query = self._query
         self._status.state = "aligning"
         query.pause()
         query.catch_up()
-        # what is run from here on ends where it is told to
+        # batches planned by hand need no limit
         query.sink.turnstile.limit(None)
         start = Boundary(batch_id=-1, position=query.sink.position)
         try:
@@ -73,8 +71,8 @@ class Goal:
                 query.run_to(stop, self._orders.check_anew)
             release = self._orders.release()
             if release.bounded:
-                # first: a crash between the two must not have it run on
-                reason = f"the replay of {wanted.op} is at its end"
+                # before the mark: after a crash between the two, the release must not run on
+                reason = f"the replay of {wanted.op} has reached its end"
                 self._orders.enter(WantedSet(release=self._name, wanted="stopped"), reason)
             if release.under is not None and release.under.then is not None:
                 query.pause()
@@ -84,6 +82,6 @@ class Goal:
         except BaseException:
             query.sink.turnstile.limit(self.free_until())
             raise
-        log.info("%s: stands at the boundary that %s asks for", self._name, wanted.op)
+        log.info("%s: at the boundary that %s asks for", self._name, wanted.op)
         if release.bounded:
             raise StopWanted

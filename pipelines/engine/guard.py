@@ -1,8 +1,8 @@
-"""The import of frozen code: its digest is checked first, and the bytes that were checked are the bytes that run.
+"""Imports frozen code. It checks the digest first, and runs exactly the bytes that it checked.
 
-Modules come from memory. So nothing can change between check and import, and the archive is never on Python's path,
-where a module that someone puts into it would shadow one of another package. A driver admits the code that the registry
-names; the Python processes that Spark starts for it get digest and path by their environment (`worker/sitecustomize.py`).
+Modules are imported from memory, so nothing can change between check and import. The zip is never on Python's path, where
+a module added to it could shadow one of another package. A driver admits the code that the registry names. The Python
+processes that Spark starts for it get digest and path from their environment (`worker/sitecustomize.py`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from types import ModuleType
 
 from pipelines.errors import SwitchyardError
 
-# digests that Python names can carry; 16 hexadecimal digits: 64 bits
+# a package name has 16 hexadecimal digits of the digest, 64 bits
 _DIGEST_CHARS = 16
 _PACKAGE = re.compile(rf"app_[0-9a-f]{{{_DIGEST_CHARS}}}")
 _VARIABLE = "SWITCHYARD_CODE_"
-# the folder of the `sitecustomize` that has a Python process import frozen code by this module
+# the folder of the `sitecustomize` that installs this guard in a Python process
 WORKERS = Path(__file__).parent / "worker"
 _INIT = "__init__.py"
 
 
 class CodeChanged(SwitchyardError):
-    """Frozen code is gone, or is not what was staged. None of it was imported."""
+    """Frozen code is missing, or is not what was staged. None of it was imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Frozen code whose digest was checked. `data`: the archive's bytes; `sources`: path within the package -> source."""
+    """Frozen code whose digest was checked. `data`: the zip's bytes. `sources`: path within the package -> source."""
 
     digest: str
     path: Path
@@ -47,7 +47,7 @@ class Code:
 
 
 def package_name(digest: str) -> str:
-    """The import name of frozen code: no working tree has a package of that name."""
+    """The name under which frozen code is imported. No working tree has a package of that name."""
     return f"app_{digest[:_DIGEST_CHARS]}"
 
 
@@ -60,85 +60,85 @@ def digest_of(sources: Mapping[str, bytes]) -> str:
 
 
 def sources_in(data: bytes, digest: str) -> dict[str, bytes] | None:
-    """What an archive's bytes hold: path within the package -> source. None: it is not the code of `digest`."""
+    """The sources in the bytes of a zip: path within the package -> source. None if it is not the code of `digest`."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             held = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
         found = {name.removeprefix(f"{package_name(digest)}/"): source for name, source in held}
-        # an empty one is added where the folder has none
+        # an empty `__init__.py` is added if the folder has none
         without = {name: source for name, source in found.items() if name != _INIT or source}
         known = digest in (digest_of(found), digest_of(without))
-    except Exception:  # a changed archive can fail in any way, and is none of ours then
+    except Exception:  # a changed zip can fail in any way; then it is not this code
         return None
     within = all(name.startswith(f"{package_name(digest)}/") for name, _ in held)
     return found if known and within and len(found) == len(held) else None
 
 
 def checked(path: Path, digest: str, of: str) -> Code:
-    """The frozen code of `digest`, read once from `path`. `of`: the release that it is of.
+    """The frozen code of `digest`, read once from `path`. `of`: its release, for messages.
 
-    Raises CodeChanged if the file is gone, can't be read, or holds anything else.
+    Raises CodeChanged if the file is missing, can't be read, or holds anything else.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise CodeChanged(
             f"the frozen code of {of}, {path}, is not there",
-            fix="name the state directory that it was staged with, by SWITCHYARD_STATE_DIR; if it is gone, bring it back from a backup, "
-            + _stage_anew(of),
+            fix="set SWITCHYARD_STATE_DIR to the state folder that it was staged with; if the file is gone, restore it from a backup, "
+            + _stage_again(of),
         ) from None
     except OSError as error:
         raise CodeChanged(
             f"the frozen code of {of}, {path}, can't be read: {error.strerror}",
-            fix="let the user who runs the driver read it",
+            fix="make it readable for the user who runs the driver",
         ) from error
     sources = sources_in(data, digest)
     if sources is None:
         raise CodeChanged(
             f"the frozen code of {of}, {path}, is not what was staged: it does not hold the code of digest {digest}",
-            fix=f"none of it was run; bring the file back from a backup, {_stage_anew(of)}",
+            fix=f"none of it was run; restore the file from a backup, {_stage_again(of)}",
         )
     return Code(digest=digest, path=path, data=data, sources=sources)
 
 
-def _stage_anew(of: str) -> str:
+def _stage_again(of: str) -> str:
     app = of.rpartition(".v")[0] or of
-    return f"or stage a new version: `switchyard stage {app} --from FOLDER`; from the same code as then, that writes this file again"
+    return f"or stage a new version: `switchyard stage {app} --from FOLDER`; with the same code, that also writes this file again"
 
 
 def admit(path: Path, digest: str, of: str) -> Code:
-    """Has this process import `package_name(digest)` from `path`, as `checked` reads it. Raises as `checked` does."""
+    """Makes this process import `package_name(digest)` from what `checked` reads at `path`. Raises as it does."""
     code = checked(path, digest, of)
     known = _admitted.setdefault(package_name(digest), code)
     if known.digest != digest:
         raise CodeChanged(
-            f"{path} has the package name of {known.path}, which this process has imported, and another digest",
-            fix="run each in a process of its own",
+            f"{path} has another digest than {known.path}, which this process has imported under the same package name",
+            fix="use a separate process for each",
         )
     install()
     return code
 
 
 def environment_for(path: Path, digest: str, of: str) -> dict[str, str]:
-    """Variables by which a Python process, once `install` was called there, admits this code when it is first imported.
+    """Environment variables that make a Python process admit this code at its first import, after `install` there.
 
-    Nothing is imported from the folder that it runs in.
+    The process then imports nothing from the folder that it runs in.
     """
     return {f"{_VARIABLE}{package_name(digest)}": f"{digest} {of} {path}", "PYTHONSAFEPATH": "1"}
 
 
 def install() -> None:
-    """Has this process import packages of frozen code by the guard alone. Once is enough; again, it does nothing."""
+    """Makes this process import packages of frozen code only through the guard. A second call does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
-# by package name: what this process may import
+# package name -> the code that this process may import under it
 _admitted: dict[str, Code] = {}
 
 
 class _Finder:
-    """Finds modules of admitted code; what else has such a name is found by nobody."""
+    """Finds modules of admitted code. Python looks nowhere else for a package of such a name."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -152,7 +152,7 @@ class _Finder:
         for name in (f"{module}/{_INIT}", f"{module}.py") if rest else (_INIT,):
             if code is not None and name in code.sources:
                 return _spec(fullname, code, name)
-        # nor does Python look elsewhere for it
+        # returning None would let Python look elsewhere
         raise ModuleNotFoundError(f"no frozen code has a module {fullname}", name=fullname)
 
 
@@ -165,12 +165,12 @@ def _from_environment(package: str) -> Code | None:
 
 
 def _on_this_host(path: Path) -> Path:
-    """`path`; where it isn't there, the file of that name which Spark has sent to this executor, if it has."""
+    """`path` if it exists; else the file of that name that Spark sent to this executor, if there is one."""
     if path.exists():
         return path
     from pyspark import SparkFiles
 
-    # asking by its method needs a session, which a worker has not
+    # its public method needs a session, which a worker doesn't have
     folder = SparkFiles._root_directory
     sent = Path(folder or "", path.name)
     return sent if folder and sent.exists() else path
@@ -179,14 +179,14 @@ def _on_this_host(path: Path) -> Path:
 def _spec(fullname: str, code: Code, name: str) -> ModuleSpec:
     file = f"{code.path}/{package_name(code.digest)}/{name}"
     package = PurePosixPath(name).name == _INIT
-    # a package without a path: whatever looks for its modules by one finds none
+    # a package without a path: finders that search a path find no modules of it
     spec = ModuleSpec(fullname, _Loader(file, code.sources[name], package), origin=file, is_package=package)
     spec.has_location = True
     return spec
 
 
 class _Loader(ExecutionLoader):
-    """Runs a module from its source in memory, which tracebacks show, too."""
+    """Runs a module from its source in memory. Tracebacks show that source."""
 
     def __init__(self, file: str, source: bytes, package: bool) -> None:
         self._file, self._source, self._package = file, source, package

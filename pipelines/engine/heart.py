@@ -1,4 +1,4 @@
-"""The driver's heartbeat: a thread of its own, so that a long batch or a boot doesn't look like a death."""
+"""The driver's heartbeat. It has its own thread, so that a driver in a long batch or at boot doesn't look dead."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pipelines.settings import Settings
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-# with heartbeat_s a beat comes every 3 s at the worst, a fifth of the lease_timeout_s after which the driver counts as gone
+# with heartbeat_s added, a heartbeat comes at least every 3 s: a fifth of lease_timeout_s
 PROBE_TIMEOUT_S = 2.0
 
 
 class Probe(Generic[Answer]):
-    """Asks something for a heartbeat, and delays it by no more than `timeout_s`.
+    """Asks a question for a heartbeat, and delays the heartbeat by at most `timeout_s`.
 
-    The answer is None where `ask` raises or takes longer: what isn't known may not keep the driver from saying that it
-    lives. Asked on a thread of its own, one at a time. Trouble is logged once, until it is over.
+    The answer is None if `ask` raises or takes longer: an unknown value must not keep the driver from showing that it
+    runs. `ask` runs on a thread of its own, one call at a time. Trouble is logged once, until it is over.
     """
 
     def __init__(self, what: str, ask: Callable[[], Answer | None], timeout_s: float = PROBE_TIMEOUT_S) -> None:
@@ -64,12 +64,12 @@ class Probe(Generic[Answer]):
 
     def _trouble(self, why: str) -> None:
         if not self._failing:
-            log.warning("%s isn't known: %s", self._what, why)
+            log.warning("%s is unknown: %s", self._what, why)
         self._failing = True
 
 
 class Heart:
-    """Sends `snapshot()` each `heartbeat_s`. Trouble is logged once, until it is over; the next one is tried."""
+    """Sends `snapshot()` every `heartbeat_s`. If sending fails, it logs that once and keeps trying."""
 
     def __init__(self, settings: Settings, snapshot: Callable[[], Heartbeat]) -> None:
         self._interval_s = settings.heartbeat_s
@@ -81,14 +81,14 @@ class Heart:
         self._thread.start()
 
     def beat(self) -> None:
-        """Sends one now."""
+        """Sends a heartbeat now."""
         try:
             beat = self._snapshot()
             self._producer.produce(HEARTBEATS_TOPIC, beat.model_dump_json(exclude_none=True), beat.release, partition=0)
             self._producer.poll(0)
         except Exception as error:
             if not self._failing:
-                log.warning("no heartbeat can be sent: %s: %s", type(error).__name__, error)
+                log.warning("can't send heartbeats: %s: %s", type(error).__name__, error)
             self._failing = True
         else:
             if self._failing:
@@ -96,7 +96,7 @@ class Heart:
             self._failing = False
 
     def close(self) -> None:
-        """Stops, after a last one."""
+        """Sends a last heartbeat, then stops."""
         self._stopped.set()
         self._thread.join(timeout=5)
         self.beat()

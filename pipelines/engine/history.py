@@ -1,4 +1,4 @@
-"""Where the next portion of a release's history ends, by the times that Kafka knows of its input."""
+"""Where the next portion of a release's history ends, found by the record times that Kafka knows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Portion = Callable[[SourcePosition], SourcePosition | None]
 def by_time(
     settings: Settings, inputs: Mapping[str, str], records: int, until: Callable[[], SourcePosition | None]
 ) -> Portion:
-    """Up to where the input may be read at once from a position on; None: what is left is one batch of less than `records`.
+    """A function from a position to the end of the next portion; None: the rest is one batch of fewer than `records`.
 
-    `inputs`: source name -> topic. `until`: how far it is to be read at all. What is returned raises Unavailable where Kafka
+    `inputs`: source name -> topic. `until`: how far the input may be read at all. The function raises Unavailable if Kafka
     doesn't answer.
     """
     client, topics = admin(settings), sorted(set(inputs.values()))
@@ -34,12 +34,12 @@ def by_time(
         end, limit = by_source(end_offsets(settings, topics, client=client)), until()
         if limit is not None:
             end = between(here, limit, end)
-        # of a limit that is just reached Spark's shares, rounded down, leave a record
+        # Spark splits its limit into shares, rounded down: a portion of exactly `records` would leave a record
         return portion(here, end, look, now_ms(), records - 1)
 
     return next_portion
 
 
 def all_at_once(here: SourcePosition) -> SourcePosition | None:
-    """For a release whose result doesn't depend on the order of its input's times."""
+    """For a release whose result doesn't depend on the order of event times: no portions."""
     return None

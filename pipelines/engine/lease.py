@@ -1,4 +1,4 @@
-"""The lease of a release: whoever has its newest token runs it, nobody else."""
+"""The lease of a release: only the holder of its newest token runs it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pipelines.settings import Settings
 
 
 def _start_ticks(pid: int) -> int | None:
-    """The process's start time in clock ticks since boot, field 22 of proc(5)'s stat; None if there is no such process."""
+    """The start time of a process in clock ticks since boot (field 22 of /proc/PID/stat); None if it doesn't run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    # a zombie has ended, though its parent hasn't noticed
+    # a zombie has ended; its parent just hasn't collected it
     return None if fields[0] in "ZX" else int(fields[19])
 
 
@@ -29,13 +29,13 @@ def _boot_id() -> str:
 
 
 def this_process(settings: Settings) -> Holder:
-    """This process, as a lease names it."""
+    """This process as the holder of a lease."""
     pid = os.getpid()
     return Holder(host=settings.host, boot_id=_boot_id(), pid=pid, started=_start_ticks(pid) or 0)
 
 
 def is_alive(holder: Holder, settings: Settings) -> bool | None:
-    """Whether the holder's process runs; None if it is on another host, of which nothing is known from here."""
+    """Whether the holder's process runs; None if it is on another host, where this one can't look."""
     if holder.host != settings.host:
         return None
     return holder.boot_id == _boot_id() and _start_ticks(holder.pid) == holder.started
@@ -44,9 +44,9 @@ def is_alive(holder: Holder, settings: Settings) -> bool | None:
 def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_ms: int) -> str | None:
     """Who runs `release`, in words; None if nobody does.
 
-    A process proven dead holds nothing. Otherwise a heartbeat younger than `lease_timeout_s` counts, or, before the
-    first one of this token, a lease younger than `boot_timeout_s`: unknown is not dead. A time that lies as far ahead is of
-    a clock that is wrong, or forged, and counts as little as one that is past: else it would hold the release until then.
+    A process that is proven dead holds nothing. Otherwise a heartbeat younger than `lease_timeout_s` counts or, before the
+    first heartbeat of this token, a lease younger than `boot_timeout_s`: unknown is not dead. A time that is as far in the
+    future comes from a wrong clock or is forged. It doesn't count either; else it would block the release until then.
     """
     lease = release.lease
     if lease is None or release.lease_ended or is_alive(lease.holder, settings) is False:
@@ -62,8 +62,8 @@ def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_
 def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTaken:
     """Takes the next token of release `name` for this process.
 
-    `force` takes it from a holder that still lives, by an operator's order. Raises Refused if the release is unknown,
-    retired or held.
+    `force`: an operator's order to take it from a holder that still runs. Raises Refused if the release is unknown, retired,
+    aborted or held, or if an entry about it that must be understood can't be read.
     """
     settings = registry.settings
     taken: list[LeaseTaken] = []

@@ -12,7 +12,7 @@ from pipelines.settings import Settings
 
 
 class GroupMember:
-    """Joins group `group` on `topics` and reads nothing; offsets are committed by the sink's transactions."""
+    """Joins group `group` on `topics` and reads nothing. The sink's transactions commit the offsets."""
 
     def __init__(self, settings: Settings, group: str, topics: Sequence[str]) -> None:
         self._consumer = consumer(
@@ -43,5 +43,5 @@ def _pause(client: Consumer, partitions: list[TopicPartition]) -> None:
     try:
         client.pause(partitions)
     except KafkaException:
-        # revoked in between: the next assignment comes
+        # revoked in the meantime: another assignment follows
         return

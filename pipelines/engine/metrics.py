@@ -1,4 +1,4 @@
-"""What Spark knows of the batch that it just ran, read from the running query: its observer tells too late."""
+"""What Spark knows about the batch that it just ran, read from the running query. Spark's listeners report too late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LATE = "numRowsDroppedByWatermark"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that can't be parsed, bytes as they came, with where it stood and why it is here."""
+    """A record that can't be parsed: its original bytes, where it was, and why it can't be parsed."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetrics:
-    """Rows read, rows dropped as late, and the malformed records, each once, by topic, partition and offset."""
+    """Rows read, rows dropped as late, and the malformed records, each once, sorted by topic, partition and offset."""
 
     rows_in: int
     late_dropped: int
@@ -42,9 +42,9 @@ class BatchMetrics:
 
 
 def batch_metrics(query: Any, sources: Iterable[str]) -> BatchMetrics:
-    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as `sources`.
+    """Metrics of the last execution of `query` (a StreamingQuery), from the observations named after `sources`.
 
-    Spark reports them after the batch is committed; the sink needs them within the batch's transaction.
+    Spark reports them only after the batch is committed; the sink needs them within the batch's transaction.
     """
     execution = query._jsq.streamingQuery().lastExecution()
     observed = execution.observedMetrics()
@@ -52,7 +52,7 @@ def batch_metrics(query: Any, sources: Iterable[str]) -> BatchMetrics:
     malformed: dict[tuple[str, int, int], DeadLetter] = {}
     for name in sources:
         if observed.contains(name):
-            # one call for all: each field of each record would be a call of its own
+            # one call to the JVM, instead of one for each field of each record
             metric = json.loads(observed.apply(name).json())
             rows_in += metric["rows"]
             for letter in metric["malformed"]:

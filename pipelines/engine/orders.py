@@ -1,4 +1,4 @@
-"""What the registry tells a driver: whether it may go on, and whether the release is still its own."""
+"""What the registry tells a driver: whether it may run on, and whether it still has the release."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pipelines.model.unread import not_read
 
 
 class StopWanted(Exception):
-    """The driver is to stop at a boundary."""
+    """The driver must stop at a boundary."""
 
 
 class Held(Exception):
-    """The registry has an entry about the release that must be understood, and this version can't read it."""
+    """The registry has an entry about the release that must be understood, but this version can't read it."""
 
 
 class Orders:
-    """The registry as the driver of `name` with lease token `token` obeys it.
+    """The registry's orders to the driver of `name` with lease token `token`.
 
-    `settle`: it runs whether it is wanted to or not. `signalled`: its process is told to stop.
+    `settle`: it also runs if the release is wanted stopped. `signalled`: set when its process is told to stop.
     """
 
     def __init__(self, registry: Registry, name: str, token: int, *, settle: bool, signalled: threading.Event) -> None:
         self.registry = registry
-        # whose trouble ends the driver, too; there is none before the release is known
+        # its trouble also ends the driver; None until the release is known
         self.watch: Watch | None = None
         self._name = name
         self._token = token
@@ -35,12 +35,13 @@ class Orders:
         self._signalled = signalled
 
     def release(self) -> Release:
-        """The release as the registry has it now."""
+        """The release, from the registry as it is now."""
         return self.registry.state().releases[self._name]
 
     def check(self) -> RegistryState:
-        """The state as known. Raises Superseded, StopWanted or PartLost where the driver must end, Held where it must not
-        go on.
+        """The registry's state as last read.
+
+        Raises Superseded, StopWanted or PartLost if the driver must end, Held if it must wait.
         """
         state = self.registry.known
         release = state.releases[self._name]
@@ -58,30 +59,28 @@ class Orders:
         return state
 
     def check_anew(self) -> None:
-        """As `check`, after reading what is new."""
+        """Reads the registry's new entries, then does the same as `check`."""
         self.registry.poll(0)
         self.check()
 
     def check_token(self) -> None:
-        """Raises Superseded if another driver has the release, Held where it must not go on. A driver that is told to stop
-        goes on.
-        """
+        """Raises Superseded if another driver has the release, Held if this one must wait. Ignores orders to stop."""
         self.registry.poll(0)
         self._check_understood()
         if self.registry.known.releases[self._name].token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded")
 
     def admit(self) -> None:
-        """Raises Superseded if another driver has the release. Called on Spark's thread: a registry of its own."""
+        """Raises Superseded if another driver has the release. Spark's thread calls it, so it uses its own registry."""
         with Registry(self.registry.settings) as registry:
             token = registry.state().releases[self._name].token
         if token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
 
     def enter(self, entry: Entry, reason: str | None = None, *, by: Registry | None = None) -> None:
-        """Enters what the driver has found, unless another driver has the release by then.
+        """Writes an entry of this driver, unless another driver has the release by then.
 
-        `by`: the registry of the calling thread, where that is not the driver's.
+        `by`: the calling thread's registry, if that is not the driver's thread.
         """
         registry = self.registry if by is None else by
         registry.step(lambda state: [entry] if state.releases[self._name].token == self._token else [], reason=reason)

@@ -1,4 +1,4 @@
-"""Outages of Kafka: how a driver tells them from other errors, and how it waits for their end."""
+"""Outages of Kafka: how a driver tells them from other errors, and how it waits until they are over."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from pipelines.settings import Settings
 log = logging.getLogger("switchyard.driver")
 
 _BACKOFF_S = (0.5, 1, 2, 5, 10)
-# longest that is waited for the cluster's word on the login; it comes sooner where the cluster is there
+# how long it waits for the cluster's answer to a login; a cluster that can be reached answers sooner
 _LOGIN_S = 2.0
-# how often a broker that is away is asked for
+# how often it looks for a broker while there is none
 _ASK_S = 0.25
 _AWAY_S = 30.0
-# as Spark's exceptions name them
+# the names in Spark's exceptions
 _JAVA_NAMES = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
                "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException",
                "SaslAuthenticationException", "SslAuthenticationException")  # fmt: skip
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether Kafka, and not the app or the input, is the cause: then waiting helps."""
+    """Whether Kafka is the cause, not the app or the input. Then waiting helps."""
     if isinstance(error, Unavailable | OutcomeUnknown):
         return True
     if isinstance(error, KafkaException):
         reason = error.args[0]
-        # one that is gone stays gone: three tries, and then a person is told
+        # a topic that is gone stays gone: three tries, then the release fails
         gone = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not reason.retriable()
         return reason.code() < 0 or (passes(reason) and not gone)
     text = str(error)
@@ -44,7 +44,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 class Outages:
-    """Waits for the end of an outage, longer each time until a batch has ended well. `signalled` ends the wait."""
+    """Waits until an outage is over, longer each time until a batch succeeds. `signalled` ends the wait."""
 
     def __init__(self, settings: Settings, name: str, status: DriverStatus, signalled: threading.Event) -> None:
         self._settings = settings
@@ -53,20 +53,19 @@ class Outages:
         self._signalled = signalled
         self._in_a_row = 0
 
-    def are_over(self) -> None:
-        """A batch has ended well."""
+    def end(self) -> None:
+        """A batch has succeeded: the next wait is short again."""
         self._in_a_row = 0
 
     def wait_out(self, what: str, error: BaseException) -> None:
-        """Waits before Kafka is asked again, longer each time; and while no broker answers, so that it is asked as soon as one
-        does. Now and then all the same: the error says why.
+        """Waits before Kafka is asked again, longer each time. Then waits for a broker to answer, at most `_AWAY_S`.
 
-        Says so where it is the login that gets no answer: clients that were let in once tell only of time-outs then.
+        Reports a refused login: clients that were logged in before report only time-outs.
         """
         wait_s = _BACKOFF_S[min(self._in_a_row, len(_BACKOFF_S) - 1)]
         self._in_a_row += 1
         self._status.error = f"{what}: {cause(error)}"
-        log.warning("%s: Kafka fails, again in %g s: %s", self._name, wait_s, self._status.error)
+        log.warning("%s: Kafka failed, next try in %g s: %s", self._name, wait_s, self._status.error)
         self._signalled.wait(wait_s)
         client = admin(self._settings)
         until = time.monotonic() + _AWAY_S

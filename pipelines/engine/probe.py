@@ -1,7 +1,7 @@
 """Tries an app on empty frames before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
 Prints one JSON object on standard output: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
-A process of its own: importing an app's code can't be undone, and neither the terminal nor Dagster should carry Spark.
+It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from pipelines.settings import get_settings
 def probe(
     path: Path, digest: str, name: str, settings: Mapping[str, Any], session: Callable[[], SparkSession]
 ) -> dict[str, Any]:
-    """What a release of app `name` would be: module, inputs, result's key, schema, partitions, suite ...
+    """What a release of app `name` would be: module, inputs, key and schema of the result, partitions, suite ...
 
-    `session`: called once the code is imported and its settings are known to fit. The function runs on empty frames and its plan is started as a stream on an empty folder, so that what Spark can't
-    run endlessly is refused here. Raises BadUsage for what the author must mend, Refused for a nondeterministic plan.
+    `session`: called after the code is imported and the settings are checked. The function runs on empty frames, and its
+    plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
+    BadUsage for what the author must fix, Refused for a nondeterministic plan.
     """
     app, module = load(path, digest, name, of=name)
     unknown = [key for key in settings if key not in app.settings]
@@ -44,7 +45,7 @@ def probe(
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
     spark = session()
-    # what a function hands to Python workers is imported there by name
+    # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
     result = run_on_nothing(spark, app, values)
     return {
@@ -64,7 +65,7 @@ def probe(
 
 
 def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
-    """The app's result on empty frames, after it has run as a stream on an empty folder. Raises as `probe` does."""
+    """The app's result on empty frames. Also runs it as a stream on an empty folder. Raises as `probe` does."""
     schemas = {name: input_schema(source) for name, source in app.inputs.items()}
     empty = {name: nothing(spark, schema) for name, schema in schemas.items()}
     try:
@@ -74,7 +75,7 @@ def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -
         raise
     except Exception as error:
         raise BadUsage(
-            f"the function of app {app.name} raises on empty input: {_cause(error)}", fix="mend the function"
+            f"the function of app {app.name} raises on empty input: {_cause(error)}", fix="fix the function"
         ) from error
     if not result._jdf.queryExecution().analyzed().deterministic():
         raise Refused(
@@ -106,8 +107,8 @@ def _start_on_nothing(spark: SparkSession, app: App, schemas: Mapping[str, Any],
         except Exception as error:
             kind = "stream" if isinstance(app.result, AppendStream) else "table"
             raise BadUsage(
-                f"app {app.name} can't run as a {kind} without end: {_cause(error)}",
-                fix="see Spark's rules for streaming queries in the mode of this result",
+                f"app {app.name} can't run as an endless query with a {kind} as its result: {_cause(error)}",
+                fix="see Spark's rules for streaming queries in the output mode of this result",
             ) from error
     for name in schemas:
         times = sum(source.endswith(f"/{name}]") for source in read)
@@ -116,10 +117,10 @@ def _start_on_nothing(spark: SparkSession, app: App, schemas: Mapping[str, Any],
                 f"the function of app {app.name} does not read its input {name}", fix="leave it out of the app's inputs"
             )
         if times > 1:
-            # each of them is read, and stands somewhere, by itself
+            # Spark reads each of them separately, at a position of its own
             raise BadUsage(
                 f"the function of app {app.name} reads its input {name} {times} times, as a join or union with itself does",
-                fix="give the app another input on the same topic for each",
+                fix="define a separate input on the same topic for each",
             )
 
 

@@ -1,4 +1,4 @@
-"""The running query of a release: started, paused at a boundary, run for exactly one batch to where it is wanted."""
+"""The query of a release: starts it, pauses it at a boundary, and runs exactly one batch to a given position."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _POLL_S = 0.01
 
 
 class Query:
-    """One release's Spark query on one checkpoint. A pause keeps the session warm.
+    """One release's Spark query on one checkpoint. A pause keeps the Spark session.
 
-    Its sink is there at once, so that it can connect while Spark starts; `prepare` makes what is to be run.
+    The sink exists from the start, so that it can connect while Spark starts. `prepare` makes the frame that runs.
     """
 
     _frame: DataFrame
@@ -62,7 +62,7 @@ class Query:
         self._checkpoint = checkpoint
         self._query: Any = None
         self._source_ends: SourceEnds | None = None
-        # the last batch that has an end of ours
+        # the last batch for which this class set an end
         self._bounded = -1
         self._started = threading.Event()
         self.sink = Sink(
@@ -76,7 +76,7 @@ class Query:
         )
 
     def prepare(self, spark: SparkSession, limits: Limits, portion: Portion) -> None:
-        """Makes the frame that is run. Raises BadUsage where the app's function returns none that can be."""
+        """Makes the frame that runs. Raises BadUsage if the result of the app's function can't be written."""
         self._limits, self._portion = limits, portion
         start = self.sink.destination.start.sources
         frames = {
@@ -92,10 +92,10 @@ class Query:
         self._frame = result_of(self._app, frames, self._spec.settings)
 
     def start(self, batches: int | None = None) -> None:
-        """Starts the query: endless, or for so many new batches. One that rests goes on."""
+        """Starts the query, or resumes one that rests. `batches`: how many new ones it runs; None: without end."""
         if self._rests:
             if batches is None and self._source_ends is not None and self._tell_sources(self._set_portion):
-                self.sink.turnstile.let_go_on(None)
+                self.sink.turnstile.resume(None)
                 return
             self.pause()
         if batches is None:
@@ -108,19 +108,19 @@ class Query:
             .outputMode(self._app.output_mode)
             .option("checkpointLocation", str(self._checkpoint.path))
             .queryName(self._release)
-            # how often is the sink's to say
+            # the sink sets the pace
             .trigger(processingTime="0 seconds")
             .start()
         )
         self._started.set()
 
     def _plan_first_portion(self) -> None:
-        """Plans the first batch by hand where it reads a portion of history: Spark plans it before its sources can be told."""
+        """Plans the first batch by hand if it reads a portion of history: its sources can't be limited before it."""
         end = self._portion(self.sink.position)
         if end is None:
             return
         if self._checkpoint.last_planned() is None:
-            # a plan to change: that of a batch that must not run
+            # makes Spark write a plan that can be changed, of a batch that must not run
             self.start(0)
             while self.active:
                 time.sleep(_POLL_S)
@@ -129,7 +129,7 @@ class Query:
             self._bounded = self._checkpoint.plan_next(end)
 
     def _after_batch(self) -> None:
-        """Has the next batch read a portion of history, if there is one. A batch that wasn't full has left nothing."""
+        """Limits the next batch to a portion of history, if one is left: none is after a batch that was not full."""
         self._started.wait(30)
         last = self.sink.last
         if last is None or self.is_bounded(last.boundary.batch_id) or self._full(last.boundary):
@@ -139,7 +139,7 @@ class Query:
         return boundary.previous is None or boundary.position.records_since(boundary.previous) >= self._limits.full
 
     def _set_portion(self) -> None:
-        """Has Spark's sources end where the next portion of history does; else they read what comes. Spark must wait."""
+        """Ends Spark's sources at the end of the next portion of history, or removes their limit. Spark must wait."""
         end = self._portion(self.sink.position)
         if end is not None:
             if self._source_ends is None:
@@ -155,7 +155,7 @@ class Query:
         self._source_ends.limit_to(end)
 
     def is_bounded(self, batch_id: int) -> bool:
-        """Whether Spark was told where batch `batch_id` ends at the latest: its report then doesn't tell of what lies behind that."""
+        """Whether batch `batch_id` had a limit. Then Spark's report of it omits the records after the limit."""
         return batch_id <= self._bounded
 
     @property
@@ -163,7 +163,7 @@ class Query:
         return self._query is not None and bool(self._query.isActive)
 
     def error(self) -> BaseException | None:
-        """Why the query ended; None if it runs or was stopped at a boundary."""
+        """The error that ended the query; None if it runs or was stopped at a boundary."""
         if self._query is None or self._query.isActive or self.sink.turnstile.refused_at_boundary:
             return None
         if self.sink.failure is not None:
@@ -177,9 +177,9 @@ class Query:
         return dict(json.loads(progress.json)) if progress is not None else {}
 
     def pause(self) -> None:
-        """Stops at a boundary: the batch under way is finished, in Kafka and in Spark's log. Returns when it has stopped.
+        """Stops at a boundary: the batch under way ends in Kafka and in Spark's log first. Returns when it has stopped.
 
-        Where nothing may be committed any more there is no boundary to wait for, nor a log that would say so.
+        A halted sink commits nothing more, so then there is no boundary to wait for.
         """
         self.sink.turnstile.shut()
         while self.active:
@@ -189,14 +189,14 @@ class Query:
             time.sleep(_POLL_S)
 
     def rest(self) -> None:
-        """Stops at a boundary, as `pause` does; where a batch runs, its end is held, and the query needn't be started again."""
+        """Stops at a boundary. Holds the end of a running batch, so that the query can resume; else it pauses."""
         self.sink.turnstile.rest()
         while self.active and not self.sink.turnstile.at_rest and self.sink.turnstile.comes_to_rest:
             time.sleep(_POLL_S)
         self._hold_or_pause()
 
     def _hold_or_pause(self) -> None:
-        """Gets the sources of a query that rests. Pauses one that doesn't rest, or whose sources can't be told an end."""
+        """Finds the sources of a query that rests. Pauses one that doesn't rest, or whose sources can't be limited."""
         if self._rests and self._source_ends is None:
             self._tell_sources(self._find_sources)
         if not self._rests or self._source_ends is None:
@@ -206,11 +206,11 @@ class Query:
         self._source_ends = SourceEnds(self._query, {name: source.topic for name, source in self._app.inputs.items()})
 
     def _tell_sources(self, tell: Callable[[], None]) -> bool:
-        """Whether `tell` reached Spark's sources. Where they are not the ones that this code knows, the query has to be stopped."""
+        """Whether `tell` worked. If this code doesn't know Spark's sources, the query must be stopped."""
         try:
             tell()
         except (Py4JError, PySparkException, LookupError) as error:
-            log.warning("%s: Spark's sources can't be led, so the query is stopped: %s", self._release, error)
+            log.warning("%s: Spark's sources can't be limited, so the query stops: %s", self._release, error)
             return False
         return True
 
@@ -219,21 +219,19 @@ class Query:
         return self.sink.turnstile.at_rest and self.active
 
     def _is_level(self) -> bool:
-        """Whether Spark's log has the last batch that Kafka has."""
+        """Whether Spark's log has the last batch that was committed in Kafka."""
         last = self.sink.last
         return last is None or not self.sink.begun or self._checkpoint.committed(last.boundary.batch_id)
 
     def catch_up(self) -> None:
-        """Brings Spark's log up to progress: a batch committed in Kafka alone is run again, written nowhere."""
+        """Brings Spark's log up to progress: a batch committed only in Kafka runs again and is written nowhere."""
         last = self.sink.last
         if last is None or self._rests or self._is_level():
             return
         self._run_to(last.boundary.batch_id, 0, lambda: None)
 
     def run_to(self, target: SourcePosition, check: Callable[[], None]) -> None:
-        """Runs exactly one batch, which ends at `target`, and rests there, or is paused. `check` is called while waiting and
-        may raise.
-        """
+        """Runs exactly one batch, to `target`, then rests or pauses. Calls `check`, which may raise, while it waits."""
         if self._rests and self._run_without_restart(target, check):
             return
         self.pause()
@@ -241,17 +239,17 @@ class Query:
         self._run_to(self._checkpoint.plan_next(target), 1, check, rest=True)
 
     def _run_without_restart(self, target: SourcePosition, check: Callable[[], None]) -> bool:
-        """Runs one batch to `target` in the query that rests, which then rests again. False: that takes a restart."""
+        """Runs one batch to `target` in the resting query, which then rests again. False: this needs a restart."""
         here = self.sink.position
         end = merged(here, target)
-        # a batch without input, or one that Spark might cut in two, has to be planned by hand: of a limit that is just reached,
-        # its shares, rounded down, leave a record
+        # must be planned by hand: a batch without input, and one that Spark might split. Spark splits its limit into
+        # shares, rounded down, so a batch of exactly the limit would leave a record
         ends = self._source_ends
         if ends is None or not end.dominates(here) or not (end.records_since(here) and self._at_once(here, end)):
             return False
         if not self._tell_sources(lambda: self._end_next_batch_at(end)):
             return False
-        self.sink.turnstile.let_go_on(1)
+        self.sink.turnstile.resume(1)
         while self.active and not self.sink.turnstile.at_rest:
             check()
             time.sleep(_POLL_S)
@@ -265,7 +263,7 @@ class Query:
         return all(SourcePosition(sources={n: o}).records_since(here) < limits[n] for n, o in end.sources.items())
 
     def run_first(self, check: Callable[[], None]) -> None:
-        """Runs until one batch is committed, where none is: an empty input makes it wait until something comes."""
+        """Runs until the first batch is committed; waits for input. Calls `check` as `run_to` does."""
         self._plan_first_portion()
         self.start(1)
         while self.active and not self.sink.begun:
@@ -274,7 +272,7 @@ class Query:
         self.pause()
 
     def describe_range(self, batch_id: int) -> str:
-        """What a planned batch reads, for a person: `trades[0] 100-199, trades[1] 80-170`."""
+        """What a planned batch reads, for messages: `trades[0] 100-199, trades[1] 80-170`."""
         end = self._checkpoint.position(self._checkpoint.planned(batch_id)).sources
         last = self.sink.last
         start = (last.boundary.position if last else self.sink.destination.start).sources
@@ -300,13 +298,13 @@ class Query:
             raise SwitchyardError(f"batch {batch_id} of {self._release} did not end")
 
     def _metrics(self) -> BatchMetrics:
-        # the first batch can come before start() has returned
+        # the first batch can arrive before start() has returned
         self._started.wait(30)
         return batch_metrics(self._query, self._app.inputs)
 
 
 def _weakly_bound(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """`method`, without keeping its object: the JVM keeps what it calls for as long as it runs, and with a sink its Kafka clients."""
+    """`method` with a weak reference to its object: the JVM keeps callbacks, and with a sink its Kafka clients."""
     found = WeakMethod(method)
 
     def call(frame: DataFrame, batch_id: int) -> None:

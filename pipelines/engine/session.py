@@ -1,4 +1,4 @@
-"""The Spark session of a driver or a job, with its memory bounded, and Spark's Kafka options from the settings."""
+"""The Spark session of a driver or a job, with limited memory, and Spark's Kafka options from the settings."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ log = logging.getLogger("switchyard.driver")
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
 _JVM = Path(__file__).parent / "jvm"
 _LOGGING = {
-    # the second replaces the appender of the first
+    # the second file replaces the appender of the first
     "text": (_JVM / "log4j2.properties").as_uri(),
     "json": ",".join((_JVM / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")),
 }
 _LOCAL_FILES = "io.switchyard.LocalFiles"
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
-# The optimizing compiler (C2) waits until a method has run ten times as often as by default. Otherwise it takes 40 % of the
-# processor time of a starting driver. History is read as fast: what runs for each record is compiled within a second
-# either way. Defaults: `java -XX:+PrintFlagsFinal`, Java 17
+# The optimizing compiler (C2) waits until a method has run ten times as often as by default. Otherwise it takes 40 % of
+# the CPU time of a starting driver. History is read just as fast: code that runs for each record is compiled within a
+# second either way. Defaults: `java -XX:+PrintFlagsFinal`, Java 17
 _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-# by default the classes of a start alone, over 21 MB, cause a full collection of the heap
+# by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 
 
 def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = False) -> dict[str, str]:
-    """Spark properties by name. RocksDB's memory comes on top of the heap, at most a quarter of it."""
+    """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size."""
     ui, master, jars = settings.spark_ui_port, settings.spark_master or f"local[{cores}]", spark_jars()
-    # a trial of some seconds never earns back what the optimising compiler costs
+    # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         if brief
@@ -58,7 +58,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
     return {
         "spark.master": master,
         "spark.driver.memory": f"{heap_mb}m",
-        # on the class path: only from there are classes mapped from the archive; executors elsewhere must be sent them
+        # the JVM maps archived classes only from the class path; executors on other hosts must be sent the jars
         **(
             {"spark.driver.extraClassPath": ":".join(map(str, jars))}
             if master.startswith("local")
@@ -68,7 +68,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        # Hadoop goes by its own mask, not by that of the process
+        # Hadoop uses this mask, not that of the process
         "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         # two properties, so that a setting can replace one and keep the other
         "spark.driver.defaultJavaOptions": compiler,
@@ -78,7 +78,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        # two copies of one task would both write
+        # a second copy of a task would write, too
         "spark.speculation": "false",
         "spark.redaction.regex": SPARK_REDACTION,
         "spark.sql.redaction.options.regex": f"{SPARK_REDACTION}|url",
@@ -88,13 +88,13 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         f"{_STATE}.providerClass": _ROCKSDB,
         f"{_STATE}.checkpointFormatVersion": "1",
         f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-        # a killed driver's successor replays what came since: 60 s of it by default
+        # the driver after a killed one replays the changes since the last snapshot: up to 60 s of them by default
         f"{_STATE}.maintenanceInterval": "15s",
-        # looks each key up, just to count rows
+        # counting rows would look up each key
         f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
-        # where there is nothing to read: each look asks the broker
+        # between polls without new records; each poll asks the broker
         "spark.sql.streaming.pollingDelay": "200ms",
-        # the default one starts a process for each local file that it renames
+        # the default starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
@@ -105,7 +105,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
 
 
 def _archived() -> str:
-    """Options that map Spark's classes. Where the archive is of another Java or other jars, Java does without, unheard."""
+    """Options that map Spark's classes. If the archive is for another Java or other jars, Java silently ignores it."""
     path = class_archive()
     return f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if path.is_file() else ""
 
@@ -113,7 +113,7 @@ def _archived() -> str:
 def build_session(
     settings: Settings, name: str, *, heap_mb: int | None = None, cores: int | None = None, brief: bool = False
 ) -> SparkSession:
-    """A session of this process; the one there is, in the JVM that it has, if there is one."""
+    """The session of this process, in this process's JVM. Starts what isn't there yet."""
     builder = SparkSession.builder.appName(name)
     conf = session_conf(
         settings, heap_mb=heap_mb or settings.driver_heap_mb, cores=cores or settings.driver_cores, brief=brief
@@ -137,7 +137,7 @@ def begin_jvm(settings: Settings) -> None:
         try:
             _need_jvm(settings, conf)
         except Exception as error:
-            # who needs it tries again, and says what is wrong
+            # `build_session` tries again and raises
             log.info("the JVM did not start early: %s", error)
 
     threading.Thread(target=started, name="spark", daemon=True).start()
@@ -147,12 +147,12 @@ _starting = threading.Lock()
 
 
 def _need_jvm(settings: Settings, conf: dict[str, str]) -> None:
-    """Starts the JVM of this process, unless it has one. To be called on a thread of its own, which gets its priority."""
+    """Starts the JVM of this process, unless it has one. Call it on a thread of its own, whose priority it changes."""
     (private(settings.state_dir) / "spark").mkdir(exist_ok=True)
     # workers must run the interpreter that the driver runs
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # of this thread alone, which the JVM inherits
+    # changes this thread only; the JVM inherits it
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
     with _starting:
@@ -161,11 +161,11 @@ def _need_jvm(settings: Settings, conf: dict[str, str]) -> None:
 
 
 def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
-    """Starts the JVM of this process; the leader of the session that it is in.
+    """Starts the JVM of this process. Returns the pid of its session leader.
 
-    What is secret is not on its command line, which any user sees, but set once it runs. Neither it nor the Python workers
-    that it starts get a secret by their environment. A driver leads its session; elsewhere the JVM gets one of its own. It
-    still ends with us.
+    Secrets are not on its command line, which any user can see; they are set once it runs. The environment of the JVM and
+    of its Python workers holds no secret either. A driver leads its own session; elsewhere the JVM gets a new session. It
+    still ends with this process.
     """
     leads = os.getsid(0) == os.getpid()
     shown = [(name, value) for name, value in conf.items() if not is_secret(name)]
@@ -178,23 +178,23 @@ def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
 
 
 def _yield_session(pid: int, nice: int) -> None:
-    """Has what runs in other sessions preferred to that of `pid`, where Linux groups processes by session.
+    """Gives other sessions preference over that of `pid`, if Linux groups processes by session.
 
-    There a thread's own nice value counts within its session alone (autogroups, sched(7)). That of an operator's shell is
-    not ours to slow down.
+    Then a thread's nice value only counts within its session (autogroups, sched(7)). The JVM has its own session so that
+    this does not slow down an operator's shell.
     """
-    # without autogroups there is nobody to tell
+    # the file is missing without autogroups
     with suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 def _jvm() -> Popen[bytes] | None:
-    """The process that this one has started Spark in; None: there is none."""
+    """The JVM's process; None if this process has no JVM."""
     return SparkContext._gateway.proc if SparkContext._gateway is not None else None
 
 
 def jvm_exit_code(timeout_s: float) -> int | None:
-    """The code with which the JVM of this process has ended by itself, within `timeout_s`; None: it runs, or there is none."""
+    """The exit code of this process's JVM, if it ends by itself within `timeout_s`; None: it runs, or there is none."""
     proc = _jvm()
     if proc is None:
         return None
@@ -205,14 +205,15 @@ def jvm_exit_code(timeout_s: float) -> int | None:
 
 
 def end_session(timeout_s: float) -> None:
-    """Ends the JVM of this process, if it has one, and returns when it is gone: killed, if it takes longer than `timeout_s`.
+    """Ends the JVM of this process, if it has one. Kills it after `timeout_s`. Returns when it has ended.
 
-    Left to itself it outlives this process by a moment, and may upload a snapshot into a checkpoint that is another's by then.
+    Otherwise the JVM would outlive this process for a moment, and could write a snapshot into a checkpoint that another
+    driver has taken over.
     """
     proc = _jvm()
     if proc is None:
         return
-    # by its own hooks, which delete what it has in the temporary folders
+    # its shutdown hooks delete its temporary files
     proc.terminate()
     try:
         proc.wait(timeout_s)
@@ -222,11 +223,11 @@ def end_session(timeout_s: float) -> None:
 
 
 def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
-    """Has every Python process that Spark starts import the frozen code of `path` by the guard, if it has that digest.
+    """Makes each Python process that Spark starts import the frozen code of `path` through the guard.
 
-    By the environment, which also the process gets by which Spark asks an app's StatefulProcessor for its state
-    variables; that one gets no files. Executors elsewhere are sent the file, as a file: on Python's path, where Spark
-    puts what it knows as code, all in it could be imported unchecked. `of`: the release, for messages.
+    They learn of it from their environment: the process that asks an app's StatefulProcessor for its state variables gets
+    no files. Executors on other hosts are sent the zip as a plain file. As code, Spark would put it on Python's path, where
+    it could be imported unchecked. `of`: the release, for messages.
     """
     context = spark.sparkContext
     given = (entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry)
@@ -237,22 +238,22 @@ def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
 
 
 def spark_kafka_options(settings: Settings) -> dict[str, str]:
-    """Options for Spark's Kafka source, which speaks by the names of Kafka's Java client.
+    """Options for Spark's Kafka source, under the names of Kafka's Java client.
 
-    No secret is among them where Spark runs on this machine alone: `login.by_reference`. Executors elsewhere need them as
-    they are. Raises BadUsage for a login that this client can't take, see `login.java_properties`.
+    If Spark runs on this machine only, they hold no secrets (`login.by_reference`). Executors on other hosts need the
+    secrets themselves. Raises BadUsage for a login that this client can't use, see `login.java_properties`.
     """
     login = java_properties(settings)
     if (settings.spark_master or "local").startswith("local"):
         login = by_reference(login)
-    # Spark hands them to its admin client, too, which by default waits 60 s for an answer that a broker has taken with it
+    # also for Spark's admin client, which by default waits 60 s for the answer of a broker that has stopped
     request_ms = int(settings.request_timeout_s * 1000)
     waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
     options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH, **waits}
     return {f"kafka.{name}": value for name, value in {**options, **login}.items()}
 
 
-# Spark asks the broker for both ends of a partition after each fetch, behind the next fetch, which is on its way: with
-# Kafka's 500 ms a task waits as long for records that are not its own, and with 500 records of a poll it waits often.
-# What a poll holds is bounded by max.partition.fetch.bytes, 1 MiB
+# After each poll, Spark asks the broker for both ends of a partition, and that request queues after the next fetch.
+# With Kafka's defaults, a task would wait 500 ms for records that are not its own, and after every 500 records. The
+# size of a poll is limited by max.partition.fetch.bytes, 1 MiB
 _FETCH = {"fetch.max.wait.ms": "5", "max.poll.records": "50000"}

@@ -1,4 +1,4 @@
-"""The sink: makes a batch's result, its progress and the group's offsets one transaction."""
+"""The sink: commits a batch's result, its progress record and the group's offsets in one transaction."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class ProgressGap(SwitchyardError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """What the sink writes for: one generation of a release. `inputs`: source name -> topic. `processed`: input whose
-    results consumers may have had before this generation: what is written of it is marked as a replay. `seed`: where the
-    generation goes on from, if not from nothing: its first progress record.
+    """What the sink writes for: one generation of a release.
+
+    `inputs`: source name -> topic. `processed`: input whose results consumers may already have; its results are marked as a
+    replay. `seed`: the generation's first progress record, if it continues an earlier one.
     """
 
     release: str
@@ -50,11 +51,11 @@ class Destination:
 
 
 class Sink:
-    """Spark's foreachBatch function and the driver's hand on it. Which batches run, and when, is up to its turnstile.
+    """Spark's foreachBatch function, and the driver's control of it. Its turnstile decides which batches run, and when.
 
-    `serialise` makes the batch's rows key, value and source; `metrics` asks Spark about the batch that just ran;
-    `admit` raises where a newer driver has the release; `after_batch` is called when a batch has ended and all that come may run,
-    while Spark waits.
+    `serialise` turns the batch's rows into key, value and source. `metrics` asks Spark about the batch that just ran.
+    `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while Spark waits, unless
+    the number of batches is limited.
     """
 
     def __init__(
@@ -84,34 +85,34 @@ class Sink:
         self.last: Progress | None = None
         self.in_batch: int | None = None
         self.finished_at = clock()
-        # how long the last batch took, without what it waits at its end
+        # how long the last batch took, without the wait at its end
         self.batch_s = 0.0
-        # of the batches that were committed, the fastest one's records per second
+        # records per second of the fastest committed batch
         self.best_records_per_s = 0.0
         self.failure: tuple[int, BaseException] | None = None
         self._halted: SwitchyardError | None = None
 
-    # -- the driver's hand
+    # -- for the driver
 
     def halt(self, why: SwitchyardError) -> None:
-        """Lets nothing be committed any more: each try raises `why`. From any thread, whatever runs."""
+        """Commits nothing from here on: each attempt raises `why`. Can be called from any thread at any time."""
         self._halted = why
         self.turnstile.hurry()
         self._writer.give_up()
 
     @property
     def halted(self) -> bool:
-        """Whether nothing may be committed any more."""
+        """Whether `halt` was called."""
         return self._halted is not None
 
     def connect(self) -> None:
-        """Fences older writers and reads how far the release is. Raises what `Writer.connect` and `admit` do."""
+        """Fences older writers and reads how far the release is. Raises as `Writer.connect` and `admit` do."""
         with self._lock:
-            # whoever connects fences all others: a driver that thaws, or comes back from an outage, must ask first
+            # connecting fences all others: a driver that was frozen, or had an outage, must ask before it does
             self._admit()
             try:
                 last = self._writer.connect()
-                # again: one that froze between the two has fenced a newer driver, and must not go on in its place
+                # again: a driver that froze in between may have fenced a newer one, and must not take its place
                 self._admit()
                 if last is not None and last.token > self.destination.token:
                     raise SwitchyardError(f"{self.destination.release} has progress of a newer token, {last.token}")
@@ -121,20 +122,20 @@ class Sink:
             except Superseded as error:
                 raise self._fenced_without_heir() from error
             except BaseException:
-                # the next batch must begin with this again
+                # the next batch must connect again
                 self._writer.drop()
                 raise
 
     def disconnect(self) -> None:
-        """Gives the producer up, as after an outage: one that lived through it may ask for its coordinator for ever.
+        """Drops the producer after an outage: it could ask for its coordinator forever. The next batch connects.
 
-        The next batch connects anew. The query must not be in a batch.
+        The query must not be in a batch.
         """
         with self._lock:
             self._writer.drop()
 
     def _write_seed(self, seed: Progress) -> None:
-        """Writes the first progress record of a generation that a reset began, with its result as it is now."""
+        """Writes the first progress record of a generation that a reset started, with the present end of its result."""
         at = {self.destination.result_topic: self._writer.acknowledged()}
         self._write(
             seed.model_copy(update={"result": ResultPosition(topics=at)}),
@@ -147,14 +148,14 @@ class Sink:
         return self.last is not None and self.last.boundary.batch_id >= 0
 
     def open(self, batches: int | None = None) -> None:
-        """Lets batches run: that many, or (None) all that come. What the one before has failed with is forgotten."""
+        """Lets that many batches run; None: without a limit. Forgets the last failure."""
         with self._lock:
             self.turnstile.open(batches)
             self.failure = None
 
     @property
     def position(self) -> SourcePosition:
-        """Where the release stands."""
+        """The release's source position."""
         return self.last.boundary.position if self.last else self.destination.start
 
     def flag_for(self, order: MarkOrdered | None) -> None:
@@ -167,9 +168,9 @@ class Sink:
         return already is not None and already.op == order.id
 
     def foreseen(self) -> Flagging | None:
-        """What the batch under way will flag for the standing order; None: nothing, or no batch is."""
+        """The boundary that the batch under way will flag for the standing order; None: no batch will."""
         batch_id, order = self.in_batch, self._order
-        # after that: one that has ended since is not taken for one under way
+        # read after `in_batch`, so that a batch that has just ended doesn't count as under way
         last = self.last
         if batch_id is None or order is None or last is None or batch_id != last.boundary.batch_id + 1:
             return None
@@ -180,9 +181,9 @@ class Sink:
         )
 
     def flag_idle(self) -> bool:
-        """Flags the last boundary for the standing order, without a batch: the input has nothing more.
+        """Flags the last boundary for the standing order without a batch, because there is no more input.
 
-        Returns whether it did. Only for a boundary after which a batch without input would change nothing.
+        Returns whether it did. It does so only if another batch without input would change nothing.
         """
         with self._lock:
             order, last = self._order, self.last
@@ -197,8 +198,8 @@ class Sink:
             return True
 
     def announce(self, *, paused: str | None = None, aligned: str | None = None, reached: str | None = None) -> None:
-        """Writes the last boundary again: as where operation `paused` found it, as aligned for operation `aligned`, or as the
-        one that this generation had to reach for operation `reached`.
+        """Writes the last boundary again, with marks: the operation for which the release `paused` or was `aligned`, or
+        whose goal it has `reached`.
         """
         with self._lock:
             last = self._need_last()
@@ -211,9 +212,9 @@ class Sink:
             self._write(last.model_copy(update=changes))
 
     def skip_to(self, position: SourcePosition, op: str) -> None:
-        """Has the release stand at `position`, for operation `op`: what lies between is in no batch.
+        """Moves the release to `position` for operation `op`. No batch reads the records in between.
 
-        The query must be stopped. Done again after a crash between the two, it ends the same.
+        The query must be stopped. After a crash half-way, a second call gives the same result.
         """
         with self._lock:
             last = self._need_last()
@@ -228,7 +229,7 @@ class Sink:
     # -- Spark's side
 
     def process_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Spark's call for batch `batch_id`. A batch that progress holds already is executed and written nowhere."""
+        """Spark's call for batch `batch_id`. A batch that progress already holds is executed and written nowhere."""
         began, before = self._clock(), self.last
         with self.turnstile.call():
             self._run(rows, batch_id)
@@ -243,7 +244,7 @@ class Sink:
         self._refuse_halted(batch_id)
         with self._lock:
             done = self.last.boundary.batch_id if self.last else -1
-            # a batch that is committed already may always be run again: Spark's own log has to catch up
+            # a committed batch may always run again: Spark's log must catch up
             if batch_id > done:
                 self.turnstile.enter(batch_id)
             self.in_batch = batch_id
@@ -270,13 +271,13 @@ class Sink:
         done = self.last.boundary.batch_id if self.last else -1
         if batch_id <= done:
             self._must_be_known(batch_id)
-            # not skipped by a bare return: state and watermark must see its rows
+            # a plain return would skip it, but state and watermark must see its rows
             rows.write.format("noop").mode("overwrite").save()
             return
         if batch_id != done + 1:
             raise ProgressGap(
-                f"{self.destination.release}: Spark's checkpoint is at batch {batch_id}, committed are batches up to {done}",
-                fix="the checkpoint is not of this result; stage a new version, or bring back the right checkpoint",
+                f"{self.destination.release}: Spark's checkpoint is at batch {batch_id}, but batches are committed up to {done}",
+                fix="the checkpoint does not belong to this result; restore the right checkpoint, or stage a new version",
             )
         planned = self._checkpoint.planned(batch_id)
         position = self._checkpoint.position(planned)
@@ -284,7 +285,7 @@ class Sink:
         # 1. execute: the one action of this batch
         table = self._serialise(rows).toArrow()
         metrics = self._metrics()
-        # the broker may have been away while Spark read
+        # the broker may have restarted while Spark read
         self._reconnect()
         try:
             # 2. produce, and wait for the acknowledgements: that is the result position
@@ -316,19 +317,19 @@ class Sink:
             if self.last is None or self.last.boundary.batch_id != batch_id:
                 raise
         except BaseException:
-            # whatever it was, Kafka's answer to an offset request included: the next try begins a transaction of its own
+            # after any error, even that of an offset request: the next try needs a new transaction
             self._writer.abort()
             raise
 
     def _end_of(self, planned: PlannedBatch, before: SourcePosition) -> Boundary:
-        """The boundary at which a planned batch ends; `before`: where it begins."""
+        """The boundary at the end of a planned batch. `before`: where the batch starts."""
         position = self._checkpoint.position(planned)
         return Boundary(
             batch_id=planned.batch_id,
             position=position,
             previous=before,
             watermark_ms=planned.watermark_ms if self.destination.watermarked else None,
-            # a batch without input runs with the watermark of all that is read: one more would change nothing
+            # a batch without input already has the watermark of all input: another one would change nothing
             settled=not self.destination.watermarked or position == before,
         )
 
@@ -345,15 +346,15 @@ class Sink:
                 yield key, value, _marked([(SOURCE, source.encode())], again)
 
     def _must_be_known(self, batch_id: int) -> None:
-        """Raises ProgressGap where a batch to run again is not what was committed: its rows would be in no result."""
+        """Raises ProgressGap if a batch to run again is not the committed one: its rows would be in no result."""
         last = self._need_last().boundary
         position = self._checkpoint.position(self._checkpoint.planned(batch_id))
         known = position.same(last.position) if batch_id == last.batch_id else last.position.dominates(position)
         if not known:
             raise ProgressGap(
-                f"{self.destination.release}: batch {batch_id} is planned to end at {position.sources}, committed is batch "
-                f"{last.batch_id} up to {last.position.sources}",
-                fix="the checkpoint is older than the result; bring back the right one, or stage a new version",
+                f"{self.destination.release}: batch {batch_id} is planned to end at {position.sources}, but the last committed "
+                f"batch, {last.batch_id}, ends at {last.position.sources}",
+                fix="the checkpoint is older than the result; restore the right one, or stage a new version",
             )
 
     def _progress(self, boundary: Boundary, result: ResultPosition, counts: Counts) -> Progress:
@@ -398,8 +399,10 @@ class Sink:
             raise
 
     def _reconnect(self) -> None:
-        """Connects anew where the connection is lost. Raises OutcomeUnknown where the release has come further than was known:
-        a commit that was not answered was made, and an older boundary must not come after it.
+        """Connects again if the connection is lost.
+
+        Raises OutcomeUnknown if the release is further than was known: an unanswered commit did happen, and an older
+        boundary must not follow it.
         """
         if self._writer.connected:
             return
@@ -409,12 +412,12 @@ class Sink:
             raise OutcomeUnknown(f"the newest boundary of {self.destination.release} was not known")
 
     def _fenced_without_heir(self) -> TransactionEnded:
-        """What to raise where the broker takes this producer for fenced. Raises Superseded if another driver has the release."""
+        """The error for a producer that the broker has fenced. Raises Superseded if another driver has the release."""
         self._writer.drop()
         self._admit()
         return TransactionEnded(
-            f"the broker has fenced the producer of {self.destination.release}, and no other driver has the release: a transaction took longer "
-            "than SWITCHYARD_TRANSACTION_TIMEOUT_S. The batch is written again"
+            f"the broker has fenced the producer of {self.destination.release}, but no other driver has the release: a transaction took longer "
+            "than SWITCHYARD_TRANSACTION_TIMEOUT_S; the batch is written again"
         )
 
     def _refuse_halted(self, batch_id: int) -> None:
@@ -437,10 +440,10 @@ class Sink:
 
 
 def batch_number(last: Progress | None) -> str:
-    """The number of the last committed batch, for a log."""
+    """The number of the last committed batch, for log lines."""
     return "none" if last is None else str(last.boundary.batch_id)
 
 
 def _marked(headers: Sequence[tuple[str, bytes]], again: bool) -> Headers:
-    """`headers`, with that of a replay where it is one."""
+    """`headers`, plus that of a replay if `again`."""
     return [*headers, _REPLAYED] if again else [*headers]

@@ -1,8 +1,8 @@
-"""How far the sources of a running query may read, so that a batch ends where it is wanted without the query being stopped.
+"""Limits how far the sources of a running query read, so that a batch ends where it should without a stop of the query.
 
-Spark's Kafka source knows such an end, for `Trigger.AvailableNow` alone: once asked to prepare for that trigger it plans no
-batch beyond the offsets that it has kept then. Both are fields of its own (`KafkaMicroBatchStream`, Spark 4.0.2); they are
-set here, between two batches.
+Spark's Kafka source has such an end for `Trigger.AvailableNow`: once it has prepared for that trigger, it plans no batch
+past the offsets that it stored then. Offsets and trigger are private fields of it (`KafkaMicroBatchStream`, Spark 4.0.2).
+They are set here, between two batches.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SUBSCRIBED = re.compile(r"Subscribe\[(?P<topic>[^\]]+)\]")
 
 
 class SourceEnds:
-    """Where the sources of one running query end. Change it only while the query waits in its sink and so plans nothing."""
+    """The ends of the sources of one running query. Change them only while the query waits in its sink."""
 
     def __init__(self, query: Any, inputs: Mapping[str, str]) -> None:
-        """`query`: a StreamingQuery that has run a batch. `inputs`: source name -> topic, in the order of the definition.
+        """`query`: a StreamingQuery that has run a batch. `inputs`: source name -> topic, in the definition's order.
 
-        Raises what Py4J raises where Spark's source is another than this knows.
+        Raises LookupError or an error of Py4J if Spark's sources are not the ones that this code knows.
         """
         self._streams: list[tuple[str, str, Any]] = []
         free = dict(inputs)
@@ -34,7 +34,7 @@ class SourceEnds:
             stream = sources.apply(number)
             match = _SUBSCRIBED.search(str(stream.toString()))
             topic = match["topic"] if match else ""
-            # two sources on one topic come in the order of the definition
+            # Spark lists two sources on one topic in the order of the definition
             name = next((n for n, t in free.items() if t == topic), None)
             if name is None:
                 raise LookupError(f"{stream.toString()} is no input")
@@ -48,18 +48,18 @@ class SourceEnds:
         for field in (self._end, self._closed):
             field.setAccessible(True)
         assert SparkContext._gateway is not None
-        # to the Scala map that a source keeps
+        # converts JSON to the Scala map that a source stores
         self._offsets = SparkContext._gateway.jvm.org.apache.spark.sql.kafka010.JsonUtils
 
     def limit_to(self, end: SourcePosition) -> None:
-        """Lets no batch be planned past `end`, which names every partition of every source."""
+        """Makes Spark plan no batch past `end`, which must name every partition of every source."""
         for name, topic, stream in self._streams:
             offsets = {str(p): o for p, o in end.sources[name].items()}
             self._end.set(stream, self._offsets.partitionOffsets(json.dumps({topic: offsets})))
             self._closed.setBoolean(stream, True)
 
     def lift(self) -> None:
-        """Lets batches read all that there is."""
+        """Removes the limit."""
         for _, _, stream in self._streams:
             self._closed.setBoolean(stream, False)
             self._end.set(stream, None)

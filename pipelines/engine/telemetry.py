@@ -1,4 +1,4 @@
-"""What a driver's heartbeats say: how it stands, how fast it is, how far behind, and how much memory it takes."""
+"""What a driver's heartbeats say: its state, its speed, its lag, and the memory that it uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipelines.settings import Settings
 
 @dataclass(slots=True)
 class DriverStatus:
-    """What a driver says of itself between two boundaries. The driver's thread changes it; the heart's thread reads it."""
+    """What a driver says about itself between boundaries. The driver's thread writes it, the heartbeat's reads it."""
 
     state: str = "starting"
     error: str | None = None
@@ -29,7 +29,7 @@ class DriverStatus:
 
 
 class Telemetry:
-    """Makes the heartbeats of a driver, from its beginning on: what isn't there yet, or no longer, is left out."""
+    """Makes the heartbeats of a driver from its start on. It leaves out what isn't there yet or no longer."""
 
     def __init__(self, settings: Settings, name: str, token: int, status: DriverStatus) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class Telemetry:
         self._heap = lambda: (int(runtime.totalMemory() - runtime.freeMemory()), int(runtime.maxMemory()))
 
     def watch_query(self, query: Query, batch_records: int) -> None:
-        """Reports `query` from here on. `batch_records`: the most that a batch of its reads."""
+        """Reports `query` from here on. `batch_records`: the most that one of its batches reads."""
         self._batch_records = batch_records
         self._query = query
 
@@ -60,15 +60,15 @@ class Telemetry:
         self._lag = lag
 
     def jvm_ends(self) -> None:
-        """Asks the JVM for nothing any more."""
+        """Asks the JVM nothing from here on."""
         self._jvm_ended = True
 
     def heartbeat(self) -> Heartbeat:
-        """What there is to say now."""
+        """The heartbeat to send now."""
         query, status = self._query, self._status
         last = query.sink.last if query else None
         report = query.last_progress() if query and not self._jvm_ended else {}
-        # Spark's own of it has what the sink waits at the end of a batch
+        # Spark's own duration includes the sink's wait at the end of a batch
         batch_s = query.sink.batch_s if query else 0.0
         used, limit = self._heap() if not self._jvm_ended else (0, 0)
         return Heartbeat(
@@ -107,9 +107,9 @@ def lag_probe(
     inputs: Mapping[str, str],
     partitions: Mapping[str, int],
 ) -> Probe[int]:
-    """Asks how far the end of the input is from `position`; None where Kafka doesn't tell, or not soon enough for a heartbeat.
+    """Asks for the lag: records from `position` to the end of the input. None if Kafka doesn't answer in time.
 
-    `inputs`: source name -> topic. `partitions`: source name -> how many its topic has.
+    `inputs`: source name -> topic. `partitions`: source name -> number of partitions of its topic.
     """
     asking = settings.model_copy(update={"request_timeout_s": PROBE_TIMEOUT_S})
 
@@ -122,9 +122,9 @@ def lag_probe(
 
 
 def unread_records(report: Mapping[str, Any]) -> int | None:
-    """Records that were there when the batch of Spark's report was planned, less those that it took.
+    """Records that were there when the batch of Spark's report was planned, minus those that it read.
 
-    None: Spark does not say, as of a batch that was planned before a restart, which asks for no latest offset.
+    None: Spark does not say. Of a batch that was planned before a restart, it doesn't know the latest offset.
     """
     ends = [(source.get("latestOffset"), source.get("endOffset")) for source in report.get("sources", [])]
     if not ends or not all(isinstance(latest, dict) and isinstance(end, dict) for latest, end in ends):

@@ -1,4 +1,4 @@
-"""One batch of a release, run on a copy of its checkpoint and written nowhere."""
+"""Runs one batch of a release on a copy of its checkpoint, and writes its result nowhere."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ class Trial:
         path = code_path(settings, spec.code_digest)
         send_code(spark, path, spec.code_digest, release.name)
         self._spark, self._settings, self._release = spark, settings, release
-        # the process is an operator's, the code an author's
+        # this process has an operator's secrets; the code is an author's
         with withheld(settings.driver_environment):
             self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,), of=release.name)
         self._inputs = {name: source.topic for name, source in self._app.inputs.items()}
 
     def run(self, checkpoint: Path, to: SourcePosition, start: SourcePosition) -> str | None:
-        """Runs one batch from where `checkpoint` stands to exactly `to`. Returns the first lines of why it fails; None:
-        it doesn't. `start`: where it begins if the checkpoint has no batch. Raises CheckpointDamaged as it is read.
+        """Runs one batch from the end of `checkpoint` to exactly `to`. Returns its error in short; None if it succeeds.
+
+        `start`: where the batch starts if the checkpoint has none. Raises CheckpointDamaged if it can't be read.
         """
         log = Checkpoint(checkpoint, self._inputs)
         batch_id = log.plan_next(to)
-        # that it fails is the answer: Spark's pages about each try would bury it
+        # the returned error is the answer; Spark would log pages about it
         self._spark.sparkContext.setLogLevel("OFF")
         frames = {
             name: observed(
@@ -56,7 +57,7 @@ class Trial:
         app, done = self._app, batch_id
 
         def discard(rows: DataFrame, number: int) -> None:
-            # what lies behind the batch that is tried is not asked for
+            # batches after the one on trial don't matter
             if number <= done:
                 serialised(app, rows).write.format("noop").mode("overwrite").save()
 

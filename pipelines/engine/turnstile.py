@@ -1,4 +1,4 @@
-"""Where Spark's thread waits for the driver's: whether a batch may begin, and when one that has ended may return to Spark."""
+"""Where Spark's thread waits for the driver's: whether a batch may start, and when the call of one returns to Spark."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pipelines.model.switch import pauses_by
 
 
 class StopAtBoundary(Exception):
-    """Raised into Spark at the start of a batch that must not run: a planned batch that never ran is clean."""
+    """Raised into Spark at the start of a batch that must not run. A batch that was only planned leaves no trace."""
 
 
 class Turnstile:
     """Lets the batches of `release` through one by one. The driver's thread opens and shuts it.
 
-    `lock`: the sink has it while a batch runs. `last`: the last committed progress.
+    `lock`: the sink holds it while a batch runs. `last`: the last committed progress record.
     """
 
     def __init__(
@@ -36,25 +36,25 @@ class Turnstile:
         self._lock = lock
         self._last = last
         self._clock = clock
-        # guards what Spark's thread and the driver's say to each other; taken after the lock, never before it
+        # guards what Spark's thread and the driver's share; acquired after the lock, never before it
         self._turn = threading.Condition()
-        # whether ends of batches are held, and one is
+        # whether ends of batches are to be held, and whether one is held now
         self._hold_ends = False
         self._at_rest = False
-        # whether Spark is in a call, and the last batch that has ended in one
+        # whether Spark is calling the sink, and the last batch that ended
         self._called = False
         self._ended = -1
-        # how many batches may begin; None: all that come
+        # how many batches may start; None: no limit
         self._budget: int | None = 0
         self._every_s = 0.0
         self._hurry = threading.Event()
         self._limit: SourcePosition | None = None
         self.refused_at_boundary = False
 
-    # -- the driver's hand
+    # -- for the driver's thread
 
     def open(self, batches: int | None = None) -> None:
-        """Lets batches run: that many, or (None) all that come."""
+        """Lets that many batches run; None: without a limit."""
         with self._lock:
             self._budget = batches
             self._hold_ends = self._at_rest = False
@@ -62,14 +62,15 @@ class Turnstile:
             self.refused_at_boundary = False
 
     def hold(self) -> SourcePosition | None:
-        """Lets no batch begin but one that is planned, and holds its end, without waiting for it. Returns where the release
-        stands at the latest when that is at its end; None before the first one.
+        """Lets only a batch start that is already planned, and holds its end. Does not wait for it.
+
+        Returns the furthest position at which the release can then stand; None before the first batch.
         """
-        # first: a batch that is at its end now must not get away
+        # first, so that a batch that is about to end is held
         self.rest()
         self._budget = 0
         self._hurry.set()
-        # after that: a batch that may end still was planned before
+        # read after that: every batch that can still run is planned by now
         last, planned = self._last(), self._checkpoint.last_planned()
         if last is None:
             return None
@@ -81,7 +82,7 @@ class Turnstile:
         return pauses_by(last.boundary.position, end)
 
     def rest(self) -> None:
-        """Holds the end of the batch that runs, or has run: Spark waits there, and plans nothing, until it is let go on."""
+        """Holds the end of the batch that runs or has just run. Spark waits there and plans nothing until `resume`."""
         with self._turn:
             self._hold_ends = True
         self._hurry.set()
@@ -93,7 +94,7 @@ class Turnstile:
 
     @property
     def comes_to_rest(self) -> bool:
-        """Whether a batch runs, or is planned and will."""
+        """Whether a batch runs, or is planned and will run."""
         planned = self._checkpoint.last_planned()
         if self._called:
             return True
@@ -102,8 +103,8 @@ class Turnstile:
         last = self._last()
         return last is None or planned > last.boundary.batch_id
 
-    def let_go_on(self, batches: int | None) -> None:
-        """Lets the batch end that is held. So many more may run, the last of which is held again; None: all, and none is."""
+    def resume(self, batches: int | None) -> None:
+        """Releases the held batch. `batches`: how many more may run, of which the last is held; None: no limit."""
         with self._turn:
             self._hold_ends = batches is not None
             self._budget = batches
@@ -111,19 +112,19 @@ class Turnstile:
             self._turn.notify_all()
 
     def shut(self) -> None:
-        """Lets no further batch begin; returns when one that runs is at its end."""
+        """Lets no further batch start. Returns when a running one has ended."""
         self._hurry.set()
         with self._turn:
             self._hold_ends = self._at_rest = False
             self._turn.notify_all()
-        # under the lock: else a batch could have looked at the budget and not yet said that it runs
+        # under the lock: a batch must not be between reading the budget and marking itself as running
         with self._lock:
             self._budget = 0
 
     def pace(self, every_s: float) -> None:
-        """Makes a batch end `every_s` after its begin at the earliest, so that the next begins no sooner; 0: at once.
+        """Makes a batch end no sooner than `every_s` after its start, so that the next starts no sooner. 0: no wait.
 
-        Where the query is shut or held, or told to hurry by another pace, it ends then.
+        A wait ends early when the query is shut or held, or when the pace changes.
         """
         if every_s != self._every_s:
             self._hurry.set()
@@ -132,18 +133,18 @@ class Turnstile:
             self._hurry.clear()
 
     def hurry(self) -> None:
-        """Ends the wait of a batch that is paced."""
+        """Ends the wait of a paced batch."""
         self._hurry.set()
 
     def limit(self, to: SourcePosition | None) -> None:
-        """Lets no batch run that would end past `to` on any partition; None: all may."""
+        """Lets no batch run that would end past `to` on any partition; None: no limit."""
         self._limit = to
 
-    # -- Spark's thread
+    # -- for Spark's thread
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """While the block runs, Spark is in a call."""
+        """Spark is calling the sink while the block runs."""
         self._called = True
         try:
             yield
@@ -151,11 +152,11 @@ class Turnstile:
             self._called = False
 
     def enter(self, batch_id: int) -> None:
-        """Raises StopAtBoundary where new batch `batch_id` must not run. The sink has the lock."""
+        """Raises StopAtBoundary if the new batch `batch_id` must not run. The sink holds the lock."""
         if self._budget == 0:
             self.refused_at_boundary = True
             raise StopAtBoundary(f"batch {batch_id} of {self._release} must not run yet")
-        # read once: the driver may lift it while the plan is read
+        # read once: the driver may remove it while the plan is read
         limit = self._limit
         if limit is not None:
             end = self._checkpoint.position(self._checkpoint.planned(batch_id))
@@ -164,7 +165,7 @@ class Turnstile:
                 raise StopAtBoundary(f"batch {batch_id} of {self._release} would go past its limit")
 
     def count(self, batch_id: int, *, new: bool) -> None:
-        """Batch `batch_id` has ended well. `new`: it was not committed before. The sink has the lock."""
+        """Batch `batch_id` has succeeded. `new`: it was not committed before. The sink holds the lock."""
         with self._turn:
             self._ended = max(self._ended, batch_id)
             if self._budget is not None and new:
@@ -172,11 +173,11 @@ class Turnstile:
 
     @property
     def all_may_run(self) -> bool:
-        """Whether all batches that come may run."""
+        """Whether the number of batches is not limited."""
         return self._budget is None
 
     def leave(self, began: float) -> None:
-        """Waits until a batch that began at `began` may return to Spark. Without the lock: whoever wants the boundary gets it."""
+        """Waits until a batch that started at `began` may return to Spark. Call it without the lock."""
         if self._budget is None and self._every_s > 0:
             self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
         with self._turn:

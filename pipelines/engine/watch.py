@@ -1,7 +1,7 @@
 """Watches the parts that a running release needs: its topics by their ids, what its inputs still have, its checkpoint.
 
-A topic that was deleted looks like an outage to a producer, and one that was made again looks like none: a release would go
-on at offsets that mean something else. So Kafka is asked every few seconds, whether a batch runs or not.
+To a producer, a deleted topic looks like an outage. A topic recreated under the same name looks normal, and a release would
+read on at offsets that mean nothing there. So Kafka is asked every few seconds, whether a batch runs or not.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pipelines.model.registry import Release, TopicsKnown
 
 log = logging.getLogger("switchyard.driver")
 
-# a loss is named within 10 s: this, the second look, and what the answers take
+# a loss is reported within 10 s: this interval, the second look, and the time of the answers
 EVERY_S = 5.0
-# brokers learn of a topic that was just made one after the other: what is said once may be said by one that doesn't know yet
+# brokers learn of a new topic one after the other, so one broker may not know it yet
 _AGAIN_S = 0.5
 
 Stands = Callable[[], tuple[SourcePosition, bool]]
 
 
 class PartLost(SwitchyardError):
-    """A part is lost without which the release can't go on. `registry`: whether it is the registry itself."""
+    """A part is lost that the release can't run without. `registry`: whether it is the registry itself."""
 
     def __init__(self, what: str, fix: str, *, registry: bool = False) -> None:
         super().__init__(what, fix)
@@ -40,10 +40,10 @@ class PartLost(SwitchyardError):
 
 
 class Watch:
-    """Looks every few seconds, on a thread of its own; what it has found stays in `trouble`.
+    """Looks every few seconds, on a thread of its own. A loss that it found stays in `trouble`.
 
-    `stands`: where the release stands, and whether a batch is under way. `registry_id`: of the registry as read. `alarm` is told of a trouble once, at once. `made`
-    is told of topics that were made again.
+    `stands`: where the release stands, and whether a batch is under way. `registry_id`: the id of the registry's topic when it
+    was read. `alarm` is called at once, once. `made` is called with topics that were recreated.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Watch:
         self.trouble: PartLost | None = None
 
     def start(self) -> None:
-        """Begins to look."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
@@ -81,7 +81,7 @@ class Watch:
         self._stopped.set()
 
     def look(self) -> PartLost | None:
-        """Looks now. What is lost is looked at twice. Raises Unavailable where Kafka doesn't answer."""
+        """Looks now, and a second time if a part seems lost. Raises Unavailable if Kafka doesn't answer."""
         with self._looking:
             if self.trouble is None:
                 found = self._find()
@@ -98,9 +98,9 @@ class Watch:
                 if self.look() is not None:
                     return
             except Exception as error:
-                # an outage is told by whoever writes; here it only means that nothing is known
+                # the sink reports an outage; here it only means that nothing is known
                 if not self._failing:
-                    log.warning("%s: whether its parts are there isn't known: %s", self._release.name, error)
+                    log.warning("%s: could not check whether its parts are there: %s", self._release.name, error)
                 self._failing = True
             else:
                 self._failing = False
@@ -121,12 +121,12 @@ class Watch:
     def _make_again(self, losses: list[Loss]) -> None:
         for loss in losses:
             if loss.how == "another":
-                # what it held is gone, and it serves as well
-                log.warning("%s: %s; it goes on in that", self._release.name, loss.what)
+                # its records are gone, but the release can use it
+                log.warning("%s: %s; the release uses the new one", self._release.name, loss.what)
             else:
                 config = HEARTBEATS if loss.part == "heartbeats" else RESULT_STREAM
                 self._cluster.ensure_topic(loss.name, 1, config)
-                log.warning("%s: %s; it was made again, empty", self._release.name, loss.what)
+                log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
         own = [loss.name for loss in losses if loss.name == dead_letter_topic(self._release.name)]
         if own:
             made = self._cluster.topic_ids(own)
@@ -135,7 +135,7 @@ class Watch:
             self._made(known)
 
     def _cut(self) -> PartLost | None:
-        """That retention has deleted what comes next. A batch under way may have read it."""
+        """The loss, if retention has deleted an input's next records. None if a batch may have read them already."""
         before, busy = self._stands()
         topics = self._release.spec.topics
         counts = {i.topic: i.partitions for i in self._release.spec.inputs.values()}
@@ -150,14 +150,14 @@ class Watch:
             return None
         name = self._release.name
         return PartLost(
-            f"{name} can't have all the input that it was to read: {told(gaps)}",
-            fix=f"restore the input from an archive; or accept that its result lacks it: `switchyard start {name} --missing-history accept --execute`, "
-            f"or where consumers have followed it `switchyard reset {name} --to-earliest --missing-history accept --execute`",
+            f"{name} can't read all of its input: {told(gaps)}",
+            fix=f"restore the input from an archive; or accept a result without it: `switchyard start {name} --missing-history accept --execute`, "
+            f"or if consumers have followed the result `switchyard reset {name} --to-earliest --missing-history accept --execute`",
         )
 
 
 def unknown_ids(release: Release, now: Mapping[str, str]) -> TopicsKnown | None:
-    """What is not known yet of a release's topics, as a registry of an older version doesn't; None: all is known."""
+    """The topic ids of a release that the registry lacks, as one written by an older version does; None: it has all."""
     parts, inputs = parts_of(release), release.input_ids.get(release.generation, {})
     more = {t: i for t, i in now.items() if parts.get(t) == "input" and t not in inputs}
     shared = ("input", "registry", "heartbeats")

@@ -18,16 +18,16 @@ from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
 
-# keys of the progress topic run round this ring, so that compaction keeps that many boundaries and the last for ever
+# the keys of the progress topic cycle through this many numbers, so compaction keeps that many boundaries
 _RING = 100_000
-# how often produce() may find the queue full before flushing
+# how many records are queued between two polls
 _POLL_EVERY = 5_000
-# of the transaction's time, in which a batch must be written: its offsets and its commit have the rest
+# a batch must be written within this share of the transaction's time; offsets and commit get the rest
 _WRITE_SHARE = 0.75
-# the first wait for an answer about a transaction, which takes milliseconds. After a broker's restart librdkafka may never
-# get it: the next producer does. Doubled with each call that is given up, so that a slow cluster is waited for
+# the first time-out of a transaction's call, which usually takes milliseconds. After a broker's restart librdkafka may
+# never get an answer, but the next producer does. It doubles with each call that is given up, for slow clusters
 _FIRST_WAIT_S = 3.0
-# librdkafka keeps to its own time-out, as a rule
+# librdkafka usually keeps to its own time-out
 _GRACE_S = 1.0
 _FLUSH_S = 0.25
 
@@ -36,25 +36,25 @@ Record = tuple[str | None, str | None, Headers | None]
 
 
 class Superseded(SwitchyardError):
-    """Another driver has this release's transactional id: this one may not write any more."""
+    """Another driver has this release's transactional id; this one can no longer write."""
 
 
 class OutcomeUnknown(SwitchyardError):
-    """Whether the transaction committed isn't known; progress knows."""
+    """It is unknown whether the transaction was committed. The progress topic tells."""
 
     retryable = True
 
 
 class TransactionEnded(OutcomeUnknown):
-    """The broker has ended the transaction, as it took too long: the batch is written again in the next one."""
+    """The broker has ended the transaction because it took too long. The batch is written again in the next one."""
 
 
 class Writer:
     """Writes batches of one release's generation.
 
-    Each method that talks to Kafka raises Superseded if another driver took over, or the broker has ended the transaction
-    (the registry tells which); OutcomeUnknown where a commit was asked for and not answered; KafkaException for the rest
-    (nothing of the batch is committed then). None waits for longer than its time-out, whatever librdkafka does.
+    Each method that talks to Kafka raises Superseded if another driver took over or the broker has ended the transaction
+    (the registry tells which), OutcomeUnknown if a commit was not answered, and KafkaException for all other errors; then
+    nothing of the batch is committed. No method waits longer than its time-out, whatever librdkafka does.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Writer:
         self._admin = admin(settings)
         self._producer: Producer | None = None
         self._contact = _Contact()
-        # only for its group metadata, without a member: the offsets go with the transaction
+        # only for its group metadata, not a member of the group: the transaction commits the offsets
         self._group: Consumer = consumer(settings, group_id=release)
 
     def connect(self) -> Progress | None:
         """Fences every older writer, then reads the last committed progress record; None if there is none.
 
-        In this order: a record of a transaction that is still open, or aborted, must not count. Raises BadUsage where the
-        broker takes no transactions as long as the settings want.
+        In this order, because a record of a transaction that is still open must not count. Raises BadUsage if the broker
+        does not allow transactions as long as the settings ask for.
         """
         timeout_ms = int(self._settings.transaction_timeout_s * 1000)
         self.drop()
@@ -92,32 +92,32 @@ class Writer:
             on_error=contact,
             transactional_id=self._release,
             transaction_timeout_ms=timeout_ms,
-            # the broker's answer decides, not a clock of the client's
+            # the broker decides, not the client's clock
             message_timeout_ms=timeout_ms,
         )
         await_connection(live, progress_topic(self._release))
         try:
-            # the broker may have to end the transaction of the writer before
+            # the broker may have to end the transaction of the previous writer
             self._bounded(live.init_transactions, timeout_s=self._settings.request_timeout_s * 3)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                 raise BadUsage(
-                    f"the broker takes no transactions of {self._settings.transaction_timeout_s:g} s, as {self._release} would begin",
+                    f"the broker does not allow transactions of {self._settings.transaction_timeout_s:g} s, which {self._release} needs",
                     fix="set SWITCHYARD_TRANSACTION_TIMEOUT_S to less than the broker's transaction.max.timeout.ms, or raise that",
                 ) from error
             self._fenced(error)
             raise
         last = newest_progress(self._settings, self._release)
-        # last: a producer whose progress was not read would write a batch again that is committed
+        # only now: without the newest progress, the producer would write a committed batch again
         self._producer, self._contact = live, contact
         return last
 
     def drop(self) -> None:
-        """Gives the producer up: the next `connect` makes another one."""
+        """Drops the producer. The next `connect` makes another one."""
         self._producer = None
 
     def give_up(self) -> None:
-        """Gives up what was sent and not acknowledged, so that nobody waits for it. From any thread."""
+        """Drops what was sent and not acknowledged, so that nothing waits for it. Can be called from any thread."""
         live = self._producer
         if live is not None:
             live.purge()
@@ -128,26 +128,26 @@ class Writer:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a producer, which has had a broker all the time.
+        """Whether there is a producer that has never been without a broker.
 
-        One that had none for a moment is given up: it may ask for its coordinator in vain until the time-out is over.
+        Drops one that was, even for a moment: it may get no answer from its coordinator until the time-out.
         """
         if self._producer is not None:
-            # has librdkafka tell what has happened
+            # runs librdkafka's callbacks
             self._producer.poll(0)
             if self._contact.lost:
                 self.drop()
         return self._producer is not None
 
     def begin(self) -> None:
-        """Begins the batch's transaction. What is sent must be acknowledged within three quarters of its time."""
+        """Begins the batch's transaction. All records must be acknowledged within three quarters of its time."""
         self._deadline = self._clock() + _WRITE_SHARE * self._settings.transaction_timeout_s
         self._guard(self._live().begin_transaction)
 
     def send(self, topic: str, records: Iterable[Record]) -> list[tuple[Record, str]]:
-        """Queues (key, value, headers) records, in order; waits where the queue is full, as long as the batch may take.
+        """Queues (key, value, headers) records in order. If the queue is full, waits as long as the batch may take.
 
-        Returns the records that can't be written, each with the reason: too large for the producer.
+        Returns the records that are too large for the producer, each with the reason.
         """
         produce = self._live().produce
         refused: list[tuple[Record, str]] = []
@@ -172,10 +172,10 @@ class Writer:
     def send_dead(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, str | bytes | None]]
     ) -> None:
-        """Queues one dead letter, bytes as they came; waits where the queue is full.
+        """Queues one dead letter with its original bytes. Waits if the queue is full.
 
-        Where it is too large with its headers, it goes without its value, and if need be without its key; a header
-        says how many bytes that had. A letter that could not be written would fail the batch each time.
+        If it is too large with its headers, it is sent without its value and, if necessary, without its key. A header then
+        gives their size in bytes. A dead letter that can't be written would make the batch fail each time.
         """
         said: Headers = [*headers]
         while True:
@@ -196,7 +196,7 @@ class Writer:
                     raise
 
     def acknowledged(self) -> dict[int, int]:
-        """Waits until the broker has every record; returns the result's next offset per partition."""
+        """Waits until the broker has every record. Returns the result's next offset per partition."""
         live, since = self._live(), self._clock()
         left = len(live)
         while left:
@@ -208,14 +208,17 @@ class Writer:
                 silent_s = self._settings.request_timeout_s
                 if now - since > silent_s:
                     raise _timed_out(
-                        f"of {left:,} records of {self._release} none was acknowledged for {silent_s:g} s "
+                        f"none of {left:,} records of {self._release} was acknowledged for {silent_s:g} s "
                         "(SWITCHYARD_REQUEST_TIMEOUT_S)"
                     )
-        # this release alone writes the topic: the high watermark is behind its last record
+        # only this release writes to the topic, so the high watermark comes right after its last record
         return end_of(self._settings, self._result_topic, self._partitions, committed=False, client=self._admin)
 
     def commit(self, progress: Progress | None, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
-        """Progress record, the group's offsets (topic -> partition -> offset), commit. None: only what was sent."""
+        """Sends the progress record and the group's offsets (topic -> partition -> offset), then commits.
+
+        None: commits only what was sent before.
+        """
         live = self._live()
         if progress is not None:
             record = progress.model_dump_json(exclude_none=True), str(progress.boundary.batch_id % _RING)
@@ -235,12 +238,12 @@ class Writer:
                 self.abort()
                 raise
             self._producer = None
-            raise OutcomeUnknown(f"the commit of {self._release} wasn't answered: {reason.str()}") from error
-        # a cluster that is slow is not given up again with each batch
+            raise OutcomeUnknown(f"the commit of {self._release} was not answered: {reason.str()}") from error
+        # so that calls to a slow cluster are not given up in each batch
         self._wait_s = max(min(_FIRST_WAIT_S, self._settings.request_timeout_s), 2 * (self._clock() - began))
 
     def abort(self) -> None:
-        """Takes back what the batch has written; if that fails, drops the producer: the next `connect` fences it."""
+        """Aborts the batch's transaction. If that fails, drops the producer, and the next `connect` fences it."""
         if self._producer is None:
             return
         try:
@@ -251,16 +254,16 @@ class Writer:
 
     def _live(self) -> Producer:
         if self._producer is None:
-            raise OutcomeUnknown(f"the producer of {self._release} isn't connected")
+            raise OutcomeUnknown(f"the producer of {self._release} is not connected")
         return self._producer
 
     def _await_room(self) -> None:
-        """Waits a moment for room in the full queue; raises KafkaException where the batch has no time left."""
+        """Waits a moment for room in the full queue. Raises KafkaException if the batch has no time left."""
         self._live().poll(0.1)
         self._must_be_in_time("the producer's queue is full")
 
     def _must_be_in_time(self, what: str) -> None:
-        """Raises KafkaException with `what` where the batch has no time left: the broker would end its transaction."""
+        """Raises KafkaException with `what` if the batch has no time left: the broker would end its transaction."""
         if self._clock() > self._deadline:
             raise _timed_out(
                 f"{what} within {_WRITE_SHARE:.0%} of the time of a transaction of {self._release} "
@@ -268,11 +271,10 @@ class Writer:
             )
 
     def _bounded(self, call: Callable[..., Any], *arguments: object, timeout_s: float | None = None) -> None:
-        """Calls it with a time-out as its last argument, and keeps it to that; by default the time that a transaction's
-        coordinator is waited for.
+        """Calls `call` with a time-out as its last argument, and enforces that time-out. The default is `_wait_s`.
 
-        librdkafka may not: after a broker's restart it has been seen to ask for a group's coordinator for ever. Then this
-        producer is given up with its thread; the next one fences it.
+        librdkafka may ignore it: after a broker's restart it was seen to ask for a group's coordinator forever. Then the
+        producer is dropped together with its thread, and the next one fences it.
         """
         wait_s = timeout_s or self._wait_s
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -291,7 +293,7 @@ class Writer:
             self._producer = None
             self._be_patient()
             raise OutcomeUnknown(
-                f"a call of the producer of {self._release} did not come back in {wait_s:g} s"
+                f"a call of the producer of {self._release} did not return within {wait_s:g} s"
             ) from None
         if error is not None:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT:
@@ -299,11 +301,11 @@ class Writer:
             raise error
 
     def _be_patient(self) -> None:
-        """Has the next call wait for twice as long."""
+        """Makes the next call wait twice as long."""
         self._wait_s = min(2 * self._wait_s, 3 * self._settings.request_timeout_s)
 
     def _guard(self, call: Callable[..., Any], *arguments: object) -> Any:
-        """What `call` returns; Superseded where it says that this producer is fenced, which any call may."""
+        """What `call` returns. Raises Superseded if this producer is fenced, which any call may report."""
         try:
             return call(*arguments)
         except KafkaException as error:
@@ -320,7 +322,7 @@ class Writer:
 
 
 class _Contact:
-    """Remembers that a producer had no broker at all for a moment. librdkafka calls it."""
+    """Remembers that a producer was without any broker for a moment. librdkafka calls it."""
 
     def __init__(self) -> None:
         self.lost = False

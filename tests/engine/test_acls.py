@@ -1,4 +1,4 @@
-"""The table of rights: which names it allows, how it is printed, and that the documents show the same."""
+"""The table of rights: which names it allows, how it is printed, and that the docs show the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of(role: Role, **more: bool) -> tuple[Right, ...]:
 
 
 def allows(found: tuple[Right, ...], resource: str, name: str, operation: str) -> bool:
-    """As Kafka decides it; Read, Write and Delete allow Describe, too."""
+    """Decides as Kafka does: Read, Write and Delete imply Describe."""
     implied = {"Describe": ("Describe", "Read", "Write", "Delete")}.get(operation, (operation,))
     return any(
         right.resource == resource
@@ -121,7 +121,7 @@ def test_the_command_prints_the_table(
 
 
 def test_the_documents_show_the_very_rights() -> None:
-    """Each role's table in the page has one row for each right: resource, name, pattern, operation, why."""
+    """Each role's table in the page has one row per right: resource, name, pattern, operation, why."""
     page = PAGE.read_text()
     for role in ROLES:
         section = page.partition(f"### {role.capitalize()}\n")[2].partition("\n#")[0]

@@ -1,4 +1,4 @@
-"""A registry that was deleted and made again: a process that knows the old one says so, and takes nothing from the new one."""
+"""A recreated registry: a process that knows the old one reports this, and reads nothing of the new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that tells a person the cause, out of what Spark, Python workers and the platform raise."""
+"""The line that names the cause, taken from what Spark, Python workers and the platform raise."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_jvm_that_answers_no_more_is_told_from_one_that_answers_with_an_error(
     assert is_lost_contact(ConnectionRefusedError(111, "Connection refused"))
     assert is_lost_contact(Py4JNetworkError("Answer from Java side is empty"))
     assert is_lost_contact(Py4JError("py4j.reflection does not exist in the JVM"))
-    # its `str` would ask the JVM
+    # its `str` would call the JVM
     assert not is_lost_contact(Py4JJavaError.__new__(Py4JJavaError))
     assert not is_lost_contact(SwitchyardError("no"))
 
@@ -80,9 +80,9 @@ def test_a_jvm_that_answers_no_more_is_told_from_one_that_answers_with_an_error(
 @pytest.mark.parametrize(
     ("code", "said", "fix"),
     [
-        (52, "has ended with exit code 52: out of heap, as a rule", "larger SWITCHYARD_DRIVER_HEAP_MB (1024)"),
-        (-9, "was ended by signal 9: where nobody did", "smaller SWITCHYARD_DRIVER_HEAP_MB (1024)"),
-        (137, "was ended by signal 9: where nobody did", "switchyard start sums.v1"),
+        (52, "ended with exit code 52, most likely", "larger SWITCHYARD_DRIVER_HEAP_MB (1024)"),
+        (-9, "was ended by signal 9; if nobody sent it", "smaller SWITCHYARD_DRIVER_HEAP_MB (1024)"),
+        (137, "was ended by signal 9; if nobody sent it", "switchyard start sums.v1"),
         (143, "was ended by signal 15", "switchyard start sums.v1"),
     ],
 )

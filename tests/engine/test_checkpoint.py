@@ -1,4 +1,4 @@
-"""The checkpoint folder: its fence, what its files say, and a batch planned by hand."""
+"""The checkpoint folder: its fence, what its files say, and batches planned by hand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def schema_paths(checkpoint: Path) -> list[str]:
 
 
 def with_schema(checkpoint: Path) -> None:
-    """Writes what Spark 4.0 keeps of a StatefulProcessor's operator in batch 0."""
+    """Writes what Spark 4.0 stores for a StatefulProcessor's operator in batch 0."""
     at = f"file:{checkpoint}/state/0/_stateSchema/default/0_a3d7"
     facts = {
         "operatorInfo": {"operatorId": 0},
@@ -87,9 +87,9 @@ def test_a_checkpoint_under_another_name_finds_its_schemas_in_itself(settings: S
     path = fence(settings, RELEASE, 1, 5, expected=True)
     expected = "file:{}/state/0/_stateSchema/default/0_a3d7"
     assert schema_paths(path) == [expected.format(folder / "g1.t5")]
-    # Spark holds bytes against their checksum
+    # Spark checks bytes against their checksum
     assert not (path / "state" / "0" / "_metadata" / "v2" / ".0.crc").exists()
-    # a copy shares its files with what it is of, which stays as it is
+    # a copy shares its files with the original, which must not change
     copy = copy_of(path, folder / "copy")
     assert schema_paths(copy) == [expected.format(copy)]
     assert schema_paths(path) == [expected.format(path)]
@@ -103,7 +103,7 @@ def test_a_copy_has_every_file_of_every_operator_and_partition(tmp_path: Path) -
     assert {
         p.relative_to(copy).as_posix(): p.read_text() for p in copy.rglob("*") if p.is_file() and p.suffix != ".crc"
     } == {name: name for name in files}
-    # as links: a state of gigabytes is not copied
+    # hard links: a state of gigabytes is not copied
     assert all((copy / name).samefile(tmp_path / "whole" / name) for name in files)
 
 
@@ -125,7 +125,7 @@ def test_the_fence_renames_the_checkpoint_to_its_token(settings: Settings) -> No
 def test_a_zombie_that_writes_on_makes_no_checkpoint_that_counts(settings: Settings) -> None:
     folder = made(settings, "g1.t4")
     fence(settings, RELEASE, 1, 5, expected=True)
-    # the process with token 4 thaws, and its Spark makes the folder again
+    # the process with token 4 wakes up, and its Spark creates the folder again
     made(settings, "g1.t4")
     path = fence(settings, RELEASE, 1, 6, expected=True)
     assert (path / "mine").read_text() == "g1.t4"
@@ -203,7 +203,7 @@ def test_a_file_that_is_cut_off_is_named(checkpoint: Checkpoint, text: str) -> N
     (checkpoint.path / "offsets" / "1").write_text(text)
     with pytest.raises(CheckpointDamaged, match=r"offsets/1 ") as caught:
         checkpoint.planned(1)
-    assert "bring the checkpoint back" in caught.value.fix
+    assert "restore the checkpoint" in caught.value.fix
 
 
 @pytest.mark.parametrize("line", ['{"trades":{"0":15', "[]", '{"trades":[1]}'])
@@ -235,7 +235,7 @@ def test_the_next_batch_ends_at_the_target_with_the_watermark_of_its_predecessor
     planned = checkpoint.planned(2)
     assert checkpoint.position(planned) == target
     assert (planned.watermark_ms, planned.timestamp_ms) == (2_000, 102)
-    # the rest of the metadata is Spark's own
+    # the rest of the metadata is copied from Spark's
     facts = json.loads((checkpoint.path / "offsets" / "2").read_text().splitlines()[1])
     assert facts["conf"] == {"a": "b"}
 
@@ -268,7 +268,7 @@ def moved(checkpoint: Checkpoint) -> None:
 def test_state_that_a_run_left_uncommitted_is_forgotten(
     checkpoint: Checkpoint, change: Callable[[Checkpoint], None]
 ) -> None:
-    # state version N is written by batch N - 1
+    # batch N - 1 writes version N of the state
     state = checkpoint.path / "state" / "0" / "1"
     for name in ("2.zip", ".2.zip.crc", "3.changelog", ".3.changelog.crc", "3.zip", "30.changelog"):
         write(state / name, name)

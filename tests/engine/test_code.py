@@ -1,4 +1,4 @@
-"""Frozen code: the same files make the same bytes, and what can't be frozen is refused by file and line."""
+"""Frozen code: the same files make the same bytes, and what can't be frozen is refused with file and line."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_a_zip_would_not_hold_is_refused(tmp_path: Path, line: str, said: s
 def test_what_could_load_anything_is_refused(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(Refused, match=rf"sums\.py, line [12]: {re.escape(said)}, which could load") as error:
         freeze(folder(tmp_path / "a", sums=line))
-    assert "by its name" in error.value.fix
+    assert "by name" in error.value.fix
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def stored(tmp_path: Path, **modules: str) -> tuple[Path, str]:
 def test_an_app_is_found_in_frozen_code_and_stays_what_it_was(tmp_path: Path) -> None:
     path, digest = stored(tmp_path, sums=one_app(), other=one_app("others", "others"))
     assert path == code_path(Settings(state_dir=tmp_path), digest)
-    # the working tree changes, the zip doesn't
+    # the working tree changes, but not the zip
     folder(tmp_path / "tree", sums="raise RuntimeError")
     app, module = load(path, digest, "sums", of="sums.v1")
     assert (app.name, module) == ("sums", "sums")

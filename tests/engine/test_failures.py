@@ -1,4 +1,4 @@
-"""What Kafka's errors mean to a person, to a driver and to a follower."""
+"""What Kafka's errors mean to a person, a driver and a follower."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_broker_that_can_not_do_it_for_now_has_answered_and_is_waited_for(code
     assert isinstance(found, Unavailable) and found.retryable
     assert found.what == f"Kafka refuses for now: {KafkaError(code).str()}"
     assert "BOOTSTRAP" not in found.fix
-    # in a driver both of them mean to wait, not to count a try
+    # a driver waits on both of them and counts no try
     assert is_outage(found) and is_outage(KafkaException(KafkaError(code)))
 
 
@@ -121,7 +121,7 @@ def test_a_missing_acl_is_refused_by_name(code: int, acl: str) -> None:
     assert found.what == f"Kafka refuses: {error.str()}"
     assert f"the ACL on {acl}" in found.fix
     assert not is_outage(found)
-    # where the name isn't known, the kind of it is said still; a consumer always has a group
+    # without the name, the message still says what kind it is; a consumer always has a group
     kind = acl.split()[0]
     alone = "the cluster" if kind == "the" else "group switchyard-unused" if kind == "group" else f"the {kind}"
     assert f"the ACL on {alone}" in failure(SETTINGS, error).fix
@@ -159,7 +159,7 @@ def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytes
     monkeypatch.setattr("pipelines.engine.outages.login_refused", lambda *_: next(told))
     outages.wait_out("batch 3", timed_out)
     assert status.error == f"batch 3: {REFUSED.what}; {REFUSED.fix}"
-    # an outage of another kind says what it is itself
+    # other outages report their own error
     outages.wait_out("batch 3", timed_out)
     assert status.error == f"batch 3: {cause(timed_out)}"
 
@@ -185,7 +185,7 @@ def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn()
 
 
 class FailingProducer:
-    """Fails at the beginning of each step with the same error."""
+    """Fails at the start of each step with the same error."""
 
     def __init__(self, error: KafkaError) -> None:
         self.error = error
@@ -200,7 +200,7 @@ class FailingProducer:
 
 
 def step_with(producer: FailingProducer, monkeypatch: pytest.MonkeyPatch) -> SwitchyardError:
-    """What a step of a log's writer raises that has this producer."""
+    """What a step raises if the log's writer has this producer."""
     monkeypatch.setattr("pipelines.kafka.log.producer", lambda *_, **__: producer)
     writer = FencedWriter(SETTINGS, "the-log", "the-writer", attempts=3, sleep=lambda _: None)
     with pytest.raises(SwitchyardError) as caught:
@@ -218,7 +218,7 @@ def step_with(producer: FailingProducer, monkeypatch: pytest.MonkeyPatch) -> Swi
 def test_a_writer_without_the_acl_says_so_at_its_first_try(
     code: int, acl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # as the commit says it of a record that was refused: the transaction is to be aborted
+    # what commit raises after a record was refused: the transaction must be aborted
     producer = FailingProducer(KafkaError(code, txn_requires_abort=True))
     said = step_with(producer, monkeypatch)
     assert isinstance(said, Refused) and f"the ACL on {acl}" in said.fix

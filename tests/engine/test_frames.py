@@ -1,4 +1,4 @@
-"""Records to rows and back: what is malformed is set apart with its reason, and what is written says which keys are gone."""
+"""Records to rows and back: malformed records are set apart with their reason, and deleted keys become tombstones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ COLUMNS = "ticker string, side string, price double, topic string, partition int
 
 
 def written(spark: SparkSession, result: Result, *left_out: str) -> dict[str, tuple[Any, str | None]]:
-    """Ticker -> value, None: a tombstone, and source of each row."""
+    """Ticker -> value (None: a tombstone) and source of each row."""
     rows = serialised(app_of(result), spark.createDataFrame(ROWS, COLUMNS).drop(*left_out)).collect()
     return {
         json.loads(row["key"])["ticker"]: (row["value"] and json.loads(row["value"]), row["source"]) for row in rows
@@ -81,7 +81,7 @@ def written(spark: SparkSession, result: Result, *left_out: str) -> dict[str, tu
 def test_a_row_of_a_table_without_values_is_a_tombstone(spark: SparkSession) -> None:
     assert written(spark, Table(key=("ticker",)), "topic", "partition", "offset") == {
         "AAPL": ({"side": "ask", "price": 1.5}, None),
-        # a field that is null is said: another one that lacks it is another schema
+        # null fields are written: a row without them would have another schema
         "IBM": ({"side": None, "price": 2.5}, None),
         "TSLA": (None, None),
     }

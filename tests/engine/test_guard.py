@@ -1,4 +1,4 @@
-"""Frozen code runs only as it was staged: its digest is checked before it is imported, in drivers and in Python workers."""
+"""Frozen code runs only as staged: drivers and Python workers check its digest before they import it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def staged(settings: Settings, code: FrozenCode) -> Path:
 
 
 def rewritten(data: bytes, change: Mapping[str, str]) -> bytes:
-    """The archive with some members replaced or added, as someone would who knows its format."""
+    """The zip with some members replaced or added, written by someone who knows its format."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(buffer, "w") as new:
         for name in [*old.namelist(), *(name for name in change if name not in old.namelist())]:
@@ -100,7 +100,7 @@ def rewritten(data: bytes, change: Mapping[str, str]) -> bytes:
 
 
 def tampered(path: Path, digest: str) -> None:
-    """One byte of a module changes."""
+    """Changes one byte of a module."""
     path.write_bytes(
         rewritten(path.read_bytes(), {f"{package_name(digest)}/sums.py": APP.replace("staged", "stagee", 1)})
     )
@@ -124,7 +124,7 @@ def test_a_folder_with_a_first_module_of_its_own_is_known_again(tmp_path: Path, 
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> FrozenCode:
-    """As `code`, for all examples of a test."""
+    """Like `code`, but shared by all examples of a test."""
     return freeze(written(tmp_path_factory.mktemp("tree")))
 
 
@@ -134,7 +134,7 @@ def test_whatever_is_done_to_an_archive_it_holds_what_was_staged_or_is_refused(
 ) -> None:
     at = data.draw(st.integers(0, len(once.data) - 1))
     changed = once.data[:at] + data.draw(st.binary(max_size=8)) + once.data[at + data.draw(st.integers(0, 3)) :]
-    # a date may change, say: it is no part of what runs
+    # a date may change, for example: it is not part of what runs
     assert sources_in(changed, once.digest) in (None, sources_in(once.data, once.digest))
 
 
@@ -245,7 +245,7 @@ def test_storing_the_same_code_again_mends_a_changed_file(settings: Settings, st
 
 def test_code_is_stored_under_its_own_digest_alone(settings: Settings, code: FrozenCode) -> None:
     other = FrozenCode(digest="0" * 64, data=code.data)
-    with pytest.raises(SwitchyardError, match="does not hold the code of digest 0000"):
+    with pytest.raises(SwitchyardError, match="is not that of digest 0000"):
         store(settings, other)
     assert not code_path(settings, other.digest).exists()
 
@@ -254,7 +254,7 @@ def test_code_is_stored_under_its_own_digest_alone(settings: Settings, code: Fro
 
 
 def worker(path: Path, code: FrozenCode, statement: str, *more: Path) -> subprocess.CompletedProcess[str]:
-    """A Python process as Spark starts one for a release; in a folder with a module that nobody is to import."""
+    """A Python process as Spark starts one for a release, in a folder with a module that must not be imported."""
     folder = path.parents[1] / "run"
     folder.mkdir(exist_ok=True)
     (folder / "json.py").write_text("raise SystemExit('imported')")
@@ -348,7 +348,7 @@ def test_a_driver_imports_nothing_from_the_folder_that_it_runs_in(
     monkeypatch.undo()
     command, folder = started[0]
     (folder / "json.py").write_text("raise SystemExit('imported')")
-    # the same interpreter, which runs something shorter
+    # the same interpreter, with a shorter program
     shorter = [*command[: command.index("-m")], "-c", "import json"]
     assert subprocess.run(shorter, cwd=folder, check=False, timeout=60).returncode == 0
 
@@ -383,7 +383,7 @@ def test_a_driver_refuses_code_that_was_changed_and_takes_it_once_it_is_back(bro
     wanted = WantedSet(release=spec.release, wanted="running")
     with Registry(broker, actor="test") as registry:
         registry.step(lambda _: [Staged(spec=spec), start, wanted])
-    # a driver asks for its topics before it takes the code
+    # a driver checks its topics before it imports the code
     for topic in (result_topic(spec.release, 1), progress_topic(spec.release), dead_letter_topic(spec.release)):
         ensure_topic(broker, topic, 1, RESULT_STREAM)
     tampered(path, code.digest)
@@ -398,9 +398,9 @@ def test_a_driver_refuses_code_that_was_changed_and_takes_it_once_it_is_back(bro
     assert f"the frozen code of guarded.v1, {path}, is not what was staged" in error and code.digest in error
     assert "`switchyard stage guarded --from" in error
     with Registry(broker, actor="test") as registry:
-        # the release stays as it was, to be started once the file is back
+        # the release keeps its state and can start once the file is back
         release = registry.state().releases[spec.release]
         assert (release.state, release.lease_ended) == ("staged", True)
     store(broker, code)
-    # that far it comes without Spark: its modules are imported
+    # it gets that far without Spark: the modules are imported
     assert "no app guarded in that code; there is: sums" in ends_with(2)

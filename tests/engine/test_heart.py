@@ -1,4 +1,4 @@
-"""The driver's heart beats on, whatever can't be asked for a heartbeat."""
+"""A driver's heartbeats continue even if some of their values can't be found out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def failing() -> int:
 
 
 class Sent:
-    """A producer that keeps the heartbeats that it is given."""
+    """A producer that keeps the heartbeats that it gets."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.beats: list[Heartbeat] = []
@@ -98,11 +98,11 @@ def test_trouble_is_logged_once_until_it_is_over(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO):
         assert [lag() for _ in range(5)] == [None, None, 7, 7, None]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
-    assert "the lag isn't known: Unavailable: the partition has no leader" in caplog.text
+    assert "the lag is unknown: Unavailable: the partition has no leader" in caplog.text
 
 
 def probe_of(settings: Settings, topic: str, partitions: int) -> Callable[[], int | None]:
-    """The driver's own, before its first batch."""
+    """The heartbeat that a driver sends before its first batch."""
     start = SourcePosition(sources={})
     return telemetry.lag_probe(settings, admin(settings), lambda: start, {"in": topic}, {"in": partitions})
 
@@ -116,7 +116,7 @@ def test_the_driver_does_not_know_its_lag_where_kafka_does_not_tell(monkeypatch:
 def test_a_partition_without_a_leader_makes_the_lag_unknown_soon(
     broker: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ends are asked for with the probe's time-out, not with the driver's own, which may be long."""
+    """Asks for end offsets with the probe's time-out, not with the driver's own, which may be long."""
     settings = broker.model_copy(update={"request_timeout_s": 3600.0})
     asked: list[float] = []
 
@@ -128,7 +128,7 @@ def test_a_partition_without_a_leader_makes_the_lag_unknown_soon(
     ensure_topic(broker, "lag-of-two", 1, INPUT)
     try:
         assert probe_of(settings, "lag-of-two", 1)() == 0
-        # the second one is not there, which is what a client is told of one that has no leader
+        # the second one does not exist; a client gets the same error for one without a leader
         assert probe_of(settings, "lag-of-two", 2)() is None
         assert asked == [PROBE_TIMEOUT_S] * 2
     finally:

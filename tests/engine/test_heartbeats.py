@@ -1,4 +1,4 @@
-"""Heartbeats, read back: the newest of each release's newest driver."""
+"""Reading heartbeats back: the newest of each release's newest driver."""
 
 from __future__ import annotations
 

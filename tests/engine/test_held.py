@@ -1,4 +1,4 @@
-"""A driver of which the registry says something that must be understood and can't be: it holds, and goes on when it may."""
+"""A driver that can't read an entry that it must understand: it is held, and runs on once the entry is repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History whose partitions are of different times: nothing of it is late that was in time when it came."""
+"""History whose partitions cover different times: no record that was in time originally is late in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def end_of(history: History) -> SourcePosition:
 
 
 def look_in(history: History) -> Look:
-    """As Kafka answers: the first record at or after a time; of a partition without one, nothing."""
+    """Answers as Kafka does: the first record at or after a time; no answer for a partition without one."""
 
     def look(ms: int) -> SourcePosition:
         found = {
@@ -67,7 +67,7 @@ def portions(history: History, begin: SourcePosition, records: int, now_ms: int 
 
 
 def late(history: History, ends: list[SourcePosition]) -> int:
-    """Records that are behind the watermark when their batch begins, of batches that end there."""
+    """Counts records that are before the watermark when their batch starts, for batches with these ends."""
     count, newest = 0, -(10**9)
     for before, after in pairwise(ends):
         batch = times_between(history, before, after)
@@ -82,10 +82,10 @@ def test_portions_lead_to_the_last_one_and_nothing_in_them_is_late(history: Hist
     ends = portions(history, begin, records)
     for before, after in pairwise(ends):
         assert after.dominates(before) and after != before and end.dominates(after)
-        # more than was asked for only where times don't tell records apart
+        # more records than asked for only if they all have the same time
         alone = len(set(times_between(history, before, after))) == 1
         assert after.records_since(before) <= records or alone
-    # what is left is one batch
+    # the rest is one batch
     assert end.records_since(ends[-1]) <= records
     assert late(history, [*ends, end]) == 0
 
@@ -95,7 +95,7 @@ def test_portions_lead_to_the_last_one_and_nothing_in_them_is_late(history: Hist
 def test_portions_are_nine_tenths_full_or_as_full_as_their_times_allow(history: History, records: int) -> None:
     begin, end = at(*[0] * len(history)), end_of(history)
     for before, after in pairwise(portions(history, begin, records)):
-        # behind a portion to the very end nothing follows: it has to be full
+        # the portion up to the end has none after it, so it must be full
         following = min(times_between(history, after, end), default=-1)
         with_it = sum(t <= following for t in times_between(history, before, end))
         assert after.records_since(before) >= 0.9 * records or with_it > records
@@ -116,7 +116,7 @@ def test_few_questions_are_asked_where_records_lie_evenly() -> None:
 def test_a_portion_goes_on_from_where_the_release_stands() -> None:
     times = list(range(0, 1000, 10))
     ends = portions([times, times], at(50, 20), 30)
-    # first the one that is behind
+    # the partition that is behind comes first
     assert ends[1].sources["trades"][0] == 50 and ends[1].sources["trades"][1] > 40
 
 
@@ -129,7 +129,7 @@ def test_what_is_dated_in_the_future_is_in_no_portion() -> None:
 
 @contextmanager
 def skewed(broker: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
-    """A windowed count, staged; its input is 150 s more in the first partition, in the second only the last 10 of them."""
+    """A staged windowed count. Its first partition has 150 s of input, the second only the last 10 s."""
     settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
     with world_of(settings, spark, "windowed", folder) as world:
         produce(world, range(300))
@@ -138,12 +138,12 @@ def skewed(broker: Settings, spark: SparkSession, folder: Path) -> Iterator[Worl
 
 def produce(world: World, numbers: range) -> None:
     client = producer(world.settings)
-    # else it waits half a second for its first record
+    # otherwise the producer waits half a second for its first record
     await_connection(client, world.topic)
     last = numbers[-20:]
     for partition, number in [*((0, n) for n in numbers), *((1, n) for n in last)]:
         value = json.dumps({"n": number})
-        # 90 come at once: a batch of what is before them would be too large with them, and is a small one without
+        # 90 records have the same time: a batch with them and those before is too large, one without them is small
         at_ms = START_MS + (120 if 120 <= number < 210 else number) * 500
         client.produce(world.topic, value, f"k{number % 7}", timestamp=at_ms, partition=partition)
     assert client.flush(30) == 0
@@ -163,7 +163,7 @@ def test_a_partition_that_holds_only_recent_data_makes_nothing_late_nor_does_a_s
     broker: Settings, spark: SparkSession, tmp_path: Path
 ) -> None:
     with skewed(broker, spark, tmp_path) as world:
-        # stopped in between
+        # stopped half-way
         world.start()
         world.until("it has not begun", lambda: len(progress_history(world.settings, world.name)) > 1)
         world.stop()
@@ -171,15 +171,15 @@ def test_a_partition_that_holds_only_recent_data_makes_nothing_late_nor_does_a_s
         assert read < len(world.records())
         world.start()
         wait_ready(world.context, world.name, for_s=0.1, timeout_s=120)
-        # ready is who has read all of it
+        # a ready release has read everything
         newest = progress_history(world.settings, world.name)[-1]
         assert newest.total.rows_in == len(world.records())
         nothing_is_late(world)
-        # and it goes on by itself
+        # it also runs on without help
         produce(world, range(300, 320))
         nothing_is_late(world)
         assert progress_history(world.settings, world.name)[-1].total.rows_in == len(world.records())
-        # away for long
+        # it was stopped for long
         world.stop()
         produce(world, range(320, 460))
         world.start()

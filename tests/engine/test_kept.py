@@ -1,4 +1,4 @@
-"""A consumer that is kept between reads of tails: what it reads is what a new one would."""
+"""A consumer that is kept between reads of tails reads the same as a new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines.settings import Settings
 
 
 class Client:
-    """A consumer that only notes what becomes of it."""
+    """A consumer that only records what happens to it."""
 
     def __init__(self, *_: object) -> None:
         self.closed = self.unassigned = 0
@@ -46,7 +46,7 @@ def test_one_is_made_when_it_is_needed_and_kept_until_there_is_trouble(made: lis
     for _ in range(2):
         with kept.borrowed() as client:
             assert id(client) == id(made[0])
-    # an assigned one would fetch on
+    # while assigned, it would keep fetching
     assert (len(made), made[0].unassigned, made[0].closed) == (1, 2, 0)
     with pytest.raises(ValueError), kept.borrowed():
         raise ValueError

@@ -121,7 +121,7 @@ def test_a_heartbeat_of_a_clock_that_is_ahead_holds_no_longer_than_one_that_is_p
 def test_a_lease_from_the_future_is_not_held_until_then(ahead_s: float) -> None:
     assert holder(release(ELSEWHERE, age_s=-ahead_s), None) is None
     assert "starting for 0 s" in (holder(release(ELSEWHERE, age_s=-119.0), None) or "")
-    # its holder is heard all the same
+    # its holder still sends heartbeats
     assert holder(release(ELSEWHERE, age_s=-ahead_s), beat(1.0)) is not None
 
 
@@ -137,7 +137,7 @@ class Known(Log):
 
 
 def taken(monkeypatch: pytest.MonkeyPatch, *entries: Entry, heard: Heartbeat | None, force: bool = False) -> int:
-    """The token that this process gets of `sums.v1`, where the registry says `entries`."""
+    """The token of `sums.v1` that this process gets if the registry holds `entries`."""
     monkeypatch.setattr(lease, "latest_heartbeats", lambda _: {"sums.v1": heard} if heard else {})
     monkeypatch.setattr(lease, "now_ms", lambda: NOW_MS)
     log = Known(Staged(spec=SPEC), *entries)

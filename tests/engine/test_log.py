@@ -1,4 +1,4 @@
-"""The registry's log on a real broker: one fenced writer per step, whoever else is writing."""
+"""The registry's log on a real broker: one fenced writer per step, whoever else writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def append(settings: Settings, topic: str, *values: bytes) -> int:
 
 
 def left_open(settings: Settings, topic: str, writer_id: str, *values: bytes) -> Callable[[bool], None]:
-    """A transaction of another writer with `values` in it; what is returned ends it: committed, or aborted."""
+    """A transaction of another writer with `values` in it. The returned function ends it: commits or aborts."""
     client = transactional(settings, writer_id, topic)
     client.begin_transaction()
     for value in values:
@@ -82,7 +82,7 @@ def test_two_writers_at_once_are_one_after_the_other(broker: Settings, fresh_top
     thread = threading.Thread(target=lambda: FencedWriter(broker, topic, topic).append(slow))
     thread.start()
     assert entered.wait(30)
-    # the slow one has decided and not yet written: it is fenced, and has to decide again
+    # the slow one has decided but not written: it is fenced, and must decide again
     FencedWriter(broker, topic, topic).append(quick)
     go_on.set()
     thread.join(60)
@@ -121,7 +121,7 @@ def test_many_writers_lose_nothing_and_write_nothing_twice(broker: Settings, fre
         thread.join(120)
     found = [json.loads(value) for value in everything(broker, topic)]
     assert sorted(each["by"] for each in found) == [0, 1, 2, 3]
-    # each decided on all that was there before it
+    # each step decided on everything before it
     assert [each["seen"] for each in found] == [0, 1, 2, 3]
 
 
@@ -146,7 +146,7 @@ def test_a_writer_that_another_has_fenced_since_its_last_step_decides_again(
 
 
 class WhileItCan(list[bytes]):
-    """A record again and again, until whoever writes it can't any more."""
+    """Writes a record again and again until its writer is fenced."""
 
     def __iter__(self) -> Iterator[bytes]:
         deadline = time.monotonic() + 60

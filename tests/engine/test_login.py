@@ -1,4 +1,4 @@
-"""One table of the settings is a login for both of Kafka's clients, or an error that names the property."""
+"""One table of the settings gives both of Kafka's clients a login, or an error that names the property."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ LOGIN = {
 
 
 def settings(**changes: str | None) -> Settings:
-    """A login with SCRAM, changed: underscores stand for dots; None takes a property out."""
+    """A login with SCRAM and changes: underscores stand for dots; None removes a property."""
     named = {name.replace("_", "."): value for name, value in changes.items()}
     return Settings(bootstrap_servers="k:1", kafka={n: v for n, v in {**LOGIN, **named}.items() if v is not None})
 
 
 def operator(folder: Path, own: dict[str, str]) -> Settings:
-    """The settings of an operator whose drivers have a login of their own."""
+    """The settings of an operator whose drivers have another login."""
     return Settings(bootstrap_servers="k:1", kafka=LOGIN, driver_kafka=own, state_dir=folder)
 
 
 def stream_tokens(line: str) -> dict[str, str]:
-    """The words of a JAAS line as Java's StreamTokenizer takes them apart."""
+    """Splits a JAAS line into words as Java's StreamTokenizer does."""
     words, escapes = {}, {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
     rest = line.removesuffix(";").partition(" required ")[2]
     while rest:
@@ -66,11 +66,11 @@ def test_both_clients_get_their_own_words() -> None:
         security_protocol="sasl_ssl", ssl_endpoint_identification_algorithm="none", sasl_jaas_config="mine;"
     )
     java, own = java_properties(given), properties(given)
-    # Java's name for no check of the host is no name
+    # Java disables the check of the host by an empty name
     assert (java["security.protocol"], java["ssl.endpoint.identification.algorithm"]) == ("SASL_SSL", "")
     assert java["sasl.jaas.config"] == "mine;"
     assert (own["ssl.endpoint.identification.algorithm"], own["sasl.username"]) == ("none", "me")
-    # librdkafka refuses what is Java's alone
+    # librdkafka refuses Java's own properties
     assert "sasl.jaas.config" not in own
     for make in (admin, consumer, producer):
         make(given)
@@ -115,7 +115,7 @@ def test_drivers_have_a_login_of_their_own_and_not_the_operator_s(tmp_path: Path
     assert properties(mine)["sasl.username"] == "me"
     driver = mine.for_driver()
     assert properties(driver) == {**LOGIN, **own}
-    # an earlier setting of the operator's own environment is replaced, too
+    # it also replaces a setting in the operator's own environment
     environment = driver.environment()
     assert json.loads(environment["SWITCHYARD_KAFKA"]) == {**LOGIN, **own}
     assert json.loads(environment["SWITCHYARD_DRIVER_KAFKA"]) == {}

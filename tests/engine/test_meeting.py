@@ -1,4 +1,4 @@
-"""A release that meets another: led there while its query runs on, or stopped for it where Spark can't be led."""
+"""A release meets another: its query runs on and is limited, or it is stopped if Spark's sources can't be limited."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIES = 20
 
 @pytest.fixture(scope="module")
 def world(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A live release, and a second version of the same beside it: each test leaves both running."""
+    """A live release and a second version of the same code beside it. Each test leaves both running."""
     with live_world(broker, spark, "windowed", tmp_path_factory.mktemp("meeting")) as made:
         name = candidate(made)
         made.run(plan_stage(made.context, made.app, version=2, same_as=made.name, correction="the same again"))
@@ -65,7 +65,7 @@ def candidate(world: World) -> str:
 
 
 def goes_on(world: World, name: str) -> None:
-    """Waits for a batch more: who is asked at once, while its query begins anew, is never in one."""
+    """Waits for another batch: a query that has just started is never in a batch when an order comes."""
     last = world.context.progress(name)
     assert last is not None
     behind = last.boundary.position
@@ -88,7 +88,7 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
     name = candidate(world)
     with input_comes(world):
         wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
-        # one that wasn't in a batch when it was asked is stopped for it
+        # a release that was not in a batch when the order came stops its query
         for _ in range(TRIES):
             found = diff(context, name)
             assert (found.changed, found.only_live, found.only_new) == (0, 0, 0) and found.identical > 0
@@ -103,7 +103,7 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
 
 @dataclass
 class Resting:
-    """A release whose query rests for a diff that nobody leads on. `diff`: its id."""
+    """A release whose query rests for a diff whose operator has died. `diff`: its id."""
 
     name: str
     query: Query
@@ -123,7 +123,7 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
     with input_comes(world):
         wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
         operation = ""
-        # one that wasn't in a batch when it was asked is stopped for it
+        # a release that was not in a batch when the order came stops its query
         for _ in range(TRIES):
             plan = world.killed("diff", name, death=Death(stage=FlagBoundary))
             assert plan is not None
@@ -152,7 +152,7 @@ def test_who_rests_stops_when_told_to_and_goes_on_from_there(world: World, resti
     assert release.lease_ended
     last = context.progress(resting.name)
     assert last is not None and paused_for(world, resting.name) == resting.diff
-    # Spark's log has what Kafka has
+    # Spark's log has the same batches as Kafka
     folder = newest_folder(world.settings, resting.name, release.generation)
     assert folder is not None and (folder / "commits" / str(last.boundary.batch_id)).exists()
     journal.abandon(context, resting.diff)

@@ -1,4 +1,4 @@
-"""What the registry says is input: a name that could lead elsewhere is refused when its entry is read."""
+"""The registry is input: an entry with a name that could lead elsewhere is refused when it is read."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.engine.test_registry_entries import ENTRIES, PROGRESS, STAGES
 
 Path = tuple[str | int, ...]
 
-# fields that become paths, topics, groups, modules or transactional ids, wherever they are
+# all fields that become paths, topics, groups, modules or transactional ids
 NAMES = {
     "release", "releases", "app", "alias", "module", "code_digest", "digest", "topic", "suite", "op", "id", "other", "old",
     "new", "live", "evidence", "operation", "name",
 }  # fmt: skip
-# an operation's own name, as in `promote`, is text
+# the name of an operation, as in `promote`, is text
 TEXT: set[tuple[str, Path]] = {("opened", ("name",)), ("proposed", ("name",))}
 
 HOSTILE = st.one_of(
@@ -50,7 +50,7 @@ HOSTILE = st.one_of(
 
 
 def named(data: Any, path: Path = ()) -> Iterator[Path]:
-    """Where in an entry's JSON there are names; a path ends with "*" where the name is a key."""
+    """Where the JSON of an entry has names. A path ends with "*" if the key is a name."""
     if isinstance(data, dict):
         for key, value in data.items():
             if key == "topics" or (key == "plan" and path == ()):
@@ -108,7 +108,7 @@ def test_every_kind_of_name_is_tried_here() -> None:
 def test_an_entry_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
     data, path = where
     if data["kind"] == "switch-aborted" and path == ("alias",) and text == "":
-        # of an operation that names none
+        # the id of an operation without a name
         text = "/"
     with pytest.raises(ValueError):
         decode(json.dumps(forged(data, path, text)).encode())
@@ -183,7 +183,7 @@ def test_progress_and_heartbeats_name_topics_and_releases_too(topic: str) -> Non
         Heartbeat(release=topic, generation=1, token=1, host="h", pid=1, at_ms=1, state="running")
 
 
-# -- what is right today stays right
+# -- what is valid today stays valid
 
 WORD = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 

@@ -1,4 +1,4 @@
-"""What a new client does not know yet is asked for again, soon: it would ask by itself seconds later."""
+"""What a new client does not know yet is asked for again soon; by itself the client would wait for seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = Settings(request_timeout_s=2.0)
 
 
 class Clock:
-    """In place of the module `time`: only what is waited for passes."""
+    """Replaces the module `time`: only waiting makes time pass."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Answer:
-    """The future of an answer, which never comes from an admin client that is silent."""
+    """The future of an answer that a silent admin client never gives."""
 
     def __init__(self, clock: Clock, silent: bool) -> None:
         self._clock, self._silent = clock, silent
@@ -51,7 +51,7 @@ class Answer:
 
 
 class Admin:
-    """Leaves the first `silent` questions without an answer, as one that was asked before it was connected."""
+    """Does not answer the first `silent` questions, like a client that was asked before it was connected."""
 
     def __init__(self, clock: Clock, silent: int) -> None:
         self.clock, self.silent = clock, silent
@@ -71,7 +71,7 @@ def test_a_client_that_waits_for_the_leaders_is_asked_again(clock: Clock) -> Non
     admin = Admin(clock, silent=1)
     assert end_of(SETTINGS, "words", 2, client=admin) == {0: 7, 1: 7}  # type: ignore[arg-type]
     assert admin.asked == ["offsets", "leaders", "offsets"]
-    # the client by itself would ask again after 3 s
+    # the client itself would ask again only after 3 s
     assert clock.now_s < 0.5
 
 

@@ -1,4 +1,4 @@
-"""Paths made of what the registry says: none leads out of the state folder, and nothing outside is deleted."""
+"""Paths from the registry's data: none leads out of the state folder, and nothing outside is deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder that is none of ours, with a checkpoint's look."""
+    """A foreign folder that looks like a checkpoint."""
     folder = tmp_path / "outside"
     (folder / "g1.t1" / "offsets").mkdir(parents=True)
     (folder / "fold.parquet").mkdir()
@@ -62,7 +62,7 @@ def applied(settings: Settings, stage: Stage) -> None:
 def test_a_path_below_is_where_it_is_said_to_be(settings: Settings, tmp_path: Path) -> None:
     root = settings.state_dir
     assert below(root, "checkpoints", NAME) == root / "checkpoints" / NAME
-    # the state folder itself may be a link, to a larger disk say
+    # the state folder itself may be a link, for example to a larger disk
     assert below(link(tmp_path / "linked", root), "code", "a.zip") == root / "code" / "a.zip"
 
 
@@ -105,7 +105,7 @@ def test_a_link_inside_what_is_deleted_goes_and_what_it_leads_to_stays(settings:
     link(folder / "way-out", outside)
     remove(settings.state_dir, "checkpoints", NAME)
     assert not folder.exists() and (outside / "precious").read_text() == "mine"
-    # done again it does nothing
+    # a second call does nothing
     remove(settings.state_dir, "checkpoints", NAME)
 
 
@@ -127,7 +127,7 @@ PATHS: list[tuple[Callable[[Settings, str], object], str]] = [
 def test_every_path_of_the_registry_s_data_stays_inside(
     settings: Settings, outside: Path, path: Callable[[Settings, str], object], folder: str
 ) -> None:
-    # of a file that has an ending `..` is a name, and stays inside
+    # with an ending, `..` is an ordinary file name and stays inside
     for name in (str(outside), f"../{outside.name}", "x/../../.."):
         with pytest.raises(SwitchyardError, match="is not the name of a file"):
             path(settings, name)

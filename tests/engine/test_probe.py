@@ -1,4 +1,4 @@
-"""What an author is told of a function that can't run, before anything of it is staged."""
+"""What an author is told about a function that can't run, before anything of it is staged."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def renamed(trades: DataFrame) -> DataFrame:
         (lambda trades: "rows", BadUsage, ["app odd returned str, not a DataFrame"]),
         (lambda trades: trades.select("price"), BadUsage, ["lacks the key column ticker", "it has price"]),
         (lambda trades: trades.select("ticker", "size"), BadUsage, ["raises on empty input", "`size`"]),
-        (lambda trades: trades.groupBy("ticker").count(), BadUsage, ["can't run as a stream without end"]),
+        (lambda trades: trades.groupBy("ticker").count(), BadUsage, ["can't run as an endless query with a stream as its result"]),
         (lambda trades: trades.select("ticker", F.rand().alias("r")), Refused, ["is not deterministic"]),
         (
             lambda trades: renamed(trades.unionAll(trades)),
             BadUsage,
-            ["reads its input trades 2 times", "another input on the same topic"],
+            ["reads its input trades 2 times", "separate input on the same topic"],
         ),
     ],
     ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "twice"],

@@ -204,7 +204,7 @@ STAGES: list[Stage] = [
 ]  # fmt: skip
 
 
-# code has been stored when a release is planned, and staging is not journaled
+# code is stored when a release is planned, and staging is not journaled
 JOURNALED = [stage for stage in STAGES if not isinstance(stage, StoreCode)]
 
 
@@ -272,11 +272,11 @@ def test_generations_end_and_are_begun_again() -> None:
     release = fold(RegistryState(), [*staged, second]).releases[NAME]
     assert (release.generation, release.result_topic, release.ended) == (2, "sums.v1.g2", {1: PROGRESS})
     assert release.end_of("sums.v1.g1") == RESULT and release.end_of("sums.v1.g2") is None
-    # one that goes on writing the first one's result
+    # a generation that keeps writing the first one's result
     third = GenerationStarted(release=NAME, generation=3, start=AT, result=1, ended=PROGRESS)
     kept = fold(RegistryState(), [*staged, third]).releases[NAME]
     assert kept.result_topic == "sums.v1.g1" and kept.end_of("sums.v1.g1") is None
-    # begun again, the first is under way and the second has ended; its number is not used again
+    # started again, the first is under way and the second has ended; its number is not used again
     newer = PROGRESS.model_copy(update={"generation": 2})
     again = GenerationStarted(release=NAME, generation=1, start=AT, ended=newer, seed=PROGRESS, op="undo-1")
     back = fold(RegistryState(), [*staged, second, again]).releases[NAME]
@@ -297,7 +297,7 @@ def test_a_stage_is_journaled_and_read_back(stage: Stage) -> None:
 
 
 def test_a_stage_is_named_by_what_it_is_and_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journals and whoever follows a plan have these: they never change, whatever is said of a stage."""
+    """Journals and followers of a plan hold these names, so they never change, whatever a stage's text says."""
     for kind in Stage.kinds.values():
         monkeypatch.setattr(kind, "describe", lambda stage: "something else")
     assert [str(each) for each in stage_ids(STAGES)] == [

@@ -1,4 +1,4 @@
-"""What a long log costs: the fold's work grows with the entries, its state with what there is."""
+"""What a long log costs: the fold's work grows with the entries, its state with what exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.operations.builders import POSITION, evidence, staged, switch
 
 
 class Counting(dict[str, Any]):
-    """A table that counts how often it is gone through."""
+    """A table that counts how often it is iterated."""
 
     times = 0
 
@@ -57,7 +57,7 @@ def test_a_fold_copies_a_table_once_however_many_entries_change_it() -> None:
     state = RegistryState(releases=releases, operations=operations)
     entries: list[Entry] = [WantedSet(release="a.v1", wanted="running"), *operation(1)] * 50
     fold(state, entries)
-    # copied, and the operations that are closed counted
+    # once for the copy, once to count closed operations
     assert releases.times == 1 and operations.times <= 2
     assert "diff-1" not in state.operations and state.releases["a.v1"].wanted == "stopped"
 

@@ -1,4 +1,4 @@
-"""Steps on one registry by two operators: whoever comes second decides on what the first has written."""
+"""Steps of two operators on one registry: the second one decides on what the first has written."""
 
 from __future__ import annotations
 

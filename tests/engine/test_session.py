@@ -1,4 +1,4 @@
-"""How Spark shares the cores with what runs beside it."""
+"""How Spark shares the cores with other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.shared.sockets import is_local
 pytestmark = [pytest.mark.spark]
 
 OWN = Path("/proc/self/autogroup")
-# empty, too, for a process in the first session of the machine
+# also empty for a process in the machine's first session
 GROUP = OWN.read_text() if OWN.exists() else ""
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -59,13 +59,13 @@ class Process:
 
     @property
     def group_nice(self) -> int:
-        """As in `/autogroup-12 nice 7`."""
+        """In the form `/autogroup-12 nice 7`."""
         return int(self.group.split()[2])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """What a process says that has built a session of Spark twice. `leads`: whether its own session was made for it."""
+    """What a process reports that built a Spark session twice. `leads`: whether the process leads its own session."""
 
     leads: bool
     count: int
@@ -80,7 +80,7 @@ IDS = {True: "its own session", False: "another's session"}
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Started]:
-    """A process that leads a session, and one in ours, side by side: each starts a JVM."""
+    """A process that leads a session and one in our session, side by side: each starts a JVM."""
     with ExitStack() as stack:
         running = {}
         for leads, name in IDS.items():
@@ -118,7 +118,7 @@ def test_spark_yields_the_cores_and_the_session_of_others_does_not(started: Star
     assert started.count == 3
     own, jvm = started.own, started.jvm
     assert (own.nice, jvm.nice) == (os.getpriority(os.PRIO_PROCESS, 0), NICE)
-    # in the session of others, which is theirs, the JVM gets one of its own
+    # in a session that others use, the JVM gets a session of its own
     assert jvm.session == (own.pid if started.leads else jvm.pid)
     if GROUPS:
         assert jvm.group_nice == NICE
@@ -136,7 +136,7 @@ def test_spark_and_its_ui_listen_here_alone(started: Started) -> None:
 
 
 def logged(spark: SparkSession, name: str, text: str) -> str:
-    """A line as the JVM of a driver would log it, by the layout of that file."""
+    """A line as a driver's JVM would log it, with the layout of that file."""
     pattern = (LOGGING / name).read_text().split("layout.pattern = ")[1].splitlines()[0].replace("\\\\", "\\")
     log4j = spark._jvm.org.apache.logging.log4j.core  # type: ignore[union-attr]
     message = spark._jvm.org.apache.logging.log4j.message.SimpleMessage(text)  # type: ignore[union-attr]

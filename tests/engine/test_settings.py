@@ -1,4 +1,4 @@
-"""Settings, and how they reach Kafka's two clients: librdkafka by its names, Spark's source by those of Java."""
+"""Settings, and how they reach Kafka's two clients: under librdkafka's names, and under Java's for Spark's source."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_clients_read_committed_and_partition_as_java_does() -> None:
 
 
 def options(**kafka: str) -> dict[str, str]:
-    """Where executors are elsewhere: with secrets as they are."""
+    """Executors on other hosts get the secrets themselves."""
     given = {name.replace("_", "."): value for name, value in kafka.items()}
     return spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=given, spark_master="spark://host:7077"))
 
@@ -107,7 +107,7 @@ def test_without_security_only_the_servers_and_how_to_read() -> None:
         "kafka.isolation.level": "read_committed",
         "kafka.fetch.max.wait.ms": "5",
         "kafka.max.poll.records": "50000",
-        # of its admin client, too, whose own is 60 s
+        # also for its admin client, whose default is 60 s
         "kafka.request.timeout.ms": "10000",
         "kafka.default.api.timeout.ms": "20000",
     }
@@ -136,7 +136,7 @@ def test_a_login_is_translated_to_jaas(spelling: str, mechanism: str, module: st
 
 def test_a_backslash_in_a_password_stays_one() -> None:
     found = options(sasl_mechanism="PLAIN", sasl_username="me", sasl_password='a\\b"c\\')
-    # in JAAS a backslash makes the next character literal
+    # in JAAS, a backslash makes the next character literal
     assert found["kafka.sasl.jaas.config"].endswith('password="a\\\\b\\"c\\\\";')
 
 
@@ -215,7 +215,7 @@ def test_classes_are_mapped_from_the_archive_where_there_is_one(jars: Path) -> N
     class_archive().touch()
     mine = Settings(spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"})
     assert f"-XX:SharedArchiveFile={class_archive()}" in java_options(mine)
-    # what a setting replaces is replaced: two collectors would end the JVM
+    # a setting replaces the default: two garbage collectors would end the JVM
     assert "UseParallelGC" not in java_options(mine)
 
 
@@ -223,7 +223,7 @@ def test_the_memory_of_a_driver_is_bounded(jars: Path) -> None:
     conf = session_conf(Settings(), heap_mb=1024, cores=1)
     assert conf["spark.driver.memory"] == "1024m"
     store = "spark.sql.streaming.stateStore.rocksdb"
-    # what RocksDB takes beside the heap
+    # what RocksDB uses besides the heap
     assert (conf[f"{store}.boundedMemoryUsage"], conf[f"{store}.maxMemoryUsageMB"]) == ("true", "256")
 
 

@@ -1,4 +1,4 @@
-"""The sink's decisions, with a writer of lists in Kafka's place: what is written, replayed, refused and taken back."""
+"""The sink's decisions, with a writer of lists instead of Kafka: what it writes, replays, refuses and aborts."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ START = SourcePosition(sources={"trades": {0: 0}})
 
 @dataclass
 class FakeWriter:
-    """A writer whose topics are lists. `fail`: method -> what it raises once."""
+    """A writer whose topics are lists. `fail`: method -> the error that it raises once."""
 
     written: list[tuple[str, Any]] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     offsets: list[Any] = field(default_factory=list)
     fail: dict[str, Exception] = field(default_factory=dict)
-    # whether a commit whose answer is lost was carried out
+    # whether a commit with a lost answer was carried out
     lost_commit_counts: bool = False
     connected: bool = False
     connects: int = 0
     aborts: int = 0
-    # what happens in the world just then
+    # what happens elsewhere at that moment
     while_connecting: Callable[[], object] = dict
     _open: list[tuple[str, Any]] | None = None
 
@@ -135,7 +135,7 @@ class Rows:
 
 
 class World:
-    """A sink over a fake writer and a checkpoint whose batches a test plans."""
+    """A sink on a fake writer, and a checkpoint whose batches the test plans."""
 
     def __init__(self, folder: Path, *, watermarked: bool = True, processed: tuple[Span, ...] = ()) -> None:
         self.processed = processed
@@ -143,9 +143,9 @@ class World:
         self.writer = FakeWriter()
         self.malformed: list[DeadLetter] = []
         self.newer: SwitchyardError | None = None
-        # by the sink's clock, and how long Spark takes for a batch
+        # time on the sink's clock, and how long Spark takes for a batch
         self.now_s, self.batch_s = 12.0, 0.0
-        # what happens in the world while it runs a batch
+        # what happens elsewhere while it runs a batch
         self.while_reading: Callable[[], object] = dict
         self.sink = self.make(watermarked)
         self.sink.connect()
@@ -192,13 +192,13 @@ class World:
             time.sleep(0.005)
 
     def comes_to_rest(self) -> None:
-        """Waits for that, and shuts the sink."""
+        """Waits for that, then shuts the sink."""
         self.comes(lambda: self.sink.turnstile.at_rest)
         self.sink.turnstile.shut()
 
     @contextmanager
     def under_way(self, number: int, *rows: tuple[str, str | None]) -> Iterator[None]:
-        """While the body runs, so does batch `number`."""
+        """Batch `number` runs while the block does."""
         begun, go_on, serialise = threading.Event(), threading.Event(), self.sink._serialise
 
         def slowly(found: Any) -> Any:
@@ -242,7 +242,7 @@ def test_the_best_rate_is_of_the_fastest_batch_that_was_committed(world: World) 
         world.batch_s = batch_s
         world.run(number, ("a", "1"))
     assert (world.sink.batch_s, world.sink.best_records_per_s) == (2.0, 10.0)
-    # executed again, to catch up: its time says nothing
+    # executed again to catch up: its time says nothing
     again = world.make()
     again._clock = itertools.count().__next__
     again.connect()
@@ -256,7 +256,7 @@ def test_a_batch_that_is_committed_is_executed_again_and_written_nowhere(world: 
     world.run(1, ("a", "2"))
     before = list(world.writer.written)
     assert world.run(1, ("a", "2")).executed == ["noop"]
-    # even where nothing new may run: Spark's own log has to catch up
+    # even if no new batch may run: Spark's log must catch up
     world.sink.turnstile.shut()
     assert world.run(1, ("a", "2")).executed == ["noop"]
     assert world.writer.written == before and len(world.writer.progress) == 2
@@ -288,7 +288,7 @@ def test_a_batch_that_another_writer_has_committed_meanwhile_is_not_written_agai
 
 def test_a_gap_stops_the_driver(world: World) -> None:
     world.run(0, ("a", "1"))
-    with pytest.raises(ProgressGap, match="checkpoint is at batch 2, committed are batches up to 0"):
+    with pytest.raises(ProgressGap, match="checkpoint is at batch 2, but batches are committed up to 0"):
         world.run(2, ("a", "3"))
     assert len(world.writer.progress) == 1
     assert world.sink.failure is not None and world.sink.failure[0] == 2
@@ -300,13 +300,13 @@ def test_a_batch_that_is_run_again_must_be_the_one_that_was_committed(world: Wor
     world.run(1, ("a", "2"))
     offsets = world.checkpoint.path / "offsets"
     version, facts, _ = (offsets / str(again)).read_text().splitlines()
-    # as of a checkpoint from a backup, whose lost plan Spark has made anew
+    # a checkpoint from a backup, whose lost plan Spark has made again
     (offsets / str(again)).write_text("\n".join([version, facts, json.dumps({"trades": {"0": upto}})]))
     sink = world.make()
     sink.connect()
     sink.open()
     rows = Rows(("a", "9"))
-    with pytest.raises(ProgressGap, match=f"batch {again} is planned to end at .* committed is batch 1"):
+    with pytest.raises(ProgressGap, match=f"batch {again} is planned to end at .* the last committed batch, 1,"):
         sink.process_batch(rows, again)  # type: ignore[arg-type]
     assert rows.executed == []
 
@@ -322,7 +322,7 @@ def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
         batch = pool.submit(world.run, 0, ("a", "1"))
         try:
             world.comes(lambda: bool(world.writer.progress))
-            # as the driver does at each of its turns
+            # the driver does this at each turn
             world.sink.turnstile.pace(3600)
             with pytest.raises(TimeoutError):
                 batch.result(0.1)
@@ -359,7 +359,7 @@ def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: W
     with ThreadPoolExecutor(1) as pool, world.under_way(1, ("a", "2")):
         assert world.sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 20}})
         pool.submit(world.comes_to_rest)
-    # the batch under way is written, the next one may not begin, not even as many as a budget would allow
+    # the running batch is written, but the next may not start, even if a budget would allow it
     assert len(world.writer.progress) == 2
     for number in (2, 2):
         with pytest.raises(StopAtBoundary):
@@ -367,7 +367,7 @@ def test_a_held_sink_says_where_it_stands_at_the_latest_without_waiting(world: W
 
 
 def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
-    """Committed in Kafka, while Spark waits and plans nothing."""
+    """A batch is held: committed in Kafka, while Spark waits and plans nothing."""
     sink = world.sink
     with ThreadPoolExecutor(1) as pool:
         sink.turnstile.pace(3600)
@@ -376,16 +376,16 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
         assert sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 10}})
         world.comes(lambda: sink.turnstile.at_rest)
         assert not batch.done()
-        # one more, which is held again
-        sink.turnstile.let_go_on(1)
+        # one more batch, which is held again
+        sink.turnstile.resume(1)
         batch.result(10)
         batch = pool.submit(world.run, 1, ("a", "2"))
         world.comes(lambda: sink.turnstile.at_rest)
         assert len(world.writer.progress) == 2
         sink.announce(aligned="promote-1")
-        # all that come, and none is held
+        # no limit, and none is held
         sink.turnstile.pace(0)
-        sink.turnstile.let_go_on(None)
+        sink.turnstile.resume(None)
         batch.result(10)
         pool.submit(world.run, 2, ("a", "3")).result(10)
         assert not sink.turnstile.at_rest and not sink.turnstile.comes_to_rest
@@ -400,7 +400,7 @@ def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: W
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 1, ("a", "2"))
         world.comes(lambda: sink.turnstile.at_rest)
-        # whoever wants the query stopped gets it, with nothing begun behind it
+        # the query can be stopped, and nothing is started after it
         sink.turnstile.shut()
         batch.result(10)
     with pytest.raises(StopAtBoundary):
@@ -425,7 +425,7 @@ def test_what_is_set_apart_again_in_a_replay_is_marked_as_its_results_are(tmp_pa
     world.malformed = [DeadLetter("trades", 0, at, b"k", b"\xff", "not JSON") for at in (14, 15)]
     world.run(1, ("b", "too large"))
     marks = [record[2].get("replay") for topic, record in world.writer.written if topic == DEAD]
-    # one of the result comes of many, and beside news is none
+    # a result's record that was too large comes from many records: beside new ones, it is no replay
     assert marks == [b"true", b"true", b"true", None, None]
 
 
@@ -532,7 +532,7 @@ def test_no_older_boundary_is_written_after_a_commit_that_was_not_answered(world
     world.writer.while_connecting = away
     with pytest.raises(Unavailable):
         world.run(1, ("a", "2"))
-    # the driver knows of batch 0 only
+    # the driver knows only batch 0
     with pytest.raises(OutcomeUnknown):
         world.sink.announce(paused="promote-1")
     world.sink.announce(paused="promote-1")
@@ -546,7 +546,7 @@ def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None
         held = pool.submit(world.run, 1, ("a", "2"))
         world.comes(lambda: world.sink.turnstile.at_rest)
         assert world.writer._open is None and len(world.writer.progress) == 2
-        world.sink.turnstile.let_go_on(None)
+        world.sink.turnstile.resume(None)
         held.result(10)
 
 
@@ -609,7 +609,7 @@ def test_what_will_be_flagged_is_said_while_its_batch_is_under_way(world: World)
     assert world.sink.foreseen() is None
     world.sink.flag_for(order(past=20))
     with world.under_way(1, ("a", "2")):
-        # its predecessor isn't past the mark
+        # the previous boundary is not past the mark
         assert world.sink.foreseen() is None
     assert world.sink.foreseen() is None
     with world.under_way(2, ("a", "3")):
@@ -636,7 +636,7 @@ def test_an_idle_release_flags_its_last_boundary_only_when_it_is_settled_and_com
     # Spark has not committed it
     assert not world.sink.flag_idle()
     commit(world.checkpoint, 1, next_watermark_ms=9)
-    # the watermark moved: an empty batch would still emit
+    # the watermark moved: an empty batch would still emit rows
     assert not world.sink.flag_idle()
     commit(world.checkpoint, 1, next_watermark_ms=5)
     written = len(world.writer.written)

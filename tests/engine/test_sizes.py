@@ -1,4 +1,4 @@
-"""A batch is bounded in bytes, too: by what a sample of the input says of its records."""
+"""A batch is also limited in bytes, by a sample of the input's records."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_samples_are_taken_where_there_is_something(
         assert places.keys() == spans.keys()
         assert all(first.get(p, 0) <= offset < end[p] for p, offset in places.items())
     for p, (begin, last) in spans.items():
-        # what is read already counts where little is left
+        # records already read count if few are left
         assert begin <= start.get(p, 0) or begin == max(first.get(p, 0), last - 100) or begin == first.get(p, 0)
 
 
@@ -105,14 +105,14 @@ def test_the_largest_of_what_is_there_counts(broker: Settings, topic: str) -> No
     assert sizes_of(broker, both) == {topic: None}
     send(broker, topic, 97, 1000)
     assert sizes_of(broker, both) == {topic: Size(record_bytes=100, records=1000)}
-    # at its end they are larger, which the beginning doesn't tell
+    # the last records are larger, which the first ones don't show
     send(broker, topic, 997, 300)
     other = f"{topic}-other"
     ensure_topic(broker, other, 1, {"retention.ms": "-1"})
     send(broker, other, 1997, 3)
     found = sizes_of(broker, {**both, other: {}})
     assert found == {topic: Size(record_bytes=1000, records=1300), other: Size(record_bytes=2000, records=3)}
-    # nothing is left to read: as what was
+    # nothing is left to read: the earlier records count
     assert sizes_of(broker, {topic: {0: 1300}}) == {topic: Size(record_bytes=1000, records=100)}
     with pytest.raises(Refused, match=f"no topic {topic}-none"):
         sizes_of(broker, {f"{topic}-none": {}})

@@ -1,4 +1,4 @@
-"""A snapshot of the registry bounds a start, and changes nothing else: whoever begins with one knows what the whole log says."""
+"""A snapshot of the registry limits a start and changes nothing else: a process knows the same as from the full log."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_newest_whole_one_of_this_version_counts(monkeypatch: pytest.MonkeyP
         patch.setattr(model, "fold_version", lambda: "another")
         others = [*to_parts(after(12)).values()]
     assert newest_of([*others, *new, *old]) == after(9)
-    # one that is torn, one that is damaged, and what is none at all
+    # one that is cut off, one that is damaged, and one that is no snapshot
     assert newest_of([*old, *new[1:]]) == after(5)
     head, _, part = new[0].partition(b"\n")
     assert newest_of([*old, head + b"\n" + part[::-1], *new[1:]]) == after(5)
@@ -100,7 +100,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log(broker: Settings) -> Iterator[Callable[[int], None]]:
-    """Writes that many more entries, a transaction for each three."""
+    """Writes that many more entries, three per transaction."""
     writer = FencedWriter(broker, REGISTRY_TOPIC, REGISTRY_TOPIC)
     count = 0
 
@@ -137,14 +137,14 @@ def test_readers_and_followers_begin_with_the_newest_snapshot(broker: Settings, 
         assert registry._folding.start >= 60
         state = registry.state()
         assert state == state_of(broker) != first
-        # nothing new is worth a snapshot: there is one alone
+        # a few new entries are not worth a snapshot: there is still only one
         assert len(read_tail(broker, SNAPSHOTS_TOPIC, 10)) == 1
     control = Control(broker, "a")
     try:
         assert control._folding.start >= 60 and control.sync() == state
     finally:
         control.close()
-    # the next one is written once as many have come
+    # the next one is written after as many entries again
     log(60)
     with Registry(broker) as registry:
         state = registry.state()
@@ -160,7 +160,7 @@ def test_a_supervisor_begins_by_writing_one_where_none_is_of_its_version(
     log(60)
     with Registry(broker) as registry:
         registry.state()
-    # an upgrade: what is there is of another version
+    # an upgrade: the snapshot is from another version
     monkeypatch.setattr(model, "fold_version", lambda: "another")
     context = open_context(broker)
     assert context.registry._folding.start == 0

@@ -1,4 +1,4 @@
-"""A running query's sources, led to where a batch is to end, by Spark itself."""
+"""Limits where the sources of a running query end their next batch, with real Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at(left: tuple[int, int], right: tuple[int, int]) -> SourcePosition:
 
 
 class Led:
-    """A query on two sources of one topic, at most 10 records of each in a batch; a move follows a batch."""
+    """A query on two sources of one topic, with at most 10 records of each per batch. A move follows each batch."""
 
     def __init__(self, spark: SparkSession, broker: Settings, topic: str, checkpoint: Path, moves: Moves) -> None:
         self.inputs = {"left": topic, "right": topic}
@@ -58,7 +58,7 @@ class Led:
             self.moves[number](SourceEnds(self._query, self.inputs))
 
     def to_rest(self) -> None:
-        """Until there is nothing more that it may read."""
+        """Until it may read nothing more."""
         self._query.processAllAvailable()
         self._query.stop()
 
@@ -75,10 +75,10 @@ def test_a_batch_ends_exactly_where_its_sources_are_closed(
     led.to_rest()
     assert led.read == {
         0: {"left": [5, 5], "right": [5, 5]},
-        # each source by itself; where nothing was read there is nothing
+        # each source separately; there is no entry where nothing was read
         1: {"left": [8, 0], "right": [0, 12]},
     }
-    # another query on that checkpoint is free, and one that was led is when its sources are open again
+    # another query on that checkpoint has no limit; a limited one has none after its sources are lifted
     moves: Moves = {2: lambda ends: ends.limit_to(at((14, 11), (11, 18))), 3: SourceEnds.lift}
     again = Led(spark, broker, topic, tmp_path, moves)
     again.to_rest()

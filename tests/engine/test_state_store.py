@@ -1,4 +1,4 @@
-"""What of Spark is this project's own: an aggregation goes on from the state that it has loaded; a file costs no process."""
+"""Our own classes for Spark: an aggregation continues from its loaded state; a file's permissions take no process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 @pytest.fixture(params=[pytest.param(False, id="ours"), pytest.param(True, id="spark's")])
 def sparks_own(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
-    """Whether the session's state store is Spark's own; else it is a driver's."""
+    """Whether the session uses Spark's own state store; if not, that of drivers."""
     before = spark.conf.get(PROVIDER) or SPARKS_OWN
     drivers = session_conf(Settings(), heap_mb=1024, cores=2)[PROVIDER]
     assert drivers != SPARKS_OWN
@@ -57,12 +57,12 @@ def test_a_batch_goes_on_from_the_state_that_the_last_one_left_loaded(
         (words / "1").write_text("a\na\nb\n")
         query.processAllAvailable()
         assert counts == {"a": 2, "b": 1}
-        # whoever loads the state now finds none
+        # a store that loads the state now finds none
         for file in (checkpoint / "state").glob("*/*/*"):
             shutil.rmtree(file) if file.is_dir() else file.unlink()
         (words / "2").write_text("a\nc\n")
         if sparks_own:
-            # SPARK-51955: once this no longer fails, our own needs no content any more
+            # SPARK-51955: once this no longer fails, our own class can be empty
             with pytest.raises(Exception, match="CANNOT_LOAD_STATE_STORE"):
                 query.processAllAvailable()
         else:
@@ -85,7 +85,7 @@ def test_a_source_that_is_wrong_leaves_no_jar_and_says_what_the_compiler_says(tm
 def test_a_file_gets_its_permissions_without_a_process(spark: SparkSession, tmp_path: Path) -> None:
     assert spark._jvm is not None
     hadoop = spark._jvm.org.apache.hadoop.fs
-    # as a checkpoint's files are made
+    # the way a checkpoint's files are created
     path = hadoop.Path((tmp_path / "state" / "1.delta").as_uri())
     files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     files.create(path, True).close()
@@ -94,7 +94,7 @@ def test_a_file_gets_its_permissions_without_a_process(spark: SparkSession, tmp_
     permissions = hadoop.permission.FsPermission("640")
     files.setPermission(path, permissions)
     assert (tmp_path / "state" / "1.delta").stat().st_mode & 0o777 == 0o640
-    # `chmod` would say this in its own words
+    # `chmod` would report this in its own words
     with pytest.raises(Exception, match=r"java\.nio\.file\.NoSuchFileException"):
         files.setPermission(hadoop.Path((tmp_path / "nothing").as_uri()), permissions)
 

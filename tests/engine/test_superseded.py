@@ -1,4 +1,4 @@
-"""What a driver enters in the registry counts only while it has the release: its heir is not stopped by it."""
+"""A driver's entries in the registry count only while it has the release: they don't stop the driver that took over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOST = PartLost("topic a.v1.g1 is gone", fix="bring it back")
 
 
 class Late(Log):
-    """A registry of which a process that froze knows only the first entries, until its step reads on."""
+    """A registry as a frozen process knows it: only the first entries, until its step reads the rest."""
 
     def __init__(self, *entries: Any, known: int) -> None:
         super().__init__(*entries)

@@ -1,4 +1,4 @@
-"""Topics, as they are made by several at once."""
+"""Topics that several processes create at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = Settings(bootstrap_servers="127.0.0.1:1")
 
 
 class MadeByAnother:
-    """A cluster whose controller has the topic already; its broker knows of it from the `known_at`-th question on."""
+    """A cluster whose controller already has the topic; its broker knows it from the `known_at`-th question on."""
 
     def __init__(self, partitions: int, known_at: int) -> None:
         self._partitions, self._left = partitions, known_at

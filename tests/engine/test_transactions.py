@@ -1,4 +1,4 @@
-"""A transaction that the broker ends while its driver is well, as after a night's sleep of the host: the batch is written again."""
+"""The broker ends a transaction while its driver runs, as after a suspended host: the batch is written again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_batch_that_takes_longer_than_its_transaction_is_there_once(
         def slowly(self: Writer, *arguments: Any) -> None:
             if not stuck.is_set():
                 stuck.set()
-                # what was sent is on its way to the broker, which ends the transaction in up to 20 s
+                # the records are under way to the broker, which ends the transaction within 20 s
                 world.until("nothing is sent", lambda: open_transactions(broker, topics))
                 world.until("the broker has not ended the transaction", lambda: not open_transactions(broker, topics))
             commit(self, *arguments)

@@ -1,4 +1,4 @@
-"""Entries, progress records and heartbeats that this version can't read: skipped, counted, and what must not be ignored holds."""
+"""Entries, progress records and heartbeats that this version can't read are skipped and counted, or hold a driver."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_is_no_entry_is_skipped_and_counted_and_holds_nobody(data: bytes) -
 def test_a_number_that_json_holds_exactly_is_read() -> None:
     entry = decode(written(kind="wanted", release="a.v1", wanted="running", at_ms=MAX_NUMBER))
     assert entry.at_ms == MAX_NUMBER
-    # digits in a text are no number
+    # digits in a text are not a number
     digest = "1" * 64
     assert decode(encode(entry.model_copy(update={"reason": digest}))).reason == digest
 
@@ -100,11 +100,11 @@ def test_a_generation_that_names_itself_as_its_seed_hangs_nobody() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: type(e).__name__)
 def test_an_entry_is_written_so_that_the_first_version_reads_it(entry: Entry) -> None:
-    """That version refuses a field that it doesn't know: so no version, and nothing that has its default, is written."""
+    """That version refuses unknown fields: so no version, and nothing with its default value, is written."""
     said = json.loads(encode(entry))
     assert "schema_version" not in said and "must_understand" not in said
     assert None not in said.values() and decode(encode(entry)) == entry
-    # as that version wrote it: every field
+    # the form that version wrote: every field
     assert decode(entry.model_dump_json().encode()) == entry
 
 
@@ -130,7 +130,7 @@ def test_a_record_that_must_be_understood_is_not_read_in_part() -> None:
     with pytest.raises(ValueError, match="schema version 2, but this version of Switchyard knows only 1"):
         read_record(Progress, json.dumps(newer).encode())
     newer |= {"must_understand": False, "token": "many"}
-    # not that there is a field which this version doesn't know: it may be of a newer one
+    # a field that this version doesn't know may be there: a newer version may have written it
     with pytest.raises(ValueError, match=r"^token: [^;]*$"):
         read_progress(json.dumps(newer | {"colour": "red"}).encode())
     newer |= {"schema_version": 1, "must_understand": True, "token": PROGRESS.token}
@@ -145,7 +145,7 @@ MUST = written(kind="moved", release="a.v2", actor="ann", op="move-1", schema_ve
     [
         MUST,
         written(kind="wanted", release="a.v1", wanted="running", schema_version=2, must_understand=True),
-        # kinds of the first version that decide who writes and where consumers read can't say so
+        # kinds of the first version that decide who writes and where consumers read have no such mark
         written(kind="promoted", alias="a", switch={"number": 2}),
         written(kind="lease", release="a.v1", token=4, holder={}, colour="red"),
         written(kind="generation", release="a.v1", generation="two"),
@@ -177,7 +177,7 @@ def test_what_must_be_understood_and_names_nothing_holds_what_its_operation_is_o
     assert state.not_understood("a.v1") is not None and state.not_understood("b.v1") is None
     state = fold(RegistryState(), [*staged("a.v1", "b.v1"), unread(nameless)])
     assert state.not_understood("a.v1") is not None and state.not_understood("b.v1") is not None
-    # what decides and names nothing is of no version
+    # an entry that decides and names nothing is from no version
     assert not unread(written(kind="promoted", switch=3)).must
 
 

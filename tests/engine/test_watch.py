@@ -1,4 +1,4 @@
-"""What a driver notices of its parts without a batch, and that nothing is committed once it knows."""
+"""What a driver notices about its parts without a batch, and that it commits nothing once it knows of a loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def known(**changes: Any) -> Release:
 
 
 class Kafka:
-    """Answers of topics' ids and of first offsets, one after the other; the last one stays."""
+    """Answers with topic ids and first offsets, one after the other; the last one stays."""
 
     settings = Settings(bootstrap_servers="127.0.0.1:1")
 
@@ -62,7 +62,7 @@ def watch_of(kafka: Kafka, stands: Stands, **options: Any) -> Watch:
 
 
 def looked(kafka: Kafka, at: SourcePosition = AT, *, busy: bool = False, **options: Any) -> PartLost | None:
-    """What a watch of the release, which stands `at`, finds."""
+    """What the watch of a release at position `at` finds."""
     return watch_of(kafka, lambda: (at, busy), **options).look()
 
 
@@ -121,7 +121,7 @@ def test_input_that_retention_deletes_before_it_is_read_stops_it() -> None:
     found = looked(kafka)
     assert found is not None and "deleted by retention: trades[0] 500 to 599" in found.what
     assert "--missing-history accept" in found.fix
-    # a batch under way may have read it
+    # a running batch may have read it
     assert looked(kafka, busy=True) is None
     assert looked(kafka, SourcePosition(sources={"trades": {0: 600}})) is None
 
@@ -132,7 +132,7 @@ def test_a_batch_that_ends_while_kafka_is_asked_is_no_loss() -> None:
 
 
 def test_nor_is_one_that_has_begun_meanwhile() -> None:
-    # it has read on, and says so when it ends
+    # it has read on, and reports that at its end
     stands = iter([(AT, False), (AT, True)])
     assert watch_of(Kafka(first=600), lambda: next(stands)).look() is None
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_is_gone_stops_it(tmp_path: Path) -> None:
     kafka = Kafka()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
     assert found is not None and "checkpoint" in found.what
-    # a folder that was emptied is no checkpoint
+    # an emptied folder is no checkpoint
     (tmp_path / "g1.t1").mkdir()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
     assert found is not None and "checkpoint" in found.what
@@ -155,7 +155,7 @@ def test_ids_that_an_older_version_did_not_keep_are_filled_in() -> None:
     assert more is not None and more.inputs == {"trades": IDS["trades"]}
     assert more.own == {topic: IDS[topic] for topic in (RESULT, PROGRESS, LETTERS)}
     assert unknown_ids(known(), {**IDS, "trades": "another"}) is None
-    # of what nothing is known, nothing is another
+    # without a known id, no topic counts as another one
     assert lost_topics(old, parts_of(old), {**IDS, "trades": "another"}) == []
     assert known_ids(old) == {}
 
@@ -168,7 +168,7 @@ def test_every_loss_says_its_way_back() -> None:
 
 
 class Forgetful:
-    """A writer that counts what is committed."""
+    """A writer that counts commits."""
 
     def __init__(self) -> None:
         self.committed, self.given_up = 0, 0
@@ -178,7 +178,7 @@ class Forgetful:
         self.committed += 1
 
     def begin(self) -> None:
-        """Nothing to begin."""
+        """There is nothing to begin."""
 
     def give_up(self) -> None:
         self.given_up += 1

@@ -62,7 +62,7 @@ class World:
         )
 
     def write(self, writer: Writer, batch: int, *values: str) -> dict[int, int]:
-        """A batch up to its commit; returns where the result ends."""
+        """Writes a batch up to its commit. Returns the result's end."""
         writer.begin()
         assert writer.send(self.result, [(f"key-{v}", v, [("source", f"in:0:{v}")]) for v in values]) == []
         return writer.acknowledged()
@@ -118,7 +118,7 @@ def test_a_batch_is_there_whole_with_its_progress_and_the_groups_offsets(world: 
     assert sorted(value for _, value, _ in found if value) == [b"1", b"2", b"3"]
     assert {headers["source"] for _, _, headers in found} == {b"in:0:1", b"in:0:2", b"in:0:3"}
     assert group_offsets(world.settings, world.release) == {world.input: {0: (1, "7:0")}}
-    # behind the commit's marker, which no consumer is shown
+    # after the commit's marker, which no consumer gets
     assert sum(end_of(world.settings, world.result, PARTITIONS).values()) > sum(written.values())
     assert world.writer().connect() == world.progress(0)
 
@@ -144,7 +144,7 @@ def test_a_batch_that_commits_at_the_last_moment_is_not_missed(world: World, mon
 
     def in_flight(*where: Any) -> Progress | None:
         found = newest_progress(*where)
-        # whoever still may commit now is missed by the newer one
+        # the newer one would not see a commit made after this
         with suppress(Superseded):
             world.commit(old, 0)
         return found
@@ -217,7 +217,7 @@ def test_the_largest_record_that_is_queued_is_taken_by_the_broker(world: World) 
     writer.connect()
     writer.begin()
     headers = [("topic", b"trades"), ("reason", b"the value is not JSON")]
-    # over librdkafka's default limit, and under what a Java producer and a broker take; not to be compressed
+    # over librdkafka's default limit, under that of a Java producer and a broker, and not compressible
     value = Random(1).randbytes(MAX_RECORD_BYTES)
     sizes = MAX_RECORD_BYTES - 200, *range(MAX_RECORD_BYTES - 120, MAX_RECORD_BYTES + 1)
     for size in sizes:
@@ -289,7 +289,7 @@ def test_order_is_kept_for_a_key(world: World) -> None:
 
 
 def test_a_writer_that_never_connected_says_so(world: World) -> None:
-    with pytest.raises(OutcomeUnknown, match="isn't connected"):
+    with pytest.raises(OutcomeUnknown, match="is not connected"):
         world.writer().begin()
     world.writer().abort()
 
@@ -312,13 +312,13 @@ def test_a_producer_that_had_no_broker_for_a_moment_is_replaced(world: World, mo
     monkeypatch.setattr(engine_writer, "producer", made)
     writer = world.writer()
     writer.connect()
-    # one of several connections: librdkafka makes it again
+    # one of several connections: librdkafka opens it again
     told[0](KafkaError(KafkaError._TRANSPORT))
     assert writer.connected
     told[0](KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert not writer.connected
     writer.connect()
-    # what the one before is told of is not its own
+    # errors of the previous producer don't count for this one
     told[0](KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert writer.connected
     world.write(writer, 0, "1")
@@ -354,7 +354,7 @@ def test_a_group_that_has_committed_nothing_has_no_offsets(broker: Settings) -> 
 def test_a_broker_that_takes_no_transaction_of_that_length_is_told_of(world: World) -> None:
     # the embedded broker's limit is 15 min
     world.settings = world.settings.model_copy(update={"transaction_timeout_s": 901.0})
-    with pytest.raises(BadUsage, match=r"no transactions of 901 s") as caught:
+    with pytest.raises(BadUsage, match=r"not allow transactions of 901 s") as caught:
         world.writer().connect()
     assert "transaction.max.timeout.ms" in caught.value.fix
 
@@ -372,7 +372,7 @@ def test_a_batch_that_the_broker_has_ended_is_in_no_result_until_it_is_written_a
     ):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    # goes on as if nothing had happened
+    # runs on as if nothing had happened
     with pytest.raises((Superseded, KafkaException, OutcomeUnknown)):
         slow.send(world.result, [("key-3", "3", None)])
         slow.acknowledged()

@@ -19,7 +19,7 @@ SETTINGS = Settings(bootstrap_servers="127.0.0.1:1", request_timeout_s=0.5, tran
 
 
 class Client:
-    """A producer that does as it is told. `time_s`: what its writer takes for the time."""
+    """A producer that behaves as told. `time_s`: the time that its writer sees."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
@@ -128,7 +128,7 @@ def test_acknowledgements_that_keep_coming_are_waited_for_and_others_are_not(cli
     writer.send("sums.v1.g1", [("k", "v", None)] * 7)
     with pytest.raises(KafkaException) as error:
         writer.acknowledged()
-    assert "of 7 records of sums.v1 none was acknowledged for 0.5 s (SWITCHYARD_REQUEST_TIMEOUT_S)" in timed_out(error)
+    assert "none of 7 records of sums.v1 was acknowledged for 0.5 s (SWITCHYARD_REQUEST_TIMEOUT_S)" in timed_out(error)
     assert client.time_s - began < 3 * SETTINGS.request_timeout_s
 
 
@@ -158,7 +158,7 @@ def test_a_call_that_does_not_come_back_is_given_up_with_its_producer(
 ) -> None:
     client.hangs[call] = threading.Event()
     if call == "commit":
-        with pytest.raises(OutcomeUnknown, match="did not come back"):
+        with pytest.raises(OutcomeUnknown, match="did not return within"):
             writer.commit(None, None)
     else:
         writer.abort()
@@ -168,7 +168,7 @@ def test_a_call_that_does_not_come_back_is_given_up_with_its_producer(
 def test_a_connection_that_does_not_come_back_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.hangs["init"] = threading.Event()
     made = Writer(SETTINGS.model_copy(update={"request_timeout_s": 0.05}), "sums.v1", "sums.v1.g1", 1)
-    with pytest.raises(OutcomeUnknown, match="did not come back"):
+    with pytest.raises(OutcomeUnknown, match="did not return within"):
         made.connect()
     assert not made.connected
     made.close()
@@ -184,7 +184,7 @@ def test_a_producer_whose_progress_could_not_be_read_is_not_used(
     monkeypatch.setattr(engine_writer, "newest_progress", unavailable)
     with pytest.raises(Unavailable):
         made.connect()
-    # else a batch whose commit was not answered would be written again, though it was committed
+    # otherwise a batch whose commit was not answered would be written again, although it was committed
     assert not made.connected
     made.close()
 
@@ -207,7 +207,7 @@ def test_each_call_that_is_given_up_makes_the_next_one_more_patient(client: Clie
 def test_a_transaction_that_is_too_long_for_the_broker_is_said(client: Client) -> None:
     client.fails["init"] = KafkaException(KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "too long"))
     made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1)
-    with pytest.raises(BadUsage, match="no transactions of 100 s") as caught:
+    with pytest.raises(BadUsage, match="not allow transactions of 100 s") as caught:
         made.connect()
     assert "transaction.max.timeout.ms" in caught.value.fix
     assert not made.connected

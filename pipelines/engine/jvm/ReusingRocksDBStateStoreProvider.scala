@@ -1,13 +1,12 @@
-// in Spark's own package: the class that it extends is visible nowhere else
+// in Spark's package: the class that it extends is visible only there
 package org.apache.spark.sql.execution.streaming.state
 
 /**
- * Spark's RocksDB state, which an aggregation does not load anew in every batch.
+ * Spark's RocksDB state store, without loading the state of an aggregation again in every batch.
  *
- * An aggregation opens its state twice in a task, to read and to write, both of one RocksDB. The task's last act is to
- * abort the reading store, which has RocksDB forget what version it holds, the one that was just committed included
- * (SPARK-51955, mended in Spark 4.1). Here a reading store whose writing store has committed leaves it as it is, as it
- * stays for operators that open their state once. Any other is aborted as ever.
+ * A task of an aggregation opens two stores on one RocksDB, one to read and one to write. At its end it aborts the store
+ * that it read from. Then RocksDB forgets which version it holds, even the one that was just committed (SPARK-51955, fixed
+ * in Spark 4.1). Here, that abort does nothing if the writing store has committed. In all other cases it works as before.
  */
 class ReusingRocksDBStateStoreProvider extends RocksDBStateStoreProvider {
   @volatile private var writing: Option[StateStore] = None
@@ -19,7 +18,7 @@ class ReusingRocksDBStateStoreProvider extends RocksDBStateStoreProvider {
   }
 
   override def getReadStore(from: Long, checkpointId: Option[String]): StateStore = {
-    // loads that version, or finds it loaded
+    // loads that version, unless it is loaded
     super.getReadStore(from, checkpointId)
     new RocksDBStateStore(from) {
       override def abort(): Unit =

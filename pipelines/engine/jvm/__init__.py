@@ -1,1 +1,1 @@
-"""What goes into a driver's JVM: its jars, our Scala classes, and its log settings. `orchestration.jvm` builds them."""
+"""What goes into a driver's JVM: jars, our Scala classes, log settings. `orchestration.jvm` builds from them."""

@@ -1,4 +1,4 @@
-"""Python runs this at the start of each process that Spark starts: there, too, the guard alone imports frozen code."""
+"""Python runs this at the start of each process that Spark starts, so that the guard imports frozen code there, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipelines.engine.guard import install
 
 
 def _run_next() -> None:
-    """Runs the `sitecustomize` that this one stands before, if the installation has one."""
+    """Runs the installation's own `sitecustomize`, which this one hides, if there is one."""
     here = Path(__file__).parent
     spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if Path(entry).resolve() != here])
     if spec is not None and spec.loader is not None:
