@@ -1,4 +1,4 @@
-"""Fixtures that every test can ask for: a broker of the tests' own, a Spark session, topics that go away."""
+"""Fixtures for all tests: a broker of the test run, a Spark session, topics that are deleted after the test."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BROKER_HEAP_MB = 512
-# what a test run is told by its environment
+# variables of a test run that its tests keep
 KEPT = (
     "SWITCHYARD_JARS_DIR",
     "SWITCHYARD_KILLS_SEED",
     "SWITCHYARD_RUNBOOK",
 )
-# by how long they take, the longest first
+# the files that take longest, the longest first
 LONGEST = (
     "e2e/test_kills.py",
     "reset/test_cells.py",
@@ -60,11 +60,11 @@ LONGEST = (
     "follow/test_consumer.py",
     "local/test_broker.py",
 )
-# what Java runs here lives for minutes: the optimizing compiler would never earn back what it costs
+# the JVMs of tests live for minutes: the optimizing compiler would cost more than it gains
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-# one of several processes of one run (`pytest -n`)
+# whether this is one of several processes of a run (`pytest -n`)
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
-# every process that a test starts inherits it: how the end of the run finds what was left behind
+# every process that a test starts inherits it; the end of the run finds leftover processes by it
 MARK = "SWITCHYARD_TEST_SESSION"
 SESSION = os.environ[MARK] if WORKER else uuid.uuid4().hex
 
@@ -72,10 +72,10 @@ FreshTopic = Callable[..., str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # how long an example takes says how busy the machine is
+    # the time of an example depends on how busy the machine is
     hypothesis_settings.register_profile("untimed", deadline=None)
     hypothesis_settings.load_profile("untimed")
-    # only what a test sets itself: neither a developer's cluster nor the broker of `switchyard up`
+    # a test sees only what it sets itself: no developer's cluster, no broker of `switchyard up`
     for name in [name for name in os.environ if name.startswith("SWITCHYARD_") and name not in KEPT]:
         del os.environ[name]
     os.environ[MARK] = SESSION
@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # the files that take longest first: processes that share them out end together
+    # longest files first, so that the processes that share them end together
     def place(item: pytest.Item) -> int:
         file = item.path.relative_to(config.rootpath / "tests").as_posix()
         return LONGEST.index(file) if file in LONGEST else len(LONGEST)
@@ -107,7 +107,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from tests.shared.operators import end_server
 
         end_server()
-    if WORKER:  # what the others have started, still runs
+    if WORKER:  # processes of the other workers still run
         return
     left = [(process, command) for process, command in _started_by_tests() if process.alive()]
     for process, _ in left:
@@ -120,16 +120,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _settings_of_this_test() -> Iterator[None]:
-    """The process's settings are read anew in every test, after its own changes of the environment; their secrets, which
-    `masked` would take out of the messages of later tests, go with them. SIGTERM gets the handler of a test run again.
+    """Clears the cached settings and their secrets, which `masked` would remove from the messages of later tests.
+
+    Also restores SIGTERM's handler.
     """
     get_settings.cache_clear()
     yield
     get_settings.cache_clear()
     secrets._known.clear()
     secrets._pattern = None
-    # Dagster gives it SIGINT's handler. A process in the background ignores SIGINT, and all that it started then would ignore
-    # SIGTERM, too
+    # Dagster gives SIGTERM the handler of SIGINT. A background process ignores SIGINT, and what it starts then would
+    # ignore SIGTERM, too
     signal.signal(signal.SIGTERM, _interrupt)
 
 
@@ -142,7 +143,7 @@ def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting
         state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
     )
     embedded = BrokerWithLogin(settings)
-    # as long as the other processes of a run on the same cores may make it take
+    # the other processes of a run on the same cores can make it this slow
     embedded.start(180)
     yield settings
     embedded.stop()
@@ -150,15 +151,16 @@ def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting
 
 @pytest.fixture(scope="module")
 def broker(running_broker: Settings) -> Iterator[Settings]:
-    """The settings of the session's broker. Each module finds it empty: topics, groups and files go when the module is over."""
+    """The settings of the session's broker. After each module, all topics, groups and files are deleted."""
     yield running_broker
     sweep(running_broker)
 
 
 @pytest.fixture
 def fresh_topic(broker: Settings, request: pytest.FixtureRequest) -> Iterator[FreshTopic]:
-    """`fresh_topic(partitions=1, **config)` makes a topic named after the test and tells its name; it is deleted
-    after the test. Underscores in a config's name stand for dots.
+    """`fresh_topic(partitions=1, **config)` creates a topic named after the test and returns its name.
+
+    It is deleted after the test. Underscores in a config's name stand for dots.
     """
     from confluent_kafka.admin import NewTopic
 
@@ -182,7 +184,7 @@ def fresh_topic(broker: Settings, request: pytest.FixtureRequest) -> Iterator[Fr
 
 
 def sweep(settings: Settings) -> None:
-    """Deletes every topic and group of a broker, and what releases have left on the disk."""
+    """Deletes every topic and group of a broker, and the files of its releases."""
     from pipelines.kafka.client import admin
 
     client = admin(settings)
@@ -191,17 +193,18 @@ def sweep(settings: Settings) -> None:
         future.result(timeout=30)
     groups = [group.group_id for group in client.list_consumer_groups().result(timeout=30).valid]
     for future in (client.delete_consumer_groups(groups) if groups else {}).values():
-        with suppress(KafkaException):  # a member that was not closed is there until its session is over
+        with suppress(KafkaException):  # a member that was not closed stays until its session times out
             future.result(timeout=30)
     _unload_states()
-    # frozen code stays: its name is its digest, and a worker of Spark's reads it when a task first needs it
+    # frozen code stays: its name is its digest, and Spark's Python workers read it when a task first needs it
     for name in ("checkpoints", "evidence", "data-docs", "run"):
         shutil.rmtree(settings.state_dir / name, ignore_errors=True)
 
 
 def _unload_states() -> None:
-    """Has Spark let go of the states of queries that have ended: it would still write snapshots of them, into folders that
-    are another test's by then.
+    """Makes Spark unload the states of ended queries.
+
+    It would still write snapshots of them, into folders that may then belong to another test.
     """
     if "pyspark" not in sys.modules:
         return
@@ -215,7 +218,7 @@ def _unload_states() -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where nobody listens, nor can: its port is taken."""
+    """An address where nothing listens: its port is taken."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -223,11 +226,11 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session as a driver has it, which drivers, diffs, checks and trials of this process share."""
+    """One session, configured like a driver's. All drivers, diffs, checks and trials of this process share it."""
     from pipelines.engine.session import build_session
 
-    # most of what it runs, it runs once: what the optimizing compiler saves later, it never earns back. But of code and of
-    # garbage there is more than in a driver, as many of those share it
+    # most code here runs once, so the optimizing compiler costs more than it gains. Many drivers share this session, so
+    # it has more code and garbage than one driver
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
     settings = Settings(state_dir=tmp_path_factory.mktemp("spark"), spark={"spark.driver.defaultJavaOptions": java})
     session = build_session(settings, "tests", heap_mb=2048)
@@ -241,7 +244,7 @@ def _interrupt(number: int, frame: types.FrameType | None) -> None:
 
 
 def _end_spark() -> None:
-    """Ends the JVM of this process's Spark, which else lives until the interpreter has gone."""
+    """Ends the JVM of this process's Spark, which otherwise lives until the interpreter has ended."""
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
@@ -272,7 +275,7 @@ def _marked() -> list[tuple[ProcessRef, str]]:
                 continue
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:160]
         except OSError:
-            continue  # ended meanwhile, or another user's
+            continue  # it has just ended, or belongs to another user
         process = ProcessRef.of(int(folder.name))
         if process is not None:
             found.append((process, command))

@@ -1,4 +1,4 @@
-"""A cluster with releases that live for the length of a module: input that keeps coming, followers, the terminal."""
+"""A cluster whose releases live for the length of a module: input that keeps coming, followers, the terminal."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads, patient, trials_in
 
 ROOT = Path(__file__).resolve().parents[2]
-# a batch of the live one is a second or so of input; the candidate reads all there is
+# a batch of the live release is about a second of input; the candidate reads all there is
 SMALL, LARGE = 2_000, 400_000
 DISORDER = Faults(out_of_order=0.2, late=0.02, duplicate=0.002, malformed=0.001, tombstone=0.0005)
-# a driver here lives for a minute: what the second compiler saves later, it never earns back
+# a driver here lives for a minute: the optimizing compiler costs more than it gains
 SHORT_LIVED = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"}
 BRISK: dict[str, Any] = {"trigger_s": 0.7, "standby_trigger_s": 1.5, "heartbeat_s": 0.3, "switch_timeout_s": 45}
 
 
 class Cluster:
-    """Releases, followers and commands on the session's broker, all in this process. Everything that it starts ends with it.
+    """Releases, followers and commands on the session's broker, all in this process. It ends everything that it starts.
 
-    `spark`: the session of drivers, comparisons and trials; None: nothing but questions, plans and refusals.
-    `changes`: of the settings.
+    `spark`: the session of drivers, comparisons and trials; None: only questions, plans and refusals. `changes`: of the
+    settings.
     """
 
     def __init__(self, broker: Settings, folder: Path, spark: Callable[[], Any] | None = None, **changes: Any) -> None:
@@ -83,7 +83,7 @@ class Cluster:
         return self.registry.state()
 
     def context(self, **changes: Any) -> Context:
-        """A context whose drivers are launched, and whose plans are made, with `changes` of the settings."""
+        """A context with `changes` of the settings, for its plans and its drivers."""
         settings = self.settings.model_copy(update=changes)
         return Context(
             settings=settings,
@@ -95,7 +95,7 @@ class Cluster:
         )
 
     def launcher(self, settings: Settings) -> Launcher:
-        """What a driver with `settings` is started with."""
+        """The launcher of drivers with `settings`."""
         return self.drivers.with_settings(settings)
 
     def run(self, plan: Plan, **changes: Any) -> Plan:
@@ -109,7 +109,7 @@ class Cluster:
 
     @contextmanager
     def trials(self) -> Iterator[None]:
-        """Apps are tried in the session of the tests while the block runs."""
+        """While the block runs, apps are tried in the session of the tests."""
         assert self.spark is not None
         with trials_in(self.spark()):
             yield
@@ -119,7 +119,10 @@ class Cluster:
         execute(context, plan_start(context, name))
 
     def hydrate(self, app: str, version: int, *, batch: int, **options: Any) -> Release:
-        """A release staged, started with batches of at most `batch` records, and ready; there already: as it is."""
+        """Stages a release, starts it with batches of at most `batch` records, and waits until it is ready.
+
+        Skips what is done already.
+        """
         name = f"{app}.v{version}"
         if name not in self.state.releases:
             self.stage(app, version, **options)
@@ -134,7 +137,7 @@ class Cluster:
             self.run(plan_stop(self.context(), name))
 
     def make_live(self, app: str, version: int, *, instead: str | None = None) -> None:
-        """A release that was compared, where live is `instead`: None for an app that has none live yet."""
+        """Compares and promotes a release. `instead`: the live release; None if the app has none yet."""
         live = live_release(self.state, app)
         if (live.name if live else None) == instead:
             if self.state.releases[f"{app}.v{version}"].spec.suite is not None:
@@ -145,7 +148,7 @@ class Cluster:
         self.context().until(what, probe, timeout_s=timeout_s, poll_s=poll_s)
 
     def position(self, name: str) -> dict[str, dict[int, int]]:
-        """Source -> partition -> offset that a release has read up to; nothing before its first batch."""
+        """Source -> partition -> offset that a release has read up to; zeros before its first batch."""
         progress = self.context().progress(name)
         return {s: dict(p) for s, p in progress.boundary.position.sources.items()} if progress else {}
 
@@ -162,7 +165,7 @@ class Cluster:
 
     @contextmanager
     def producing(self, app: str, rate: float, per_second: int) -> Iterator[None]:
-        """Live input, `rate` records a second, while the block runs."""
+        """Produces live input, `rate` records a second, while the block runs."""
         topic = source_for(app, _options(per_second)).topic
 
         def end() -> Mapping[int, int]:
@@ -170,7 +173,7 @@ class Cluster:
 
         before = end()
         with producing(self.settings, app, rate, _options(per_second)) as end_input:
-            # what takes a moment would else be over before the first record
+            # otherwise a short block would end before the first record
             self.until("no input comes", lambda: end() != before)
             yield
             end_input()
@@ -190,10 +193,10 @@ class Cluster:
         return self._operators
 
     def world(self) -> tuple[frozenset[str], int]:
-        """What a dry run must not change: the topics, and how long the registry is."""
-        # Kafka makes its own when they are first needed
+        """What a dry run must not change: the topics, and the length of the registry."""
+        # Kafka creates its own topics when they are first needed
         topics = frozenset(name for name in topic_names(self.settings) if not name.startswith("__"))
-        # the first entry makes it
+        # the first entry creates it
         there = REGISTRY_TOPIC in topics
         return topics, end_offsets(self.settings, [REGISTRY_TOPIC])[REGISTRY_TOPIC][0] if there else 0
 
@@ -236,7 +239,7 @@ class ProcessCluster(Cluster):
         yield
 
     def cli(self, *arguments: object, **environment: str) -> Said:
-        """Runs `switchyard`; a traceback is never for the user."""
+        """Runs `switchyard`. Fails if it prints a traceback."""
         return finish(self.spawn(*arguments, **environment), 240)
 
     def spawn(self, *arguments: object, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
@@ -254,7 +257,7 @@ class ProcessCluster(Cluster):
 
 
 class Follower:
-    """A consumer of an alias, with a group of its own; what `follow --json` would print goes to a log across restarts."""
+    """A consumer of an alias with its own group. A log keeps what `follow --json` would print, across restarts."""
 
     def __init__(self, cluster: Cluster, alias: str, group: str) -> None:
         self.cluster, self.alias, self.group = cluster, alias, group
@@ -274,7 +277,7 @@ class Follower:
         self.stop()
 
     def start(self) -> None:
-        """Goes on where it was; already started: nothing happens."""
+        """Resumes where it was. Does nothing if it runs."""
         if self._thread is not None:
             return
         self._over.clear()
@@ -282,7 +285,7 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it, what it has delivered committed."""
+        """Stops it, and commits what it has delivered."""
         if self._thread is not None:
             self._over.set()
             self._thread.join(60)
@@ -301,7 +304,7 @@ class Follower:
                     if record is not None:
                         lines.write(json.dumps(as_object(record)) + "\n")
                     elif consumer.position != committed:
-                        # a broker that restarts may refuse a commit: the next round tries again
+                        # a restarting broker may refuse a commit: the next round tries again
                         with suppress(Unavailable):
                             consumer.commit()
                             committed = consumer.position
@@ -311,7 +314,7 @@ class Follower:
             raise
 
     def lines(self) -> Sequence[dict[str, Any]]:
-        """What is in the log; each line is parsed once, as tests ask again and again."""
+        """The records of the log. Each line is parsed once, because tests ask often."""
         with self.log.open("rb") as log:
             log.seek(self._parsed_bytes)
             for line in log:
@@ -322,7 +325,7 @@ class Follower:
 
     @property
     def number(self) -> int:
-        """Of the switch whose records came last; 0 before the first."""
+        """The switch of the newest records; 0 before the first switch."""
         return max((line["switch"] for line in self.lines()), default=0)
 
     def await_switch(self, number: int, timeout_s: float = 150) -> None:
@@ -346,7 +349,7 @@ class Follower:
 
 
 def say(line: str) -> None:
-    """What happens, for whoever reads a failed test's output."""
+    """Prints an event, for the reader of a failed test's output."""
     print(f"  {line}")
 
 
@@ -369,7 +372,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def folded(settings: Settings, topic: str, until: Mapping[int, int]) -> dict[str, Any]:
-    """Key -> last value of a table's result up to the offsets `until`, by other means than the diff's."""
+    """Key -> last value of a table's result up to the offsets `until`. Shares no code with the diff."""
     fold: dict[str, Any] = {}
     for record in read(settings.bootstrap, topic, until):
         assert record.key is not None
@@ -378,7 +381,7 @@ def folded(settings: Settings, topic: str, until: Mapping[int, int]) -> dict[str
 
 
 def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
-    """Asserts that two results are equal, in `at_least` keys or records."""
+    """Asserts that two results are equal and have `at_least` keys or records."""
     assert (found.only_live, found.only_new, found.changed) == (0, 0, 0), found
     assert found.identical >= at_least
     assert not found.columns and not found.samples and found.ratio == 0

@@ -1,6 +1,6 @@
-"""Drivers and followers as processes of their own, for tests that kill them.
+"""Drivers and followers as processes, for tests that kill them.
 
-The registry is one topic of a cluster: a module has the session's broker to itself, or one of its own.
+A registry is one topic of a cluster, so a module has the session's broker to itself, or its own broker.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from pipelines.model.progress import Progress
 from pipelines.settings import Settings
 from tests.ports import port_of
 
-# a boot takes 8 s on two idle cores, and minutes on two that many share
+# a boot takes 8 s on two idle cores, and minutes on two busy ones
 BOOT_TIMEOUT_S = 300.0
 _POLL_S = 0.1
 
 
 def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float = _POLL_S) -> Any:
-    """The first true value of `probe()`. Fails, naming `what`, after `timeout_s`."""
+    """The first true value of `probe()`. After `timeout_s`, fails with `what`."""
     deadline = time.monotonic() + timeout_s
     while not (found := probe()):
         if time.monotonic() > deadline:
@@ -54,21 +54,21 @@ def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float =
     return found
 
 
-# drivers as small and as quick to start as can be
+# drivers that are as small and start as fast as possible
 SMALL: dict[str, Any] = {
     "driver_heap_mb": 512,
     "driver_cores": 2,
     "trigger_s": 0.25,
     "heartbeat_s": 0.5,
     "boot_timeout_s": BOOT_TIMEOUT_S,
-    # a driver here lives for seconds: what the second compiler saves later, it never earns back
+    # a driver here lives for seconds: the optimizing compiler costs more than it gains
     "spark": {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"},
 }
 
 
 @contextmanager
 def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
-    """The settings of a broker of this module's own, with small drivers."""
+    """The settings of a broker for this module, with small drivers."""
     settings = Settings(
         **{"state_dir": folder, "broker_port": port_of("driver"), "broker_heap_mb": 512, **SMALL, **changes}
     )
@@ -81,7 +81,7 @@ def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
 
 
 class Drivers(LocalLauncher):
-    """Starts drivers as the local launcher does, and keeps hold of the processes."""
+    """Starts drivers as the local launcher does, and keeps their processes."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -100,12 +100,12 @@ class Drivers(LocalLauncher):
         return next(process for name, process in reversed(self._all) if name == release)
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """A process that has ended and never was the release's driver: `of` tells the one before it."""
+        """A process that has ended and never was the release's driver. `of` then returns the one before it."""
         assert process.poll() is not None
         self._all = [(name, each) for name, each in self._all if each is not process]
 
     def end(self) -> None:
-        """Kills whatever still runs, with its JVM."""
+        """Kills every process that still runs, with its JVM."""
         for _, process in self._all:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -114,13 +114,13 @@ class Drivers(LocalLauncher):
 
 @contextmanager
 def operator(settings: Settings, drivers: Launcher, **more: Any) -> Iterator[Context]:
-    """A context of its own: Kafka's clients are not shared by threads."""
+    """A context of its own, because threads can't share Kafka's clients."""
     with Registry(settings, actor="test") as registry:
         yield Context(settings=settings, registry=registry, launcher=drivers, **more)
 
 
 def stage(context: Context, app: str, version: int, code_dir: Path, **options: Any) -> str:
-    """Stages a release and tells its name."""
+    """Stages a release and returns its name."""
     plan = plan_stage(context, app, version=version, code_dir=code_dir, **options)
     execute(context, plan)
     return plan.releases[0]
@@ -135,7 +135,7 @@ def stop(context: Context, release: str) -> None:
 
 
 def code_without_suite(folder: Path, module: str, source: Path | None = None) -> Path:
-    """A copy of an app's module whose result has no suite: a promotion then waits for no check."""
+    """A copy of an app's module whose result has no suite, so a promotion waits for no check."""
     folder.mkdir(parents=True)
     path = (source or Path(pipelines.apps.__path__[0])) / f"{module}.py"
     text = path.read_text()
@@ -146,9 +146,9 @@ def code_without_suite(folder: Path, module: str, source: Path | None = None) ->
 
 
 def open_transactions(settings: Settings, topics: Mapping[str, int], client: Any = None) -> list[str]:
-    """Topics with records of a transaction that was neither committed nor aborted when this was asked.
+    """Topics with records of a transaction that was neither committed nor aborted at the time of this call.
 
-    The high watermark is asked before the last stable offset: what is behind the first and not before the second is open.
+    It reads the high watermark first, then the last stable offset: records between the two belong to an open transaction.
     """
     client = client or admin(settings)
     wanted = {TopicPartition(t, p): OffsetSpec.latest() for t, count in topics.items() for p in range(count)}
@@ -161,7 +161,7 @@ def open_transactions(settings: Settings, topics: Mapping[str, int], client: Any
 
 
 def uncommitted(settings: Settings, topics: Mapping[str, int]) -> Consumer:
-    """A consumer of what comes from now on, of open transactions too."""
+    """A consumer of the records that come from now on, also of open transactions."""
     client = consumer(settings, isolation_level="read_uncommitted", fetch_wait_max_ms=500)
     ends = {topic: end_of(settings, topic, count, committed=False) for topic, count in topics.items()}
     client.assign([TopicPartition(topic, p, offset) for topic, end in ends.items() for p, offset in end.items()])
@@ -169,7 +169,7 @@ def uncommitted(settings: Settings, topics: Mapping[str, int]) -> Consumer:
 
 
 def topics_of(context: Context, release: str) -> dict[str, int]:
-    """The topics that a release's transactions write, with their numbers of partitions."""
+    """The topics that a release's transactions write to, with their numbers of partitions."""
     known = context.registry.state().releases[release]
     return {known.result_topic: known.spec.partitions, progress_topic(release): 1}
 
@@ -196,9 +196,9 @@ def _lag_behind(settings: Settings, progress: Progress | None, inputs: Mapping[s
 
 
 def at_rest(settings: Settings, release: str, inputs: Mapping[str, str]) -> bool:
-    """Whether a release has read all of its input, and a batch more would change nothing.
+    """Whether a release has read all of its input, and another batch would change nothing.
 
-    A batch that moved no watermark is the last one, too, which its progress could not know: its checkpoint tells.
+    That also holds after a batch that moved no watermark. Its progress record could not know that, but its checkpoint does.
     """
     progress = newest_progress(settings, release)
     if progress is None or _lag_behind(settings, progress, inputs) > 0:
@@ -212,7 +212,7 @@ def at_rest(settings: Settings, release: str, inputs: Mapping[str, str]) -> bool
 
 
 class Follower:
-    """`switchyard follow --json` as a process of its own, its lines in a file."""
+    """`switchyard follow --json` as a process; its lines go to a file."""
 
     def __init__(self, settings: Settings, alias: str, *options: str) -> None:
         self.path = settings.state_dir / f"follow-{alias}.jsonl"
@@ -227,7 +227,7 @@ class Follower:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def come_to_rest(self, quiet_s: float = 3.0, timeout_s: float = 60.0) -> None:
-        """Waits until nothing has come for `quiet_s`."""
+        """Waits until it has printed nothing for `quiet_s`."""
         size, since = -1, time.monotonic()
 
         def still() -> bool:
@@ -241,7 +241,7 @@ class Follower:
         until("the follower has not come to rest", still, timeout_s, poll_s=0.2)
 
     def end(self) -> None:
-        """Ends it as Ctrl-C does."""
+        """Stops it as Ctrl-C does."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             try:
@@ -255,7 +255,10 @@ class Follower:
 def producing(
     settings: Settings, app: str, rate: float, options: Options | None = None
 ) -> Iterator[Callable[[], None]]:
-    """Live input, `rate` records a second, while the block runs; calling what it yields ends it, acknowledgements waited for."""
+    """Produces live input, `rate` records a second, while the block runs.
+
+    Yields a function that stops it and waits for the broker's acknowledgements.
+    """
     stopped = threading.Event()
     with ThreadPoolExecutor(1, f"input of {app}") as pool:
         source = source_for(app, options or Options())

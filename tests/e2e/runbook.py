@@ -1,4 +1,4 @@
-"""The runbook's console blocks: their commands, what they printed, and whether that is still what they print."""
+"""The runbook's console blocks: their commands, what these printed, and whether they still print that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.settings import Settings
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
 _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _ID = re.compile(r"\b([a-z]+)-\d{8}-\d{6}-[0-9a-f]{4}\b")
-# whatever depends on the machine, the hour or its speed: numbers with their units; but not a release's name
+# everything that depends on machine, time or speed: numbers with their units, but not the name of a release
 _RELEASE = re.compile(r"\b[a-z-]+\.v\d+(?:\.g\d+)?\b")
 _WORD = re.compile(r"[A-Za-z_]+")
 _UNITS = {"B", "KiB", "MiB", "GiB", "of", "s", "min", "h", "d", "ms"}
@@ -20,7 +20,7 @@ _UNITS = {"B", "KiB", "MiB", "GiB", "of", "s", "min", "h", "d", "ms"}
 
 @dataclass(frozen=True)
 class Shown:
-    """A command as the page has it, and the lines below it."""
+    """A command of the page, and the lines below it."""
 
     command: str
     output: str
@@ -45,7 +45,7 @@ def written(page: str, section: str, block: int, shown: list[Shown]) -> str:
 
 
 def as_shown(output: str, settings: Settings) -> str:
-    """An output without what only this machine has, its name and its paths, and without what the JVM says of itself."""
+    """An output without what is special to this machine, its name and its paths, and without the JVM's own lines."""
     text = output.replace(str(settings.state_dir), ".switchyard")
     text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "vm", text)
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith("WARNING: Using incubator modules")]
@@ -53,7 +53,7 @@ def as_shown(output: str, settings: Settings) -> str:
 
 
 def words(output: str) -> list[list[str]]:
-    """The words of each line, with the names of releases: what must be the same whenever it is run."""
+    """The words of each line, with the names of releases: these must be the same in every run."""
     found = []
     for line in output.splitlines():
         names = _RELEASE.findall(line)
@@ -63,6 +63,6 @@ def words(output: str) -> list[list[str]]:
 
 
 def identifier(kind: str, command: str) -> str | None:
-    """The operation's id that a command names, if it is one of `kind`."""
+    """The id of the operation that a command names, if it is one of `kind`."""
     found = _ID.search(command)
     return found.group(0) if found and found.group(1) == kind else None

@@ -1,4 +1,4 @@
-"""Bad input at the terminal: a clear error, an exit code that isn't 0, nothing half done, never a traceback."""
+"""Bad input at the terminal: a clear error, an exit code other than 0, nothing half done, never a traceback."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
-# where nobody answers
+# for addresses where nobody answers
 IMPATIENT = {"SWITCHYARD_REQUEST_TIMEOUT_S": "0.3"}
-# where an answer is tried for, and none comes
+# for calls that wait for an answer that never comes
 ONCE = {"SWITCHYARD_REQUEST_TIMEOUT_S": "1.5"}
 
 
 @pytest.fixture
 def unchanged(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster; afterwards its topics and its registry must be as they were."""
+    """The cluster. Its topics and its registry must be unchanged afterwards."""
     before = cluster.world()
     yield cluster
     assert cluster.world() == before
 
 
 def refused(said: Said, code: int, *words: str) -> None:
-    """It ended with `code`, said `error: ...` with these words, and what to do about it."""
+    """Asserts that it ended with `code`, printed `error: ...` with these words, and said what to do."""
     assert said.code == code, said.text
     shown = " ".join(said.err.split())
     for word in words:
@@ -161,7 +161,7 @@ def test_a_cluster_that_is_not_reachable_is_named_with_the_setting(cluster: Clus
     refused(said, 1, f"no Kafka broker answers at {where}", "SWITCHYARD_BOOTSTRAP_SERVERS")
 
 
-@pytest.mark.timeout(120)  # an hour where it waits for an answer as long as it may
+@pytest.mark.timeout(120)  # it would wait an hour if it waited as long as it may
 def test_a_wrong_login_is_said_soon_and_names_the_settings(cluster: Cluster) -> None:
     given = {**with_login(cluster.settings, "wrong").environment(), "SWITCHYARD_REQUEST_TIMEOUT_S": "3600"}
     for command in ("log", "stage large-orders"):
@@ -229,7 +229,7 @@ def odd_input(cluster: Cluster) -> None:
     ensure_topic(cluster.settings, "odd-input", 1, INPUT)
 
 
-# no session is started for these
+# no Spark session is started for these
 @pytest.mark.parametrize(
     ("source", "code", "words"),
     [
@@ -286,7 +286,7 @@ def test_a_function_that_can_not_run_is_found_at_staging_on_empty_frames(
 def test_what_a_trial_in_its_own_process_finds_is_raised_here(
     cluster: Cluster, tmp_path: Path, settings: dict[str, Any], kind: type[SwitchyardError], words: str
 ) -> None:
-    """As a user has it: an app is tried in an interpreter of its own, which starts a JVM of its own."""
+    """The way a user has it: an app is tried in an interpreter of its own, which starts a JVM of its own."""
     code = write_app(tmp_path / "code", 'return trades.select("ticker", F.rand().alias("r"))')
     with pytest.raises(kind, match=words):
         plan_stage(cluster.context(), "odd", code_dir=code, settings=settings)
@@ -321,7 +321,7 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(cluster:
 
     refused(cluster.cli(*stage, "--version", 1, "--execute"), 3, "odd.v1 is already staged")
     refused(cluster.cli(*stage, "--execute"), 3, "same code, same settings", "--correction")
-    # the same again is what was frozen, whatever lies in the folder now
+    # --same-as takes the frozen code, whatever is in the folder now
     digest = cluster.state.releases["odd.v1"].spec.code_digest
     write_app(code, 'return trades.where("price > 1").select("ticker", "price")')
     said = cluster.cli("stage", "odd", "--same-as", "odd.v1", "--correction", "late data", "--json")
@@ -335,7 +335,7 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(cluster:
         assert said.code == 0, said.text
         assert "nothing is changed; add --execute" in said.out
     assert "start the driver of odd.v1" in said.out and "then: wait, diff, check" in said.out
-    # what is staged is not what lies in the folder now, nor has it this setting: never gone on with silently
+    # the staged release has other code than the folder and lacks this setting: it must not be resumed silently
     again = ("reprocess", "odd", "--version", 1)
     for more in ([], ["--execute"]):
         refused(
@@ -361,13 +361,13 @@ def test_a_batch_that_fails_names_release_batch_range_and_cause(cluster: Cluster
     said = cluster.cli("stage", "odd", "--version", 7, "--from", code, "--execute")
     assert said.code == 0, said.text
     assert cluster.cli("start", "odd.v7", "--execute").code == 0
-    # batch 0 is of the empty topic: where it ends, the next one begins
+    # batch 0 reads the empty topic; the next one starts at its end
     cluster.until("it has not begun", lambda: newest_progress(cluster.settings, "odd.v7") is not None)
     client = producer(cluster.settings)
     for price in (1, 2, -3):
         client.produce("odd-input", json.dumps({"price": price}), "IBM")
     client.flush(10)
-    # by itself, after three tries
+    # it fails by itself after three tries
     cluster.until("it has not failed", lambda: cluster.state.releases["odd.v7"].state == "failed")
     said = cluster.cli("wait", "odd.v7")
     refused(said, 1, "odd.v7 failed: odd.v7, batch 1 (odd-input[0] 0-2)", "a price below zero")
@@ -375,7 +375,7 @@ def test_a_batch_that_fails_names_release_batch_range_and_cause(cluster: Cluster
     said = cluster.cli("status", "odd.v7")
     assert "failed" in said.out and "a price below zero" in said.out
     assert not cluster.last_offsets("odd.v7"), "nothing of the batch may be there"
-    # started again it begins anew, and never goes on from its own bad state
+    # a new start begins again, and never resumes from its own bad state
     said = cluster.cli("start", "odd.v7")
     assert "start generation 2 of odd.v7 with an empty state" in said.out
     cluster.cli("start", "odd.v7", "--execute")

@@ -1,4 +1,4 @@
-"""What `make bench` runs, on little: that it ends with its figures, not what they are."""
+"""`make bench` with little data: it must end with its figures; their values don't matter."""
 
 from __future__ import annotations
 

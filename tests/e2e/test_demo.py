@@ -1,4 +1,4 @@
-"""The demo from end to end, with less history: what it reports, and what it leaves."""
+"""The demo from end to end with less history: what it reports, and what it leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_demo_ends_with_a_clean_ledger_and_leaves_its_report_alone(tmp_path:
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["demo-report.json"]
     report = json.loads((tmp_path / "demo-report.json").read_text())
     assert report["hydrate_records"] >= HISTORY / 2 and report["hydrate_s"] > 0 and report["hydrate_records_per_s"] > 0
-    # bids were taken for asks: every window that both have differs, but where nobody bid
+    # bids were mistaken for asks: each window that both have differs, except those without bids
     assert report["diff"]["changed"] > 100 > report["diff"]["identical"] >= 0
     assert set(report["diff"]) == {"only_live", "only_new", "changed", "identical"}
     assert report["checks"]["passed"] >= 10 and report["checks"]["failed"] == 0

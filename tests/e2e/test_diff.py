@@ -1,4 +1,4 @@
-"""The diff of streams under load: unchanged code differs in nothing. Tables are compared in the story of the switches."""
+"""The diff of streams under load: unchanged code makes no difference. tests/e2e/test_switch.py compares tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def finals(trades: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A stream without state, its records known by where they came from, and no suite."""
+    """A stream without state and suite, whose records are known by their source."""
     code = code_without_suite(tmp_path_factory.mktemp("code") / "v1", "large_orders")
     cluster.load("large-orders", 8_000, per_second=200)
     cluster.hydrate("large-orders", 1, batch=SMALL, code_dir=code)
@@ -78,7 +78,7 @@ def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(finals: Cluster) -> None:
     with finals.producing("stock-stats", 400, per_second=200):
         assert_nothing_differs(diff(finals.context(), "finals.v2"), at_least=200)
-    # a row an hour late is in no window; Spark says so within the batch, and both sides of the diff say it
+    # a row that is an hour late is in no window; Spark reports it in the batch, the diff reports it for both releases
     watermark_ms = max(p.boundary.watermark_ms or 0 for p in progress_history(finals.settings, "finals.v1"))
     client = producer(finals.settings)
     late = json.dumps({"side": "ask", "price": 1.0})
@@ -87,7 +87,7 @@ def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(fina
     for name in ("finals.v1", "finals.v2"):
         finals.settle(name, "trades")
         progress = finals.context().progress(name)
-        # a trade is a row for each of the two windows that it falls into
+        # a trade gives a row for each of the two windows that it belongs to
         assert progress is not None and progress.total.late_dropped == 2
     found = diff(finals.context(), "finals.v2")
     assert (found.changed, found.only_live, found.only_new) == (0, 0, 0)
@@ -114,7 +114,7 @@ def test_what_streams_got_since_is_compared_again_when_consumers_change_over(ord
 
 
 def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
-    """Kills the driver of `name` after a batch, and waits until that is noticed, and `other` has read at least as far."""
+    """Kills the driver of `name` after a batch. Waits until this is noticed and `other` has read at least as far."""
     before = cluster.position(name)
     cluster.until(f"{name} reads nothing", lambda: cluster.position(name) != before)
     lease = cluster.state.releases[name].lease
@@ -137,7 +137,7 @@ def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(or
     with Follower(orders, "large-orders", "orders") as follower, orders.producing("large-orders", 400, per_second=200):
         for _ in range(5):
             _kill_beyond(orders, other, one)
-            # by chance both may have read to the same record: then there is nothing to allow
+            # by chance both may have read to the same record; then nothing needs to be allowed
             if orders.cli("rollback", "large-orders").code == 3:
                 break
             orders.start(other, batch=LARGE)
@@ -154,5 +154,5 @@ def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(or
         follower.await_end(one)
     ledger = check_log("large-orders", orders.settings.bootstrap, follower.log)
     assert (ledger.missing, ledger.wrong, ledger.steps_back) == (0, 0, 0), ledger.as_json()
-    # each of those input records makes one result at most
+    # each of those input records gives at most one result
     assert ledger.duplicates <= int(twice.replace(",", ""))

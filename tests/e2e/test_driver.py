@@ -1,6 +1,6 @@
-"""One driver as a process: alone on its release, visible to Kafka's own tools, loud where it can't go on.
+"""A driver as a process: alone on its release, visible to Kafka's own tools, with clear errors when it can't run on.
 
-The tests of `words` share one release, word-count.v1: each takes it as the one before has left it.
+The tests of `words` share one release, word-count.v1: each continues where the previous one left it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 WORDS, LINES = "words.v1", "lines"
-# a batch on two busy cores; alone it takes a second
+# a batch on two busy cores; on idle ones it takes a second
 BATCH_TIMEOUT_S = 120.0
 
 
@@ -83,7 +83,7 @@ def context(settings: Settings, drivers: Drivers) -> Iterator[Context]:
 
 def send(settings: Settings, topic: str, *values: str | bytes | None, partition: int = 0) -> None:
     client = producer(settings, linger_ms=0)
-    # else it waits half a second for its first record
+    # otherwise the producer waits half a second for its first record
     await_connection(client, topic)
     for value in values:
         client.produce(topic, value, None, partition=partition)
@@ -125,7 +125,7 @@ class Words:
     settings: Settings
     context: Context
     drivers: Drivers
-    # what it was staged from
+    # the folder that it was staged from
     tree: Path
 
     @property
@@ -142,7 +142,7 @@ class Words:
         )
 
     def ledger(self) -> Ledger:
-        """The result so far, with everything read."""
+        """The result so far, after all input was read."""
         self.await_rest()
         assert open_transactions(self.settings, topics_of(self.context, WORDS)) == []
         return check_result("word-count", self.settings.bootstrap, result_topic(WORDS, 1))
@@ -166,7 +166,7 @@ def _trials(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-# word-count, whose words go through a function of a module beside it, in Spark's Python workers
+# word-count, which passes its words through a function of another module in Spark's Python workers
 COUNTED = """
 from pyspark.sql import functions as F
 
@@ -206,7 +206,7 @@ def words(settings: Settings, context: Context, drivers: Drivers, tmp_path_facto
 
 
 def kafka_groups(settings: Settings, *commands: tuple[str, ...]) -> list[str]:
-    """What Kafka's own kafka-consumer-groups.sh prints, asked for each of `commands` at once."""
+    """The outputs of Kafka's own kafka-consumer-groups.sh for each of `commands`, which run at once."""
     tool = [find_java().path, "-Xmx128m", "-cp", ":".join(map(str, broker_jars()))]
     tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", settings.bootstrap]
 
@@ -245,7 +245,7 @@ def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings
     assert f"{WORDS} is run by process {first.pid} on {settings.host} (token {token})" in said
     assert (words.token, first.poll()) == (token, None)
     assert committed(settings, WORDS) == before
-    # so that the tests after this one look at the driver that runs
+    # so that the next tests see the driver that runs
     words.drivers.forget(second)
     send(settings, LINES, "still counted")
     assert words.ledger().clean
@@ -255,12 +255,12 @@ def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings
 def test_a_release_runs_the_code_it_was_staged_with_in_its_workers_too(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
-    # another version of both modules, and one that can't even be imported beside them
+    # a different version of both modules, and one beside them that can't even be imported
     code(words.tree, words=COUNTED.format(prefix="new-"), spelling=SPELLING.format(prefix="new-"), broken="1 / 0")
     send(settings, LINES, "unheard of so far")
     assert words.ledger().clean
     assert {"unheard", "second"} <= words.spelled()
-    # nor does the driver that comes next take what lies there now: it is started below
+    # nor does the next driver, which is started below, use what is there now
 
 
 def test_what_can_not_be_parsed_is_set_apart_and_the_stream_goes_on(settings: Settings, words: Words) -> None:
@@ -303,7 +303,7 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
 
 
 def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping[str, int]) -> None:
-    """Stops a driver, which gets input, in the middle of a transaction."""
+    """Stops a driver that gets input, in the middle of a transaction."""
 
     def frozen() -> bool:
         if coming.poll(0.1) is None:
@@ -323,7 +323,7 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
     words.run()
     zombie, token = words.process, words.token
     topics = topics_of(words.context, WORDS)
-    # not to be killed, nor frozen: the new one needs no process
+    # neither killed nor frozen: the new one needs no process
     threads = Threads(settings)
     with ExitStack() as stack:
         stack.callback(threads.end)
@@ -340,7 +340,7 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
         assert words.ledger().clean
         assert not [word for word in words.spelled() if word.startswith("new-")], "code that it was not staged with"
         assert committed(settings, WORDS).token == words.token == token + 1
-        # whatever the zombie's Spark wrote, it wrote beside the checkpoint that counts
+        # whatever the frozen driver's Spark wrote is outside the checkpoint that counts
         folder = release_folder(settings, WORDS) / f"g1.t{token + 1}"
         assert max(int(p.name) for p in (folder / "commits").iterdir() if p.name.isdigit()) >= batch
         assert threads.alive(WORDS)
@@ -370,7 +370,7 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
         os.killpg(words.process.pid, signal.SIGCONT)
         assert words.process.wait(90) == 0, words.drivers.log(WORDS)[-3000:]
         end_input()
-    # the batch under way was finished, in Kafka and in Spark's log
+    # the running batch was finished, in Kafka and in Spark's log
     assert open_transactions(settings, topics) == []
     batch = committed(settings, WORDS).boundary.batch_id
     assert (release_folder(settings, WORDS) / f"g1.t{words.token}" / "commits" / str(batch)).exists()
@@ -388,7 +388,7 @@ def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: S
     words.process.send_signal(signal.SIGTERM)
     registry = words.context.registry
     until("the lease has ended", lambda: registry.state().releases[WORDS].lease_ended, 90, poll_s=0.005)
-    # by then nothing may write to what is another's
+    # from then on nothing may write to what belongs to another driver
     assert not [pid for pid in jvm if Path(f"/proc/{pid}").exists()]
     assert words.process.wait(90) == 0
     before = committed(settings, WORDS)

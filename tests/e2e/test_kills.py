@@ -1,7 +1,7 @@
-"""Drivers killed at random moments, each in the middle of a transaction, and the ledger afterwards.
+"""Kills drivers at random moments in the middle of a transaction, and checks the ledger afterwards.
 
-2 kills of one release, and in `make test-long` 20 of live and candidate drivers while they hydrate, run and switch, seeded
-by `SWITCHYARD_KILLS_SEED`. A kill counts only if, with the process dead, Kafka still holds a transaction of it open.
+2 kills of one release; with `make test-long` also 20 of live and candidate drivers while they hydrate, run and switch.
+`SWITCHYARD_KILLS_SEED` seeds the moments. A kill counts only if the dead driver left a transaction open in Kafka.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
 BATCH_RECORDS = 4_000
-# longest until a driver that was killed commits again: a boot beside another one on two cores
+# the longest time from a kill to the next commit: a boot beside another one on two cores
 RECOVERY_TIMEOUT_S = 300.0
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,7 +84,7 @@ class Kill:
 
 @dataclass
 class Keeper:
-    """Starts one release's driver again whenever it is dead, as the supervisor does, and times its recoveries."""
+    """Starts one release's driver again when it is dead, as the supervisor does, and measures each recovery."""
 
     settings: Settings
     drivers: Drivers
@@ -103,7 +103,7 @@ class Keeper:
         self.rest()
 
     def rest(self) -> None:
-        """Starts it no more: else a driver that was stopped would run again."""
+        """Stops starting it; otherwise a stopped driver would run again."""
         self._ended.set()
         self._thread.join()
 
@@ -140,7 +140,7 @@ class Keeper:
 
 
 class Killer:
-    """Kills drivers in the middle of a transaction and keeps the account."""
+    """Kills drivers in the middle of a transaction and counts the kills."""
 
     def __init__(self, settings: Settings, drivers: Drivers, context: Context, seed: int) -> None:
         self.settings, self.drivers, self.context = settings, drivers, context
@@ -149,15 +149,15 @@ class Killer:
         self._admin = admin(settings)
 
     def kill(self, keeper: Keeper, phase: Callable[[], str], *, within_s: float = 30.0, after_s: float = 1.5) -> bool:
-        """Kills the driver at the first open transaction after a random moment. Returns whether it counts: a transaction
-        was seen `within_s`, and is open still when its driver is dead. `phase` is asked after that.
+        """Kills the driver at the first open transaction after a random moment. Returns whether the kill counts.
 
-        The driver is frozen to look again. The broker may have its commit already, and end the transaction then.
+        It counts if a transaction was seen within `within_s` and is still open when the driver is dead. `phase` is called after
+        that. The driver is frozen for a second look, because the broker may just end the transaction with its commit.
         """
-        time.sleep(self.random.uniform(0, after_s))  # a random moment, not a wait for something
+        time.sleep(self.random.uniform(0, after_s))  # a random moment; this waits for nothing
         token = self.context.registry.state().releases[keeper.release].token
         process, topics = self.drivers.of(keeper.release), topics_of(self.context, keeper.release)
-        # else its JVM lives on for a moment, and may write to the checkpoint
+        # otherwise its JVM would run on for a moment and could write to the checkpoint
         whole_group = self.random.random() < 0.5
         send = os.killpg if whole_group else os.kill
         # early in a transaction, or between its last record and its commit
@@ -183,7 +183,7 @@ class Killer:
         return sum(kill.phase == phase for kill in self.kills)
 
     def table(self, keepers: list[Keeper]) -> str:
-        """Kills counted per phase, and seconds from a kill to the next commit."""
+        """The kills that count per phase, and the seconds from a kill to the next commit."""
         lines = [f"{'phase':<12}{'kills':>6}  releases"]
         for phase in dict.fromkeys(kill.phase for kill in self.kills):
             of = [kill.release for kill in self.kills if kill.phase == phase]
@@ -196,7 +196,7 @@ class Killer:
 
 
 def in_background(work: Callable[[], Any]) -> Callable[[], bool]:
-    """Runs `work`; what is returned waits for it and tells whether it succeeded: refused and failed are answers."""
+    """Starts `work`. Returns a function that waits for it; False: it was refused or has failed."""
     succeeded: list[bool] = []
     said: list[str] = []
 
@@ -221,7 +221,7 @@ def in_background(work: Callable[[], Any]) -> Callable[[], bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """One app through its life, with `kills` kills in all."""
+    """One app from start to end, with `kills` kills in all."""
 
     app: str
     source: str
@@ -239,7 +239,7 @@ class Story:
         drivers = Drivers(settings)
         inputs = {self.source: self.topic}
         old, new = f"{self.app}.v1", f"{self.app}.v2"
-        # to hydrate: a third; live: a third; to switch: the rest
+        # a third while it hydrates, a third while it is live, the rest during switches
         hydrating, live = max(1, self.kills * 2 // 5), max(1, self.kills * 3 // 10)
         switching = self.kills - hydrating - live
         options = Options(seed=seed, per_second=self.rate)
@@ -348,7 +348,7 @@ class Story:
         kills: int,
         say: Callable[[str], None],
     ) -> None:
-        """Promotes and rolls back while drivers are killed, until there were enough, and the second release is live."""
+        """Promotes and rolls back while drivers are killed. Ends with enough kills and the second release live."""
 
         def phase_of(plan: Plan) -> str:
             return "switched" if context.registry.state().operations[plan.id].resolved else "switching"
@@ -371,7 +371,7 @@ class Story:
             say(f"live is {self._live(context)}")
 
     def _planned(self, context: Context, candidate: str | None) -> Plan:
-        """The plan to promote `candidate`, or to roll back: refused while one that was killed is far behind."""
+        """The plan to promote `candidate`, or to roll back. It is refused while a killed release is far behind."""
         found: list[Plan] = []
 
         def plan() -> bool:
@@ -418,7 +418,7 @@ def test_a_release_that_is_killed_while_it_hydrates_and_live_has_every_result_on
         killer = Killer(settings, drivers, context, SEED)
         tree = code_without_suite(tmp_path / "code", "large_orders")
         stage(context, "large-orders", 1, tree)
-        # whoever starts it again, runs what was staged
+        # every restart runs what was staged
         (tree / "large_orders.py").write_text("1 / 0\n")
         start(context, name)
         keeper = stack.enter_context(Keeper(settings, drivers, name))
@@ -438,7 +438,7 @@ def test_a_release_that_is_killed_while_it_hydrates_and_live_has_every_result_on
 
         until("it was not killed while live", killed, RECOVERY_TIMEOUT_S)
         token = context.registry.state().releases[name].token
-        # the last of its drivers is not to be killed: it needs no process
+        # the last of its drivers is not killed, so it needs no process
         last = Threads(settings)
         stack.callback(last.end)
         start(stack.enter_context(operator(settings, last)), name)

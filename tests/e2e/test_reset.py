@@ -1,4 +1,4 @@
-"""A reset at the terminal: shown, carried out, left in the middle by a killed operator, gone on with, and taken back."""
+"""A reset at the terminal: shown, executed, interrupted by the death of its operator, resumed, and undone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ APP, NAME = "word-count", "word-count.v1"
 
 @pytest.fixture(scope="module")
 def cluster(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One release has the cores to itself: its batches follow at once."""
+    """One release has the cores to itself: its batches follow each other without a pause."""
     cluster = Cluster(broker, tmp_path_factory.mktemp("cluster"), lambda: spark, trigger_s=0.1, heartbeat_s=0.15)
     yield cluster
     cluster.close()
@@ -53,7 +53,7 @@ def follower(live: Cluster) -> Iterator[Follower]:
 
 
 def words(cluster: Cluster) -> dict[str, int]:
-    """Each word of the input, counted by the letter of what the app is to do."""
+    """Each word of the input with its count, exactly as the app should count."""
     counts: Counter[str] = Counter()
     for record in read(cluster.settings.bootstrap, "lines"):
         if record.value is not None:
@@ -139,7 +139,7 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, kills: int) -> None:
-    """One reset after the other, each begun by an operator who is killed at some line of it, and resumed by the next."""
+    """One reset after the other: an operator starts it and is killed at some line; the next operator resumes it."""
     expected, random, killed = words(live), Random(SEED), 0
     while killed < kills:
         generation = live.state.releases[NAME].generation
@@ -152,7 +152,7 @@ def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, k
             resumed = live.cli("resume", operation.id)
             assert resumed.code == 0, f"killed at line {line}: {resumed.text}"
         live.settle(NAME, "lines")
-        # applied once, whatever was done twice of it
+        # applied once, even if parts of it ran twice
         assert live.state.releases[NAME].generation == generation + 1, line
         assert of_result(live) == expected, line
         comes_to(follower, expected)
@@ -175,7 +175,7 @@ def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
 
 def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: Follower) -> None:
     before = len(live.state.releases[NAME].generations)
-    # the first has begun and waits: its release is not to stop before the second is refused
+    # the first has started and waits: its release must not stop before the second one is refused
     first = live.operators.start("reset", NAME, "--to-earliest", "--stop", "--execute")
     live.until("the first has not begun", lambda: live.state.blocking(NAME), poll_s=0.01)
     os.kill(first.process.pid, signal.SIGSTOP)
@@ -195,7 +195,7 @@ def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: F
 
 @pytest.mark.long
 def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
-    """Every large order is told to a sales person once, though all of them are written again."""
+    """A salesperson hears of each large order once, although all of them are written again."""
     cluster.load("large-orders", 2_000, per_second=200)
     cluster.hydrate("large-orders", 1, batch=LARGE)
     cluster.make_live("large-orders", 1)
@@ -256,11 +256,11 @@ def test_what_makes_no_sense_is_said_and_changes_nothing(
     words = []
     for word in options.split():
         if word.startswith("{"):
-            # a file of these lines
+            # a file with these lines
             (tmp_path / "offsets.csv").write_text("\n".join(word.strip("{}").split(";")))
             word = str(tmp_path / "offsets.csv")
         words.append(word)
     found = live.cli("reset", NAME, "--stop", "--execute", *words)
     assert found.code in (2, 3) and said in found.err, found.text
-    # the registry is as long as it was: nothing is wanted otherwise, no lease taken, no operation begun
+    # the registry is as long as before: no wanted state changed, no lease taken, no operation started
     assert live.world() == before

@@ -1,7 +1,7 @@
-"""The runbook: each of its sections on a cluster that has that trouble, its commands typed as they stand there.
+"""The runbook: each section on a cluster with that trouble, its commands typed as they are on the page.
 
-What they print must have the words that the page has; numbers, times and ids may differ. `SWITCHYARD_RUNBOOK=write`
-(`make runbook`) writes what they print into the page.
+Their output must have the page's words; numbers, times and ids may differ. `SWITCHYARD_RUNBOOK=write` (`make runbook`)
+writes the output into the page.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ POISON = "kaboom"
 
 @dataclass
 class Night:
-    """A cluster with `word-count` in two versions, of which the second can be killed by a word; and who is on call."""
+    """A cluster with two versions of `word-count`, of which one word kills the second; and the person on call."""
 
     cluster: ProcessCluster
     follower: Follower
     lines: Iterator[str]
     sent: int = 0
-    # partition -> offsets whose lines are in nobody's count: left out, or deleted
+    # partition -> offsets of lines that no result counts: skipped, or deleted
     gone: dict[int, set[int]] = field(default_factory=lambda: {p: set() for p in range(PARTITIONS)})
     # the record that the last command named
     record: str = ""
@@ -94,7 +94,7 @@ class Night:
         return found.name
 
     def make_live(self, name: str) -> None:
-        """As it was in the evening: `name` is live, the other one its standby, and both run."""
+        """Restores the state of the evening: `name` is live, the other is its standby, and both run."""
         cluster = self.cluster
         for each in (V1, V2):
             cluster.run(plan_start(cluster.context(), each))
@@ -122,7 +122,7 @@ class Night:
         self.cluster.until(f"{name} lives", lambda: self.driver(name) is None)
 
     def die_after(self, entry: type[Entry]) -> None:
-        """An operator begins to reset the standby, and is gone right after an entry of it."""
+        """An operator starts to reset the standby, and dies right after one of its entries."""
         command = ("reset", V1, "--to-earliest", "--stop", "--execute")
         said = self.cluster.operators.start(*command, death=Death(entry=entry)).end()
         assert said.code == -signal.SIGKILL, said.text
@@ -134,11 +134,11 @@ class Night:
         self.cluster.until("the broker answers", lambda: not EmbeddedBroker(self.cluster.settings).status().answering)
 
     def newest(self, kind: str) -> str:
-        """The operation of that kind that was begun last."""
+        """The last operation of that kind."""
         return [o.id for o in self.cluster.state.operations.values() if o.opened.name == kind][-1]
 
     def await_drivers(self) -> None:
-        """Waits for a sign of life of each driver that has lived on."""
+        """Waits for a new heartbeat of each driver that has kept running."""
         since = now_ms()
         drivers = [name for name in (V1, V2) if self.driver(name) is not None]
 
@@ -151,7 +151,7 @@ class Night:
     # -- what is right
 
     def right(self, name: str, after: dict[int, int] | None = None) -> None:
-        """Its result, and if it is live what its consumer has, are the words counted in all lines that it had to read."""
+        """Asserts that its result, and its consumer's if it is live, counts the words of all lines it must read."""
         self.cluster.settle(name, "lines")
         counts: Counter[str] = Counter()
         for record in read(self.cluster.settings.bootstrap, "lines"):
@@ -174,7 +174,7 @@ class Night:
     # -- the page
 
     def typed(self, section: str, block: int, *codes: int) -> None:
-        """Types the commands of a block, which end with `codes` (none: all with 0), and holds what they print against it."""
+        """Types a block's commands and compares the output with the page. `codes`: their exit codes; none: all 0."""
         page = runbook.PAGE.read_text()
         shown = runbook.blocks(page, section)[block]
         found = []
@@ -184,7 +184,7 @@ class Night:
             found.append(Shown(command, output))
             if command == "switchyard up":
                 self.await_drivers()
-            # the next one may name what this one said
+            # the next command may name what this one printed
             told = re.search(r"--skip (\S+)", output)
             self.record = told.group(1) if told else self.record
         if os.environ.get("SWITCHYARD_RUNBOOK") == "write":
@@ -194,7 +194,7 @@ class Night:
             assert runbook.words(given.output) == runbook.words(expected.output), f"$ {given.command}\n{given.output}"
 
     def as_meant(self, command: str) -> str:
-        """A command with the operation and the record of this night."""
+        """A command with the operation and the record of this test."""
         for kind in ("reset", "undo"):
             named = runbook.identifier(kind, command)
             if named is not None:
@@ -313,7 +313,7 @@ def test_the_live_release_is_dead(night: Night) -> None:
     night.produce(20)
     night.typed("The live release is dead", 0)
     night.right(V2)
-    # both stand at the same boundary
+    # both are at the same boundary
     night.right(V1)
     night.kill(V2)
     night.produce(20)
@@ -363,14 +363,14 @@ def test_a_poison_record(night: Night) -> None:
     night.right(V1)
     night.gone[partition].add(offset)
     night.right(V2)
-    # and is still in the input
+    # and it is still in the input
     night.gone[partition].clear()
 
 
 def test_input_cut_by_retention(night: Night) -> None:
-    """The last one: the history that others need is gone after it."""
+    """The last section: after it, the history that others need is deleted."""
     night.make_live(V2)
-    # for as long as its host was down
+    # the host was down for so long
     night.kill(V2)
     night.produce(100)
     night.cluster.settle(V1, "lines")

@@ -1,4 +1,4 @@
-"""Secrets are planted in an operator's settings and environment; then all that commands, a driver and Dagster leave is searched."""
+"""Plants secrets in an operator's settings and environment, then searches what commands, a driver and Dagster leave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.long, pytest.mark
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME, LINES = "tell.v1", "lines-of-tell"
-# of a cluster without a login both clients take them, and use none
+# without a login, both clients accept them and use none
 KAFKA = {"sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": "planted-password",
          "ssl.key.password": "planted-passphrase"}  # fmt: skip
 SPARK = {"spark.hadoop.fs.s3a.secret.key": "planted-store-key"}
@@ -58,7 +58,7 @@ def tell(lines: DataFrame, settings: AppSettings) -> DataFrame:
 
 
 class Operator:
-    """Whose environment has the secrets; runs commands as processes, and keeps all that they print."""
+    """An operator with secrets in its environment. It runs commands as processes and keeps their output."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder, self.said = settings, folder, ""
@@ -87,7 +87,7 @@ class Operator:
 @pytest.fixture
 def operator(broker: Settings, tmp_path: Path) -> Iterator[Operator]:
     changes: dict[str, Any] = {
-        # its state is in a folder of its own, and so the broker is no part of it
+        # its state is in a folder of its own, so the broker is not part of it
         "bootstrap_servers": broker.bootstrap, "state_dir": tmp_path / "state", "kafka": KAFKA,
         "driver_heap_mb": 512, "trigger_s": 0.25, "heartbeat_s": 0.5, "boot_timeout_s": 300,
         "spark": {**SPARK, "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
@@ -107,7 +107,7 @@ def operator(broker: Settings, tmp_path: Path) -> Iterator[Operator]:
 
 
 def planted(text: bytes) -> list[str]:
-    """The secrets in a text. All of them begin with the same word, which nothing else has."""
+    """The secrets in a text. They all start with the same word, which nothing else contains."""
     return [text[at - 40 : at + 40].decode(errors="replace") for at in _places(text, b"planted-")]
 
 
@@ -140,7 +140,7 @@ def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
         "no result", lambda: list(read(settings.bootstrap, result)) if result in topic_names(settings) else [], 240
     )
 
-    # what the app had, at import, in the driver and in a worker: what it needs, and no secret
+    # the app's environment at import, in the driver and in a worker: what it needs, and no secret
     row = json.loads(records[0].value or b"")
     assert planted(records[0].value or b"") == []
     at_import, in_driver = json.loads(row["driver"])
@@ -148,14 +148,14 @@ def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
     assert all("PATH" in environment for environment in (at_import, in_driver, in_worker))
     assert "PATH=" in above
 
-    # processes: the driver alone has its login, in its environment; none has anything in its arguments
+    # processes: only the driver has its login, in its environment; none has a secret in its arguments
     with Registry(settings) as registry:
         lease = registry.state().releases[NAME].lease
     assert lease is not None
     assert planted(Path(f"/proc/{lease.holder.pid}/cmdline").read_bytes()) == []
     looked = 0
     for pid in descendants(lease.holder.pid):
-        # one of them may just end, as a worker does; the JVM stays
+        # a worker may just end; the JVM stays
         with suppress(FileNotFoundError, ProcessLookupError):
             for name in ("cmdline", "environ"):
                 found = Path(f"/proc/{pid}/{name}").read_bytes()
@@ -170,7 +170,7 @@ def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
     assert operator.switchyard("status", **wrong) == 2
     assert operator.switchyard("stop", NAME, "--execute") == 0, operator.said
 
-    # Dagster: a run that works, and one that fails on the settings
+    # Dagster: a run that works, and one that fails because of the settings
     assert operator.dagster("janitor") == 0, operator.said
     assert operator.dagster("janitor", **wrong) != 0
     events = [path for path in operator.home.rglob("*") if path.is_file()]
@@ -181,7 +181,7 @@ def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
     for path in operator.folder.rglob("*"):
         if path.is_file():
             assert planted(path.read_bytes()) == [], path
-    # all that drivers and commands have written, others can't even read
+    # others can't even read what drivers and commands have written
     for path in (settings.state_dir, *settings.state_dir.rglob("*")):
         assert path.is_symlink() or not path.stat().st_mode & 0o077, path
     for topic in topic_names(settings):

@@ -1,4 +1,4 @@
-"""Two `switchyard supervise` at once, as processes: a release that nobody runs, a driver that hangs; and a host that was rebooted."""
+"""Two `switchyard supervise` processes at once: a release that nobody runs, a driver that hangs, a rebooted host."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def switchyard(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it said, ended well by SIGTERM."""
+    """Its output, after SIGTERM ended it without an error."""
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0 and "Traceback" not in said, said
@@ -55,7 +55,7 @@ def release(context: Context) -> Release:
 
 
 def commits(settings: Settings, context: Context, above: int) -> Release:
-    """The release, once a driver with a token above that has committed."""
+    """The release, once a driver with a newer token has committed."""
 
     def there() -> bool:
         progress = newest_progress(settings, NAME)
@@ -95,16 +95,16 @@ def test_two_supervisors_start_and_replace_a_driver_once_and_a_host_comes_back(
             supervisors += [switchyard(settings, "supervise", "--every", "500ms") for _ in range(2)]
             until("no two supervisors are there", lambda: len(_present(settings)) == 2, 60)
 
-            # wanted, and nobody runs it: both would start it
+            # wanted, but nobody runs it: both would start it
             context.registry.step(lambda _: [WantedSet(release=NAME, wanted="running")])
             found = commits(settings, context, 0)
             assert found.token == 1
             pids.append(pid_of(found))
 
-            # hangs: it lives and says nothing
+            # it hangs: it lives and sends nothing
             os.killpg(pids[-1], signal.SIGSTOP)
             found = commits(settings, context, found.token)
-            # one token for the fence, one for its successor
+            # one token for the fence, one for the next driver
             assert found.token == 3 and found.state != "failed"
             until("the driver that hung is still there", lambda: not alive(pids[0]), 30)
             pids.append(pid_of(found))

@@ -1,7 +1,7 @@
-"""What is compared before a switch, and switches of an alias with consumers on it: at the tail, behind, away for several;
-with operators who collide and die.
+"""Comparisons before a switch, and switches with consumers: at the end, behind, or away for several switches.
 
-The tests are one story on one topic, told in order: v1 is right, v2 is the same again, v3 takes bids for asks, v30 is worse.
+The tests are one story on one topic, in this order; operators collide and die in it. v1 is right, v2 is the same,
+v3 mistakes bids for asks, v30 is worse.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
 
 APP, GOOD, SAME, OTHER, BAD = "stock-stats", "stock-stats.v1", "stock-stats.v2", "stock-stats.v3", "stock-stats.v30"
 HISTORY = 6_000
-# the story may take longer than evidence is good for by default
+# the story may take longer than evidence stays valid by default
 PROMOTE = ("promote", OTHER, "--max-evidence-age", "2h")
 
 
 @dataclass
 class Story:
-    """What goes through all tests of this module."""
+    """What all tests of this module share."""
 
     cluster: Cluster
     tail: Follower
@@ -73,7 +73,7 @@ class Story:
         return self.cluster.cli(*arguments, **environment)
 
     def switch(self, *command: str) -> None:
-        """A switch at the terminal; over once the follower at the tail has a record of the other result."""
+        """A switch at the terminal. It is over once the follower at the end has a record of the other result."""
         number = self.switches + 1
         said = self.cli(*command, "--execute")
         assert said.code == 0, said.text
@@ -103,7 +103,7 @@ class Story:
         return found
 
     def goes_on_past(self, barrier: dict[int, int], operation: Operation) -> None:
-        """Waits until the follower at the tail is past the barrier; it must have waited there for the abort."""
+        """Waits until the follower at the end is past the barrier. It must have waited there for the abort."""
         topic = f"{self.live}.g1"
 
         def past() -> list[int]:
@@ -148,7 +148,7 @@ def story(good: Cluster) -> Iterator[Story]:
 def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(same: Cluster) -> None:
     both = (GOOD, SAME)
     for name in both:
-        # what the plan of the next version says of its time
+        # what the plan of the next version says about its time
         ready = same.state.releases[name].ready
         assert ready is not None and ready.facts["records_per_s"] > 0
     before = same.position(GOOD)["trades"]
@@ -158,7 +158,7 @@ def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(same: Cl
         assert_nothing_differs(found, at_least=500)
         cut = same.state.evidence[-1].cut.sources["trades"]
         assert sum(cut.values()) > sum(before.values())
-        # both go on from there
+        # both continue from there
         for name in both:
             same.until(
                 f"{name} has stood still since",
@@ -184,12 +184,12 @@ def test_the_gate_refuses_a_bad_version(story: Story) -> None:
     assert "stock-stats.v30 failed its checks" in said.err
     assert "lowest_ask" in said.err or "average" in said.err
     assert "stage the next version" in said.err
-    # with all that was found of it
+    # with everything that was found about it
     assert "changed" in said.out and "errored" in said.out
     assert story.live == GOOD and story.switches == 1
     verdict = story.cluster.state.releases[BAD].verdict
     assert verdict is not None and verdict.failed
-    # nor by hand
+    # nor when started by hand
     said = story.cli("promote", BAD, "--execute")
     assert said.code == 3 and "the checks failed" in said.err
     story.cluster.stop(BAD)
@@ -241,7 +241,7 @@ def test_a_planted_change_is_found_to_the_key(story: Story) -> None:
     assert len(found.samples) == 5
     for sample in found.samples:
         assert sample["live"] != sample["new"]
-    # both sides read the same input, so that only the bids are between them
+    # both releases read the same input, so they differ only by the bids
     assert sum(v["trades"] for v in new.values()) > sum(v["trades"] for v in live.values())
 
 
@@ -252,7 +252,7 @@ def test_promote_and_roll_back_with_a_follower_at_the_tail_and_one_behind(story:
     story.away.stop()
     story.switch(*PROMOTE)
     assert story.live == OTHER
-    # the one that was live flagged the barrier in passing: it neither paused for the other nor ran a batch to meet it
+    # the live one flagged the barrier in passing: it neither paused for the other nor ran a batch to meet it
     known = progress_history(story.cluster.settings, GOOD)
     marks = {name: {m.op for p in known if (m := getattr(p, name))} for name in ("barrier", "paused", "aligned")}
     [operation] = [
@@ -337,7 +337,7 @@ def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story)
     number = story.switches
     operation = story.killed_at_the_mark(*PROMOTE, SWITCHYARD_SWITCH_TIMEOUT_S="3")
     barrier = story.flagged(operation)
-    # any command, or the supervisor, writes what the clock says
+    # any command, or the supervisor, writes what the deadline demands
     story.cluster.until(
         "the switch has not been aborted",
         lambda: journal.expire(story.cluster.registry).operations[operation.id].aborted,
@@ -347,7 +347,7 @@ def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story)
     assert story.switches == number
     said = story.cli("resume", operation.id)
     assert said.code == 3 and "aborted" in said.err
-    # which ended it: the next one is not in its way
+    # it ended the operation, so the next one is not blocked
     story.switch(*PROMOTE)
 
 
@@ -358,13 +358,13 @@ def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_s
     assert planned.code == 0 and "is dead or stuck; this plan fences it" in " ".join(planned.out.split()), planned.text
     story.switch("rollback", APP, "--fence")
     assert story.live == GOOD
-    # it has seen that it is not wanted, and that its lease is another's
+    # it has seen that it is wanted stopped and that another driver has the lease
     cluster.until("the fenced driver runs on", lambda: not cluster.drivers.alive(OTHER))
     cluster.start(OTHER, batch=LARGE)
 
 
 def is_fenced_by_a_rollback(cluster: Cluster) -> bool:
-    """Whether a rollback now would fence the live release, as one that is dead."""
+    """Whether a rollback now would fence the live release as a dead one."""
     try:
         plan = plan_rollback(cluster.context(), APP)
     except Refused:
@@ -380,7 +380,7 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     cluster.stop(OTHER)
     cluster.drivers.processes.add(OTHER)
     cluster.start(OTHER, batch=LARGE)
-    # by approval of what a reprocess proposed
+    # approves what a reprocess proposed
     said = story.cli("reprocess", APP, "--version", 3, "--lag", 1_000, "--for", "200ms", "--execute")
     assert said.code == 0, said.text
     assert story.live == GOOD
@@ -389,7 +389,7 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     assert story.live == OTHER and cluster.state.operations[plan].promoted
     again = story.cli("approve", plan, "--execute")
     assert again.code == 3 and "was already approved" in again.err
-    # what is kept is told by whoever goes back, though nobody meets the dead one
+    # the plan says what is kept, although nobody meets the dead release
     kept = story.cli("refresh", APP)
     assert kept.code == 0, kept.text
     lease = cluster.state.releases[OTHER].lease
@@ -401,12 +401,12 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     said = story.cli("rollback", APP)
     assert "dead or stuck" in said.out, said.out
     assert "the delta makes the table exact" in said.out or "exactly where it ended" in said.out, said.out
-    # nor is it ready by what it said while it lived
+    # nor does what it said while it lived make it ready
     assert story.cli("wait", OTHER, "--lag", 1_000_000, "--for", "1s", "--timeout", "4s").code == 1
     assert cluster.world() == before
     story.switch("rollback", APP)
     assert story.live == GOOD
-    # it is a standby that is wanted stopped; started again it goes on where it was fenced
+    # it is a standby that is wanted stopped; a start resumes it where it was fenced
     fenced = cluster.position(OTHER)
     assert cluster.state.releases[OTHER].wanted == "stopped"
     cluster.start(OTHER, batch=LARGE)
@@ -418,7 +418,7 @@ def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story
     cluster, number = story.cluster, story.switches
     progress = cluster.context().progress(GOOD)
     assert progress is not None and progress.boundary.watermark_ms is not None
-    # in time, and below any price: what the suite of the live one finds once consumers are there
+    # not late, and below any real price: the live release's suite finds it once consumers are there
     client = producer(cluster.settings)
     value = json.dumps({"side": "ask", "price": -1.0})
     client.produce("trades", value, "AAPL", timestamp=progress.boundary.watermark_ms + 8_000)

@@ -1,4 +1,4 @@
-"""A record that parses and kills its batch: found to the offset, and left out alone."""
+"""A record that parses but makes its batch fail: bisect finds its offset, and a reset skips it alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_halves_find_the_first_that_fails(total: int, killer: int) -> None:
         return f"{count} records" if count >= killer else None
 
     found = first_failing(total, fails)
-    # the cause is that of the smallest batch: of a larger one it may be another record's
+    # the error is that of the smallest batch: in a larger one, another record may cause it
     assert found == ((killer, f"{killer} records") if killer <= total else None)
     assert len(tried) <= total.bit_length() + 1
 
@@ -74,7 +74,7 @@ def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Wor
 @pytest.mark.broker
 @pytest.mark.long
 def test_a_candidate_that_a_record_kills_at_once_becomes_ready_without_it(world: World) -> None:
-    """Read again from the first offset, in one batch, which is its generation's first."""
+    """Reads again from the first offset in one batch, the first of its generation."""
     partition, offset = POISON % PARTITIONS, POISON // PARTITIONS
     context, second = world.context, f"{world.app}.v2"
     world.stop()
@@ -109,16 +109,16 @@ def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World)
         assert (found.topic, found.partition, found.offset) == (world.topic, partition, offset)
         assert "a number that nobody can take: 237" in found.cause
         assert found.key == f"k{POISON % 7}" and str(POISON) in found.value
-        # what lies before it is not lost with it
+        # the earlier records are not lost with it
         request = Request(target=one_record(f"{world.topic}:{partition}:{offset}"))
         plan = plan_reset(world.context, world.name, request)
-        # nothing is moved: all but this one is read
+        # nothing else moves: all records but this one are read
         left = sum(int(row[4].replace(",", "")) for row in plan.tables[0].rows)
         assert plan.figures["replay_records"] == left == _unread(world) - 1
         assert all(row[1] == row[2] and row[3] == "+0" for row in plan.tables[0].rows)
         assert [row[0] for row in plan.tables[0].rows][partition] == f"{world.topic}[{partition}] (skips {offset:,})"
         assert plan.figures["left_out"] == f"{world.topic}:{partition}:{offset}"
-        # a file of positions would leave out all before it, too
+        # a file of positions would also leave out all earlier records
         with pytest.raises(Refused, match="a file of positions can't hold a skipped record"):
             new_positions(world.context, plan)
         world.run(plan)

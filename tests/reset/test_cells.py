@@ -1,7 +1,7 @@
-"""Every position, state and output that isn't refused, one after the other on a live release that a consumer follows.
+"""Every position, state and output that is not refused, one after the other, on a live release with a consumer.
 
-After each the result is that of a fresh release on the same input, by a recompute that shares nothing with the apps;
-and so is what the consumer has. docs/reset.md has the cells as a table.
+After each reset, the result and what the consumer has must equal a recompute of the same input that shares no code with the
+apps. docs/reset.md shows the cells as a table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-# within both partitions of every kind's input
+# an offset within both partitions of every kind's input
 MIDDLE = 20
 TARGETS = {
     "earliest": Target(kind="earliest", text="--to-earliest"),
@@ -41,7 +41,7 @@ TARGETS = {
 }
 TABLES, STREAMS = ("count", "windowed", "reader"), ("stateless", "joined", "stateful")
 POSITIONS = (*TARGETS, "mixed")
-# those that leave input out come last: it would be news in the others
+# positions that leave out input come last: later resets would read it for the first time
 TABLE = [
     ("clear", output, position)
     for positions in (("earliest", "middle"), ("current", "latest", "mixed"))
@@ -49,7 +49,7 @@ TABLE = [
     for position in positions
 ]
 STREAM = [("clear", output, position) for output in ("new", "truncate", "keep") for position in POSITIONS]
-# those that `make test` runs: each way with the state, the result and the position once; the rest is among the long ones
+# `make test` runs these: each way for state, result and position once; the others are long tests
 USUAL = {
     ("count", "clear", "new", "middle"),
     ("count", "clear", "truncate", "earliest"),
@@ -59,10 +59,10 @@ USUAL = {
     ("stateless", "clear", "keep", "earliest"),
     ("stateless", "keep", "keep", "middle"),
 }
-# a kept state with a position behind its end, which only a stream without state allows
+# a kept state with a position before the end of its input, which only a stream without state allows
 WITHOUT_STATE = [("keep", "keep", "middle"), ("keep", "keep", "mixed")]
-# whatever isn't here is refused; that every other way to name a position comes to one of these, test_positions.py has
-# The cells of a kind follow each other: one story tells them all
+# All other cells are refused. test_positions.py shows that every other name of a position gives one of these. The cells
+# of a kind follow each other in one story
 ALL = [
     (kind, *cell)
     for kinds, cells in ((TABLES, TABLE), (STREAMS, STREAM))
@@ -74,16 +74,16 @@ CELLS = [pytest.param(*cell, marks=[] if cell in USUAL else pytest.mark.long) fo
 
 @dataclass
 class Story:
-    """A live release, its follower, and what both should have. `ranges`: of offsets that are in the result."""
+    """A live release, its follower, and what both should have. `ranges`: the ranges of offsets in the result."""
 
     world: World
     follower: Following
     ranges: dict[int, list[tuple[int, int | None]]] = field(default_factory=dict)
-    # a stream's consumer keeps what it was given
+    # a stream's consumer keeps what it got
     given: Counter[Any] = field(default_factory=Counter)
-    # what its generations have read: from where, to where
+    # what its generations have read: from and to
     read: list[tuple[dict[int, int], dict[int, int]]] = field(default_factory=list)
-    # no cell has failed in it
+    # whether no cell has failed in it
     whole: bool = True
 
     def at(self) -> dict[int, int]:
@@ -128,14 +128,14 @@ Stories = Callable[[str], Story]
 
 @pytest.fixture(scope="module")
 def stories(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stories]:
-    """The story of a kind, which goes through all its cells; told anew where a cell has failed in it."""
+    """The story of a kind, which goes through all its cells. After a failed cell, a new one."""
     settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 120})
     told: dict[str, Story] = {}
     with ExitStack() as stack:
 
         def of(kind: str) -> Story:
             if kind not in told or not told[kind].whole:
-                # one runs at a time, and is followed
+                # only one runs and is followed at a time
                 for other in told.values():
                     other.follower.end()
                     other.world.stop()
@@ -168,13 +168,13 @@ def test_a_cell(stories: Stories, kind: str, state: str, output: str, position: 
 
 def _play(story: Story, state: str, output: str, position: str) -> None:
     world, table = story.world, story.world.kind in ("count", "windowed")
-    # a release that runs is stopped and started by the same order, unless the position depends on where it stands
+    # a running release is stopped and started by the reset, unless the position depends on where it stands
     runs = state == "clear" and position in ("earliest", "middle")
     if not runs:
         world.stop()
     before, known_rows = story.at(), len(story.follower.got)
     if position in ("latest", "mixed"):
-        # what comes meanwhile is what is left out
+        # the reset leaves out these records
         world.produce(20)
     had = story.in_result(before)
     begun = dict(next(iter(world.release.under.start.sources.values()))) if world.release.under else {}
@@ -195,24 +195,24 @@ def _play(story: Story, state: str, output: str, position: str) -> None:
             and behind
             and all(story.processed(p, offset) for p in range(PARTITIONS) for offset in range(start[p], before[p]))
         ):
-            # no row comes of both: what is marked makes the table as it was at the old end
+            # no row comes from both: the marked ones make the table as it was at the old end
             rows = story.follower.got[known_rows:]
             assert folded(world.kind, [r for r in rows if r.replay or r.value is None]) == story.in_result(before)
             assert not all(r.replay for r in rows)
         return
     met = output == "new" and position in ("earliest", "middle")
     if state == "keep" and position in ("middle", "mixed"):
-        # without a state: what is read again is written again
+        # without state: what is read again is written again
         had = Counter({source: count for source, count in had.items() if not _is_behind(source, start)})
-    # of the new generation's result consumers get what lies behind the old one's end; of a kept one all that is new
+    # consumers get what the new result has after the old one's end; of a kept result, everything new
     known = had if state == "keep" else story.in_result(before) if met else Counter()
     news = story.in_result() - known
     story.given += news
     story.follower.comes_to(story.given)
     if world.kind == "joined":
-        # a pair comes with its later half, and names the other
+        # a pair is written with its later half, and names the other
         return
-    # what had been processed is marked; what is news, or was left out before, is not
+    # what was processed before is marked; what is new or was left out before is not
     for got in story.follower.got[len(story.follower.got) - news.total() :]:
         _, partition, offset = (got.source or "").rsplit(":", 2)
         assert got.replay == story.processed(int(partition), int(offset)), got
@@ -237,8 +237,8 @@ NAMES = ("earliest", "latest", "current", "offset", "shift", "datetime", "durati
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long) for kind in (*TABLES, *STREAMS)])
 def test_however_a_position_is_named_it_is_the_same_reset(stories: Stories, kind: str, tmp_path: Path) -> None:
-    """Each cell of position, state and output is refused, or done, as where the same offsets are given by a file: so that
-    the cells that were run stand for all.
+    """Each cell of position, state and output is refused or done just as with a file of the same offsets. So the cells
+    above stand for all.
     """
     story = stories(kind)
     world = story.world
@@ -255,14 +255,14 @@ def test_however_a_position_is_named_it_is_the_same_reset(stories: Stories, kind
                 found, expected = (_outcome(world, t, state, output) for t in (target, by_file))
                 assert found == expected, (position, state, output)
                 if (position, state, output) == ("offset", "keep", "keep"):
-                    # back under a state its input would count twice
+                    # with a kept state, going back would count its input twice
                     assert (found[0] == "refused" and "would count twice" in found[1]) == (kind != "stateless")
                 done += found[0] == "stages"
         assert done >= 3, "no cell of it is run"
 
 
 def _named(story: Story, position: str) -> tuple[Target, dict[int, int]]:
-    """A position by its name, and the offsets that it means, found by other means."""
+    """A position by its name, and the offsets that it means, found in another way."""
     world, here = story.world, story.at()
     end = ends(world.settings, world.topic)
     first = min(r.time_ms for r in world.records() if r.offset >= MIDDLE)
@@ -295,7 +295,7 @@ def _outcome(world: World, target: Target, state: Any, output: Any) -> tuple[str
     stages = json.dumps(plan.for_journal()["stages"], default=lambda o: o.model_dump(mode="json"))
     found = json.loads(stages.replace(plan.id, "this"))
     for stage in found:
-        # where it stood, against which a plan is held whose meaning depends on that
+        # where it stood, which a plan that depends on it is checked against
         if stage["stage"] == "BeginGeneration":
             del stage["at"]
     return "stages", found

@@ -1,4 +1,4 @@
-"""What goes together, where a position leads, and how a generation meets the end of another: no broker, no Spark."""
+"""Which options go together, where a position leads, how a generation meets the end of another. No broker, no Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def resolved(target: Target, **changes: int | None) -> int:
     return resolve(target, seen(**changes), [("trades", 0)]).sources["trades"][0]
 
 
-# -- which input it answers for
+# -- which input it covers
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def resolved(target: Target, **changes: int | None) -> int:
         ("earliest", "clear", {1}, [], {1}),
         ("earliest", "keep", {0, 1}, [], set()),
         ("current", "clear", {0, 1}, [], set()),
-        # an offset of the old topic means nothing in another one
+        # an offset of the old topic means nothing in the recreated one
         ("current", "clear", {0}, [("input", "trades", "another")], {0, 1}),
         ("earliest", "clear", set(), [("input", "trades", "another")], {0, 1}),
         ("current", "clear", {0, 1}, [("input", "orders", "another")], set()),
@@ -78,7 +78,7 @@ def test_what_is_read_anew_must_be_there_whole_or_be_accepted(
     assert found == {("trades", p) for p in expected}
 
 
-# -- where to
+# -- where it moves to
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_time_leads_to_the_beginning_where_nothing_ever_was() -> None:
         (Target(kind="datetime", text="d"), {"at_time": None}, "no record at or after that time"),
         # the first kept record comes after it; deleted records may have come before
         (Target(kind="datetime", text="d"), {"at_time": 10}, "retention deleted the earlier records"),
-        # nor is its end before that time or after it
+        # its end is neither before nor after that time
         (
             Target(kind="datetime", text="d"),
             {"first": 100, "at_time": None},
@@ -165,12 +165,12 @@ def test_which_way_a_position_goes() -> None:
     assert move(at(5, 5), at(6, 4)) == "mixed"
 
 
-# -- what goes together: every cell, by hand
+# -- which options go together: every cell, written by hand
 
 MOVES = ("back", "forward", "stay", "mixed")
 OUTPUTS = ("new", "truncate", "tombstone", "keep")
 REFUSED = {
-    # a cleaned result would lack what the kept state doesn't touch again
+    # a cleared result would lack what the kept state doesn't touch again
     *((("keep", o, m, t, s)) for o in ("new", "truncate", "tombstone") for m in MOVES for t in (True, False) for s in (True, False)),
     # there is nothing to do
     *((("keep", "keep", "stay", t, s)) for t in (True, False) for s in (True, False)),
@@ -256,7 +256,7 @@ def test_behind_the_predecessor_the_end_alone_is_met() -> None:
     found = goal(begun(at(8, 0), ended(at(9, 9), at(7, 8)), meet=True))
     assert found is not None and found.boundary.previous is None
     assert free_until(found) == at(9, 9)
-    # one that goes on stands where its seed says
+    # a generation that continues another starts where its seed says
     again = begun(at(0, 0), ended(at(9, 9), at(7, 8)), meet=True, seed=ended(at(8, 8), None))
     found = goal(again)
     assert found is not None and found.boundary.previous is None
@@ -275,13 +275,13 @@ def test_a_bounded_replay_ends_where_it_was_told_to_and_others_run_on() -> None:
 
 
 def test_a_replay_ends_with_a_batch_so_that_no_result_is_both() -> None:
-    # another release had read further in one partition; the one that was left out is news
+    # another release had read further in one partition; the records of the third one are new
     processed = (Span(start=at(0, 0), end=at(5, 9)), Span(start=at(0, 0), end=at(7, 8)))
     again = begun(at(2, 0, 3), ended(at(5, 9), at(4, 8)), processed=processed)
     found = goal(again)
     assert found is not None and (found.op, found.boundary.position) == ("reset-1", at(7, 9, 3))
     assert free_until(found) == at(7, 9, 3)
-    # a release's first generation has no consumer yet; what lies ahead is news
+    # a release's first generation has no consumer yet; the records ahead are new
     assert goal(again.model_copy(update={"ended": None})) is None
     assert goal(begun(at(9, 9), ended(at(5, 9), None), processed=processed)) is None
 
@@ -296,7 +296,7 @@ def test_a_throttle_holds_until_the_replay_is_over() -> None:
     assert batch_records(throttled, mine) == 5
     assert batch_records(throttled, mine.model_copy(update={"boundary": ended(at(9, 9), None).boundary})) is None
     assert batch_records(begun(at(0, 0), None), None) is None
-    # nothing of it had been processed: then it is no replay, and throttled all the same
+    # none of it had been processed: so it is no replay, but throttled all the same
     assert batch_records(begun(at(0, 0), None, max_records_per_batch=5), None) == 5
 
 
@@ -333,7 +333,7 @@ def test_the_last_batch_before_a_boundary_is_whole_others_are_portions() -> None
 def test_a_record_is_judged_by_the_record_that_it_came_from() -> None:
     replays = Replays([Span(start=at(0, 0), end=at(5, 3))], {"trades": "t:opic"})
     assert replays.record("t:opic:0:4") and not replays.record("t:opic:0:5")
-    # of a partition that nobody had read
+    # a partition that nobody had read
     assert not replays.record("t:opic:2:0")
 
 
@@ -348,7 +348,7 @@ def test_a_batch_is_a_replay_if_all_of_it_is() -> None:
     none = SourcePosition(sources={})
     assert replays.batch(none, at(5, 3)) == replays.batch(at(2, 0), at(5, 3)) == "all"
     assert replays.batch(none, at(5, 4)) == replays.batch(none, at(5, 3, 1)) == "some"
-    # whatever an older event has to do with it
+    # even if an older record contributes to it
     assert replays.batch(at(5, 3), at(6, 3)) == replays.batch(at(6, 3), at(6, 4)) == "none"
     assert Replays([], {"trades": "t"}).batch(none, at(0, 0)) == "none"
     assert not Replays([], {"trades": "t"}).record("t:0:0")

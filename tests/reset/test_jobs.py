@@ -1,4 +1,4 @@
-"""The jobs of Dagster do to a real release what the commands do, and show it in their runs."""
+"""Dagster's jobs do the same to a real release as the commands, and show it in their runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.reset.world import POISON, World, following, live_world
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Dagster's own, of the pydantic that goes with it
+# warnings of Dagster's own, from the pydantic that it needs
 DEPRECATED = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 pytestmark = [pytest.mark.spark, pytest.mark.broker, DEPRECATED]
 
 
 class Dagster:
-    """Runs jobs in this process, on the releases of a test."""
+    """Runs jobs in this process, on a test's releases."""
 
     def __init__(self, world: World, instance: DagsterInstance) -> None:
         class Here(Platform):
@@ -40,7 +40,7 @@ class Dagster:
         self.instance = instance
 
     def run(self, job: JobDefinition, **config: Any) -> dict[str, Any]:
-        """The metadata of a run's output, its tags among them; of one that fails, of its failure."""
+        """The metadata of a run's output, including its tags; of a failed run, those of its failure."""
         result: ExecuteInProcessResult = job.execute_in_process(
             run_config={"ops": {job.name: {"config": config}}},
             resources=self.resources,

@@ -1,4 +1,4 @@
-"""A reader of another's result, a bounded replay, a scope."""
+"""A reader of another app's result, a bounded replay, and a reset of some partitions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: Wor
 
 
 def times_of(world: World, offset: int) -> tuple[int, dict[int, int]]:
-    """The time of the first record at an offset, and where each partition is at it."""
+    """The time of the first record at an offset, and each partition's offset at that time."""
     records = world.records()
     at_ms = min(r.time_ms for r in records if r.offset == offset)
     return at_ms, {p: min(r.offset for r in records if r.partition == p and r.time_ms >= at_ms) for p in (0, 1)}
@@ -100,7 +100,7 @@ def test_a_bounded_replay_stops_where_it_was_told_to(world: World) -> None:
     assert world.result() == before + again
     last = world.context.progress(world.name)
     assert last is not None and last.boundary.position.sources["numbers"] == {0: 80, 1: 80}
-    # and goes on from there, if it is started
+    # it runs on from there once it is started
     world.start()
     world.settle()
     assert world.result() == before + world.expected({0: 60, 1: 60})
@@ -121,14 +121,14 @@ def test_only_the_partitions_that_are_named_move(world: World) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("world", ["stateful"], indirect=True)
 def test_state_variables_outlive_their_driver(world: World) -> None:
-    # each driver has the checkpoint under another name, and Spark writes down where it found its schemas
+    # each driver renames the checkpoint, and Spark writes down where it found its schemas
     for _ in range(3):
         world.stop()
         world.start()
         world.produce(20)
         world.settle()
     assert world.result() == world.expected({})
-    # nor does a generation with its state need the checkpoint that it has it from
+    # a generation that inherited its state doesn't need the checkpoint that the state came from
     world.stop()
     read = ends(world.settings, world.topic)
     world.produce(20)
@@ -147,7 +147,7 @@ def test_state_variables_outlive_their_driver(world: World) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("world", ["joined"], indirect=True)
 def test_a_pair_whose_later_half_is_news_is_news(world: World) -> None:
-    """A pair names its older half, which had been processed: it is the batch that tells."""
+    """A pair names its older half, which was processed before. So the batch decides whether it is a replay."""
     before = world.expected({})
     world.stop()
     world.produce(20)
@@ -166,7 +166,7 @@ def test_a_pair_whose_later_half_is_news_is_news(world: World) -> None:
 def test_a_result_is_not_deleted_before_its_consumers_have_passed_it(world: World) -> None:
     with following(world) as follower:
         follower.comes_to(world.expected({}))
-    # it is there still, and reads nothing
+    # the consumer still exists, but reads nothing
     old = world.release.result_topic
     plan = plan_reset(world.context, world.name, Request(target=EARLIEST, output="truncate", stop=True, timeout_s=2.0))
     with pytest.raises(SwitchyardError, match="have not passed switch 2"):

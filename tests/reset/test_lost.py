@@ -1,4 +1,4 @@
-"""Input that is gone, topics that are others, parts that someone has deleted: each is named, and has a way back."""
+"""Input that is lost, recreated topics, and parts that someone has deleted: each is named, and has a way back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 EARLIEST = Target(kind="earliest", text="--to-earliest")
-# what is lost is named within this, and what the cores take
+# a loss is reported within this time, on busy cores
 NAMED_S = 60
 
 
@@ -52,7 +52,7 @@ def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Wor
 
 
 def cut(world: World, upto: int) -> None:
-    """Has the input's partitions begin at `upto`, as retention does."""
+    """Deletes the input's records before `upto`, as retention does."""
     # kept until it has answered
     client = admin(world.settings)
     gone = [TopicPartition(world.topic, p, upto) for p in range(PARTITIONS)]
@@ -61,7 +61,7 @@ def cut(world: World, upto: int) -> None:
 
 
 def named(world: World, name: str, *words: str) -> str:
-    """Waits until the release has failed by what `words` name; returns all that the registry says."""
+    """Waits until the release has failed with an error that contains `words`. Returns all that the registry says."""
 
     def failed() -> bool:
         release = world.context.registry.state().releases[name]
@@ -84,7 +84,7 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     cut(world, 30)
     missing = rf"{second} can't read all the input that {world.name} has read: deleted by retention: {world.topic}\[0\] 0 to 29"
     again = {"version": 2, "same_as": world.name, "correction": "scheduled"}
-    # as the schedule does it: at its first step
+    # with the schedule's options: at its first step
     with pytest.raises(MissingHistory, match=missing):
         reprocess(context, world.app, **again, auto_promote=True)  # type: ignore[arg-type]
     assert second not in context.registry.state().releases and f"{second}.g1" not in topic_names(world.settings)
@@ -92,7 +92,7 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     assert said.code == 3 and "(60 offsets)" in said.text and "--missing-history accept" in said.text
     said = world.cli("stage", world.app, "--same-as", world.name, "--correction", "late", "--missing-history", "accept", "--execute")  # fmt: skip
     assert said.code == 0, said.text
-    # what is accepted need not be said again; what goes missing after that, must
+    # what was accepted need not be accepted again; what goes missing later must be
     world.run(plan_start(context, second))
     wait_ready(context, second, for_s=0.1, timeout_s=120)
     found = diff(context, second)
@@ -111,17 +111,17 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     ):
         with pytest.raises(MissingHistory, match=unread):
             step()
-    # it would begin anew, after all that is gone
+    # it would start again, after all the records that are gone
     with pytest.raises(MissingHistory, match=rf"{world.topic}\[0\] 30 to 109"):
         plan_start(context, second)
-    # a driver that runs meanwhile stops with the same words
+    # a driver that runs stops with the same words
     context.registry.step(lambda _: [WantedSet(release=second, wanted="running")])
     world.drivers.launch(second)
     named(world, second, "deleted by retention", f"{world.topic}[0] 100 to 109", "--missing-history accept")
     world.run(plan_start(context, second, accept_missing=True))
     wait_ready(context, second, for_s=0.1, timeout_s=120)
     assert context.registry.state().releases[second].generation == 2
-    # nor does the live one read less of it without a word
+    # nor does the live one silently read less of it
     with pytest.raises(MissingHistory, match=rf"{world.topic}\[0\] 0 to 109"):
         plan_reset(context, world.name, Request(target=EARLIEST, stop=True))
     assert plan_reset(context, world.name, Request(target=EARLIEST, stop=True, accept_missing=True)).stages
@@ -169,7 +169,7 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
             world.settle()
             assert world.release.generation == number and world.result() == world.expected({})
             follower.comes_to(world.expected({}))
-        # what nobody needs for going on is made again while it runs
+        # what a release can run without is created again while it runs
         for part in (dead_letter_topic(name), HEARTBEATS_TOPIC):
             delete_topics(settings, [part])
             world.until(
@@ -188,7 +188,7 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
         world.settle()
         follower.comes_to(world.expected({}))
         assert in_status(world, name) == ""
-        # its code: staged again from the same folder, both have it
+        # its code: staged again from the same folder, both releases have it
         path = code_path(settings, world.release.spec.code_digest)
         path.rename(path.with_suffix(".kept"))
         assert f"frozen code {path} of {name} is gone" in in_status(world, name)
@@ -216,13 +216,13 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     )
     diff(context, second)
     assert in_status(world, second) == ""
-    # a candidate's own parts are made anew when it is started
+    # a start creates a candidate's own parts again
     delete_topics(world.settings, [progress_topic(second), f"{second}.g1"])
     named(world, second, "is gone")
     world.run(plan_start(context, second))
     wait_ready(context, second, for_s=0.1, timeout_s=120)
     assert diff(context, second).changed == 0
-    # a standby's parts: none of them stops the live one, and each has its way back
+    # a standby's parts: no loss stops the live one, and each has its way back
     first = world.name
     world.run(plan_promote(context, world.app))
     delete_topics(world.settings, [f"{first}.g1", progress_topic(first)])
@@ -248,7 +248,7 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     world.start()
     world.settle()
     assert world.result() == world.expected({}) and in_status(world, first) == ""
-    # one that is over has no parts: what was deleted by hand is not missed, and the rest goes with it
+    # an aborted release has no parts: what was deleted by hand is not missed, and the rest goes with it
     delete_topics(world.settings, [progress_topic(first)])
     named(world, first, "is gone")
     world.run(plan_retire(context, first, after_s=0))

@@ -1,4 +1,4 @@
-"""Resets taken back, cut short and gone on with, with a consumer attached."""
+"""Resets that are undone, interrupted and resumed, with a consumer attached."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ MIDDLE = Target(kind="offset", text="--to-offset 60", number=60)
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    """A live release, of an app that counts where a test names no other."""
+    """A live release, of the app `count` unless a test names another one."""
     with live_world(broker, spark, getattr(request, "param", "count"), tmp_path, max_records_per_batch=120) as made:
         yield made
 
 
 @dataclass
 class Lasting:
-    """A live release that counts, with its consumer: tests share them that leave them as whole as they were."""
+    """A live release of `count` with its consumer. Tests share it if they leave it whole."""
 
     world: World
     follower: Following
-    # no test has failed in it
+    # whether no test has failed in it
     sound: bool = True
 
     @property
     def whole(self) -> bool:
-        """Whether both have all of the input, and nothing is under way."""
+        """Whether both have all of the input, and no operation is under way."""
         if not self.sound:
             return False
         world = self.world
@@ -88,7 +88,7 @@ class Lasting:
 def lasting(
     broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Lasting]]:
-    """Tells the two of now: others than before where a test has left something out, or has failed in the middle."""
+    """A function that returns the shared release: a new one if a test has left something out, or has failed."""
     told: Lasting | None = None
     with ExitStack() as theirs:
 
@@ -107,7 +107,7 @@ def lasting(
 
 @pytest.fixture
 def lasted(lasting: Callable[[], Lasting], request: pytest.FixtureRequest) -> Iterator[Lasting]:
-    """What the tests before have left."""
+    """The release as the earlier tests have left it."""
     found, failed = lasting(), request.session.testsfailed
     yield found
     found.sound = request.session.testsfailed == failed
@@ -115,14 +115,14 @@ def lasted(lasting: Callable[[], Lasting], request: pytest.FixtureRequest) -> It
 
 @pytest.fixture
 def standing(lasted: Lasting) -> World:
-    """A live release that counts, which others have used."""
+    """A live release of `count` that other tests have used."""
     lasted.world.start()
     return lasted.world
 
 
 @pytest.fixture
 def stopped(standing: World) -> World:
-    """The same, stopped."""
+    """The same release, stopped."""
     standing.stop()
     return standing
 
@@ -149,7 +149,7 @@ def stands_still(world: World) -> bool:
 
 
 def beside(world: World) -> str:
-    """A second version of the same, ready."""
+    """A second version of the same code, ready."""
     name = f"{world.app}.v2"
     world.run(plan_stage(world.context, world.app, version=2, same_as=world.name, correction="the same again"))
     world.run(plan_start(world.context, name))
@@ -173,7 +173,7 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, a
     stood = dict(world.context.progress(world.name).boundary.position.sources["numbers"])  # type: ignore[union-attr]
     back = undo(world, done)
     assert world.release.generation == first
-    # of both partitions: from where, to where the old generation ended, what it reads from there
+    # for both partitions: from, to, where the old generation ended, what it reads from there
     [positions] = back.tables
     assert positions.rows == tuple(
         (f"{world.topic}[{p}]", f"{stood[p]}", f"{began[p]}", f"{began[p] - stood[p]:+}", "10")
@@ -188,18 +188,18 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, a
     assert back.facts["followers"] == follower.group
     world.produce(20)
     world.settle()
-    # as if nothing had been, with what came meanwhile
+    # as if there had been no reset, plus the input that came since
     follower.comes_to(world.expected({}))
     assert world.result() == world.expected({})
     assert switches(world) == before + 2
     with pytest.raises(Refused, match=f"{back.id} changed {world.name} after {done.id}"):
         plan_undo(world.context, done.id)
-    # an undo is taken back like a reset
+    # an undo can be undone like a reset
     world.run(plan_undo(world.context, back.id, stop=True))
     world.settle()
     follower.comes_to(world.expected(start))
     assert world.result() == world.expected(start)
-    # and the next generation's topic is one that never was
+    # the next generation's topic has a name that was never used
     world.reset(EARLIEST, stop=True)
     world.settle()
     assert world.release.result_topic == f"{world.name}.g{last + 2}"
@@ -219,7 +219,7 @@ def test_windows_and_streams_are_taken_back_too(world: World, follower: Followin
     undo(world, done)
     world.produce(20)
     world.settle()
-    # each record of a stream once, though it stands in two results
+    # each record of a stream once, though it is in two results
     follower.comes_to(world.expected({}))
     assert world.release.generation == 1 and world.result() == world.expected({})
 
@@ -269,7 +269,7 @@ def test_a_live_release_that_stood_still_stands_still_again(world: World, follow
     world.produce(20)
     done = world.reset(EARLIEST)
     assert stands_still(world)
-    # consumers were moved all the same, where the old result ended
+    # consumers were moved all the same, at the end of the old result
     world.start()
     world.settle()
     follower.comes_to(world.expected({}))
@@ -312,7 +312,7 @@ def test_a_state_that_is_lost_is_not_kept(stopped: World) -> None:
     with pytest.raises(Refused, match=f"holds no checkpoint of {world.name}, so there is no state to keep") as lost:
         plan_reset(world.context, world.name, asked)
     assert "--state clear --to-earliest" in lost.value.fix
-    # nor may it go over that
+    # --force can't override that either
     with pytest.raises(Refused, match="no state to keep"):
         plan_reset(world.context, world.name, replace(asked, force=True))
     assert plan_reset(world.context, world.name, Request(target=EARLIEST)).stages
@@ -362,7 +362,7 @@ def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> 
 
 @pytest.mark.long
 def test_a_topic_is_the_archive_of_the_last_that_wrote_it(world: World, follower: Following) -> None:
-    """The archive of a reset under the state shares its result with the generation that went on in it."""
+    """The archive of a reset with kept state shares its result with the generation that continued in it."""
     world.stop()
     world.produce(4)
     first = world.reset(LATEST, state="keep")
@@ -376,7 +376,7 @@ def test_a_topic_is_the_archive_of_the_last_that_wrote_it(world: World, follower
     over = world.release.generations[3].at_ms
     began = world.release.generations[2].at_ms
     world.until("the follower has not committed", lambda: _cleanable(world))
-    # the time of the first is over, that of the second is not
+    # the term of the first has passed, that of the second has not
     world.run(plan_clean(world.context, world.name, after_s=0, clock_ms=lambda: (began + over) // 2))
     assert f"{world.name}.g1" in topic_names(world.settings)
     undo(world, second)
@@ -413,7 +413,7 @@ def test_versions_are_compared_and_switched_as_before_when_one_was_reset(world: 
     world.settle()
     follower.comes_to(world.expected({}))
     assert [s.new for s in context.registry.state().chains[world.app]] == [world.name, world.name, second, world.name]
-    # live again, its reset is undone like any
+    # live again, its reset can be undone like any other
     undo(world, reset)
     world.produce(20)
     world.settle()
@@ -425,7 +425,7 @@ def test_from_one_that_was_reset_and_died_consumers_go_back_exactly(world: World
     context, second = world.context, beside(world)
     diff(context, second)
     world.run(plan_promote(context, second))
-    # what it has now is of another generation, counts less, and was never compared
+    # its result now belongs to another generation, counts less, and was never compared
     world.run(plan_reset(context, second, Request(target=MIDDLE, stop=True)))
     wait_ready(context, second, for_s=0.1, timeout_s=120)
     follower.comes_to(world.expected({0: 60, 1: 60}))
@@ -454,12 +454,12 @@ def test_from_one_that_never_ran_since_its_reset_consumers_go_back_exactly(
     world.run(plan_promote(context, second))
     world.produce(20)
     follower.comes_to(world.expected({}))
-    # nobody reads of the one that they have left
+    # nobody reads the one that they have left
     left = plan_reset(context, world.name, Request(target=EARLIEST, stop=True))
     assert left.facts["followers"] == "none" and "alias" not in left.facts
     world.run(plan_stop(context, second))
     world.run(plan_reset(context, second, Request(target=target, output=output, stay_stopped=True)))
-    # its newest progress record is of a generation that nobody reads any more
+    # its newest progress record belongs to a generation that nobody reads any more
     world.run(plan_rollback(context, world.app))
     world.produce(20)
     world.settle()
@@ -521,7 +521,7 @@ def test_where_it_goes_must_not_depend_on_what_it_still_reads(standing: World) -
         Request(target=Target(kind="offset", text="--to-offset 99", number=99), state="keep", force=True, stop=True),
         Request(target=Target(kind="shift", text="--shift-by -5", number=-5), stop=True),
         Request(target=LATEST, stop=True),
-        # the others stay where it stands
+        # the other partitions stay where they are
         Request(target=EARLIEST, inputs={standing.topic: (0,)}, force=True, stop=True),
         Request(target=EARLIEST, until=Target(kind="current", text="current"), output="keep", force=True, stop=True),
     ):
@@ -531,7 +531,7 @@ def test_where_it_goes_must_not_depend_on_what_it_still_reads(standing: World) -
 
 @pytest.mark.long
 def test_one_that_has_just_begun_again_is_begun_anew_all_the_same(world: World) -> None:
-    """It stands where it is to go, and reads on from there until it has stopped."""
+    """A release at the position that it should move to reads on from there until it has stopped."""
     anew = Request(target=EARLIEST, output="truncate", stop=True, stay_stopped=True)
     world.run(plan_reset(world.context, world.name, anew))
     with Registry(world.settings, actor="a driver") as registry:
@@ -549,7 +549,7 @@ def test_a_result_that_someone_reads_is_not_deleted(world: World, follower: Foll
     world.produce(20)
     world.settle()
     world.run(plan_promote(context, second))
-    # the follower has not come to the end of what is the standby's now
+    # the follower has not reached the end of what now belongs to the standby
     with pytest.raises(Refused, match=f"can't be deleted: still needed by follower {follower.group}"):
         plan_reset(context, world.name, Request(target=EARLIEST, output="truncate", stop=True))
 
@@ -575,7 +575,7 @@ def test_a_reset_that_ends_before_it_begins_has_the_release_run_on(
     assert world.result() == world.expected({})
 
 
-# -- cut short
+# -- interrupted
 
 
 def killed_before(world: World, stage: type[Stage] | StageId, *command: str) -> Plan:
@@ -589,7 +589,7 @@ EACH_STAGE = 0
 
 
 def finished_by_the_same_command(world: World, *command: str, kills: int) -> None:
-    """A command whose operator is killed anywhere, the next one, too, and so on; the last one is not.
+    """A command whose operators are killed anywhere, one after the other, except the last.
 
     `kills`: EACH_STAGE: the first operator is killed before the first stage, the next one before the second, and so on.
     """
@@ -623,7 +623,7 @@ def killed_before_each_stage(world: World, *command: str) -> None:
 
 
 def nobody_else_may(world: World) -> None:
-    """While an operation is under way, another request is another one."""
+    """While an operation is under way, any other request is refused."""
     with pytest.raises(Refused, match="is under way on"):
         plan_reset(world.context, world.name, Request(target=MIDDLE, stop=True))
     with pytest.raises(Refused, match="is under way on"):
@@ -683,7 +683,7 @@ def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, f
 @pytest.mark.long
 def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: Following) -> None:
     command = ("reset", world.name, "--to-earliest", "--stop")
-    # before its generation was begun nothing has changed but that it stands still
+    # before its generation has started, the only change is that the release is stopped
     plan = killed_before(world, BeginGeneration, *command)
     begins = next(n for n, s in enumerate(plan.stages) if isinstance(s, BeginGeneration))
     journal.abandon(world.context, plan.id)
@@ -699,7 +699,7 @@ def test_one_that_was_abandoned_is_as_it_was_or_undone(world: World, follower: F
     journal.abandon(world.context, plan.id)
     assert world.release.generation == 2
     world.produce(4)
-    # consumers stand at the end of the old result: nothing else may begin before they are led on or back
+    # consumers are at the end of the old result: nothing else may start before they are led on or back
     with pytest.raises(Refused, match="has not moved the consumers") as caught:
         plan_reset(world.context, world.name, Request(target=MIDDLE, stop=True))
     assert f"switchyard undo {plan.id}" in caught.value.fix
@@ -728,7 +728,7 @@ def test_an_abandoned_reset_under_the_state_goes_on_where_it_was_to_go(world: Wo
     expected = world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out])
     assert world.result() == expected
     follower.comes_to(expected)
-    # and is taken back like one that was finished
+    # it can be undone like a finished one
     undo(world, plan)
     world.start()
     world.settle()
@@ -748,13 +748,13 @@ def test_an_abandoned_reset_that_deletes_its_result_has_left_a_whole_one(
     plan = killed_before(world, before, "reset", world.name, "--to-earliest", "--output", "truncate", "--stop", "--yes")
     abandon(world.context, plan.id)
     assert world.release.generation == 2
-    # the old result is there until its consumers have gone on
+    # the old result is kept until its consumers have moved on
     assert f"{world.name}.g1" in topic_names(world.settings)
     if before is not DeleteTopic:
         [status] = [s for s in statuses(world.context) if s.release.name == world.name]
         assert any(f"{plan.id} has not moved the consumers" in note for note in status.notes)
         again = plan_reset(world.context, world.name, request)
-        # what is deleted for good, and what consumers see, is of the result that they read, too
+        # what is deleted for good, and what consumers see, also counts the result that they read
         for name in ("result_records", "state_bytes"):
             assert again.figures[name] >= plan.figures[name] > 0
         assert again.facts["alias"] == plan.facts["alias"] and "and see the replay" in again.facts["alias"]
@@ -777,7 +777,7 @@ def test_a_release_that_runs_is_refused(standing: World) -> None:
 
 
 def test_a_driver_that_is_still_starting_runs_it(stopped: World) -> None:
-    """It is no member of the consumer group yet: by that nobody would run it."""
+    """It is not a member of the consumer group yet, which would not show that it runs."""
     world, client = stopped, admin(stopped.settings)
     with Registry(world.settings, actor="a driver") as registry:
         token = take_lease(registry, world.name).token
@@ -809,7 +809,7 @@ def test_nobody_starts_it_while_it_is_reset(standing: World) -> None:
 
 
 def test_a_release_of_a_like_name_is_not_touched(standing: World) -> None:
-    """`my-app` is not `my-app-v2`, nor is `my-app.v1` `my-app.v11`."""
+    """`my-app` is not `my-app-v2`, and `my-app.v1` is not `my-app.v11`."""
     from pipelines.kafka.topics import RESULT_TABLE, ensure_topic
 
     world, own, number = standing, standing.release.result_topic, standing.release.generation
@@ -845,7 +845,7 @@ def test_a_group_that_another_tool_moved_is_noticed_and_only_adopted_by_order(wo
 
 
 def _move_group(world: World, offset: int) -> None:
-    """As `kafka-consumer-groups --reset-offsets` does."""
+    """Does what `kafka-consumer-groups --reset-offsets` does."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     client = admin(world.settings)
@@ -874,7 +874,7 @@ def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(
 
 @pytest.mark.long
 def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, follower: Following) -> None:
-    """Behind the old end: not one of its records is in the old result."""
+    """A new partition is past the old end: none of its records is in the old result."""
     from confluent_kafka.admin import NewPartitions
 
     world.stop()
@@ -893,7 +893,7 @@ def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, foll
     world.settle()
     assert world.result() == world.expected({})
     follower.comes_to(world.expected({}))
-    # and back, where the old generation has never heard of it
+    # and back, where the old generation does not know it
     undo(world, done)
     world.settle()
     assert world.result() == world.expected({})
@@ -902,7 +902,7 @@ def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, foll
 
 def test_a_dry_run_writes_nothing(stopped: World) -> None:
     world = stopped
-    # one that is past its deadline, which the next command that writes will end
+    # an operation past its deadline, which the next command that writes will end
     overdue = Opened(id="stop-1", name="stop", releases=(world.name,), deadline_ms=1)
     world.context.registry.step(lambda _: [overdue])
     before = _everything(world)
@@ -922,7 +922,7 @@ def test_a_dry_run_of_an_undo_writes_nothing(world: World) -> None:
 
 
 def _everything(world: World) -> Any:
-    """Topics with their ends and configurations, groups with their offsets, and the checkpoint's files with their times."""
+    """Topics with their ends and configurations, groups with their offsets, the checkpoint's files with their times."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     from pipelines.kafka.offsets import end_offsets, group_offsets

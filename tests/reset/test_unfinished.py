@@ -1,4 +1,4 @@
-"""A batch that Kafka has and Spark's log has not, as a kill between the two commits leaves it."""
+"""A batch that is committed in Kafka but not in Spark's log, as after a kill between the two commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATEST = Target(kind="latest", text="--to-latest")
 
 @pytest.fixture
 def world(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    """A live count that is stopped, its last batch not in Spark's log."""
+    """A live release of `count` that is stopped; Spark's log lacks its last batch."""
     with live_world(broker, spark, "count", tmp_path) as made:
         made.produce(20)
         made.settle()

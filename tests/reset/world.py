@@ -1,4 +1,4 @@
-"""One app of a kind on a topic of its own, live, with its consumer: what resets are tried on."""
+"""One live app of a kind on a topic of its own, with its consumer. Resets are tested on it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ FACTS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class World:
-    """One app of a kind on a topic of its own, with what was produced to it."""
+    """One app of a kind on a topic of its own, and what was produced to it."""
 
     settings: Settings
     context: Context
@@ -145,7 +145,7 @@ class World:
     topic: str
     version: int = 1
     sent: list[tuple[str, int]] = field(default_factory=list)
-    # where its input is another's result: whose
+    # the world whose result is its input, if it reads another's
     upstream: World | None = None
     # starts commands in processes of their own
     operators: Operators | None = None
@@ -160,14 +160,14 @@ class World:
         return self.context.registry.state().releases[self.name]
 
     def produce(self, count: int) -> None:
-        """`count` more records, a second of event time for every 20, on both partitions; of a reader, to what it reads of."""
+        """Produces `count` more records on both partitions, 20 per second of event time; for a reader, upstream."""
         if self.upstream is not None:
             self.upstream.produce(count)
             self.upstream.settle()
             return
         if self._producer is None:
             self._producer = producer(self.settings, linger_ms=0)
-            # else it waits half a second for its first record
+            # otherwise the producer waits half a second for its first record
             await_connection(self._producer, self.topic)
         client = self._producer
         for _ in range(count):
@@ -206,7 +206,7 @@ class World:
         return Terminal(self.settings, self.settings.state_dir, self.drivers, self.context.spark).run(*arguments)
 
     def killed(self, *arguments: object, death: Death) -> Plan | None:
-        """What the operator of this command was about when it was killed; None: it was over first."""
+        """The plan that the operator of this command had when it was killed; None: the command ended before."""
         assert self.operators is not None
         said = self.operators.start(*arguments, death=death).end()
         if said.code != -signal.SIGKILL:
@@ -222,7 +222,7 @@ class World:
         return list(read(self.settings.bootstrap, self.topic))
 
     def expected(self, start: Mapping[int, int], until: Mapping[int, int] | None = None) -> Any:
-        """What a fresh release gives of the input from `start`: key -> row of a table; source -> count of a stream."""
+        """What a fresh release makes of the input from `start`: key -> row of a table; source -> count of a stream."""
         chosen = [
             r for r in self.records()
             if r.offset >= start.get(r.partition, 0) and (until is None or r.offset < until.get(r.partition, 0))
@@ -233,11 +233,11 @@ class World:
         return recomputed(self.kind, records)
 
     def start(self) -> None:
-        """Started, unless it runs."""
+        """Starts it, unless it runs."""
         self.run(plan_start(self.context, self.name))
 
     def result(self, topic: str | None = None, until: Mapping[int, int] | None = None) -> Any:
-        """What a result topic holds, as `expected` has it."""
+        """What a result topic holds, in the form of `expected`."""
         return folded(self.kind, list(read(self.settings.bootstrap, topic or self.release.result_topic, until)))
 
 
@@ -267,7 +267,7 @@ def recomputed(kind: str, records: list[Record]) -> Any:
 
 
 def folded(kind: str, records: list[Any]) -> Any:
-    """Records of a result, or as a consumer got them: the last row of each key; or how often each source came."""
+    """Folds records of a result, or what a consumer got: the last row of each key, or how often each source came."""
     if kind in ("stateless", "joined"):
         return Counter(r.source for r in records)
     if kind == "stateful":
@@ -295,7 +295,7 @@ class Got:
 
 
 class Following(threading.Thread):
-    """A follower of an alias on a thread of its own, which keeps all that it gets."""
+    """A follower of an alias on a thread of its own, which keeps everything that it gets."""
 
     def __init__(self, world: World, group: str) -> None:
         super().__init__(name=group, daemon=True)
@@ -316,7 +316,7 @@ class Following(threading.Thread):
                             record.topic, record.phase)
                     )  # fmt: skip
                 elif consumer.position != committed:
-                    # of a result that someone has deleted nothing can be committed: later, of another
+                    # if someone has deleted the result, nothing can be committed until it reads another one
                     with suppress(Unavailable):
                         consumer.commit()
                         committed = consumer.position
@@ -330,7 +330,7 @@ class Following(threading.Thread):
         return folded(self.world.kind, list(self.got))
 
     def comes_to(self, expected: Any, timeout_s: float = 60) -> None:
-        """Waits until what it got is `expected`; else says what differs."""
+        """Waits until what it got is `expected`; if that fails, says what differs."""
         deadline = time.monotonic() + timeout_s
         while (found := self.fold) != expected and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -349,7 +349,7 @@ def following(world: World) -> Iterator[Following]:
 
 @contextmanager
 def reader_of(upstream: World, folder: Path) -> Iterator[World]:
-    """A staged release of an app that counts what another has written."""
+    """A staged release of an app that counts what another app has written."""
     settings, topic = upstream.settings, upstream.release.result_topic
     with world_of(settings, upstream.context.spark(), "count", folder, topic=topic) as world:  # type: ignore[misc]
         world.upstream = upstream
@@ -358,7 +358,7 @@ def reader_of(upstream: World, folder: Path) -> Iterator[World]:
 
 @contextmanager
 def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: str | None = None) -> Iterator[World]:
-    """A staged release of an app of `kind`: on a topic of its own with 200 records, or on `topic`, which is another's."""
+    """A staged release of an app of `kind`: on a topic of its own with 200 records, or on another world's `topic`."""
     unique = folder.name.replace("_", "-").lower()
     own, app = topic is None, f"{kind}-{abs(hash(str(folder))) % 10**8}"
     topic = topic or f"numbers-{abs(hash(str(folder))) % 10**8}-{unique[:20]}"
@@ -375,7 +375,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     drivers = Threads(settings)
     operators = Operators(settings, folder, drivers, lambda: spark)
     with Registry(settings, actor="tester") as registry, pytest.MonkeyPatch.context() as patch:
-        # the trial on empty frames is a JVM of its own, and none of a reset
+        # the trial on empty frames would need its own JVM, and has nothing to do with resets
         patch.setattr(stage, "probe", lambda *_: facts)
         context = Context(
             settings=settings,
@@ -400,7 +400,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
 
 @contextmanager
 def live_world(broker: Settings, spark: Any, kind: str, folder: Path, **changes: Any) -> Iterator[World]:
-    """A live release of an app of `kind`, whose batches follow at once."""
+    """A live release of an app of `kind`, whose batches follow without a pause."""
     settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, **changes})
     with world_of(settings, spark, kind, folder) as world:
         world.make_live()

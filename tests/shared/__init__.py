@@ -1,1 +1,1 @@
-"""The platform inside the test's process: drivers as threads of its one Spark session, commands without a process of their own."""
+"""The platform inside the test's process: drivers are threads with one Spark session, commands start no process."""

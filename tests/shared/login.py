@@ -1,4 +1,4 @@
-"""The tests' broker, which also takes logins: behind TLS, at a port of its own, from users with passwords."""
+"""The tests' broker with a second listener: TLS on a port of its own, with users and passwords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BrokerWithLogin(EmbeddedBroker):
 
 
 def with_login(broker: Settings, password: str) -> Settings:
-    """The settings of who logs in there as ada, whose password is `right`."""
+    """The settings to log in there as ada, whose password is `right`."""
     kafka = {
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": str(broker.state_dir / "broker" / "ca.pem"),

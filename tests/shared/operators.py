@@ -1,6 +1,6 @@
-"""Operators that die: commands in processes of their own, forked from one that has imported everything, killed by SIGKILL.
+"""Operators that die: commands in processes that are forked from one with all imports, and killed by SIGKILL.
 
-What they start runs on as a thread of the test; what they compare, they compare in the test's Spark.
+The drivers that they start run on as threads of the test. They compare in the test's Spark session.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from orchestration.operations.plans.stages.base import Stage, StageId
     from pipelines.model.registry import Entry
 
-# of the moments at which operators die
+# seeds the moments at which operators die
 SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
 _ROOT = Path(__file__).resolve().parents[2]
-# where an operator can be killed: in any line of these
+# an operator can be killed at any line of these packages
 _PRODUCT = tuple(str(_ROOT / package) for package in ("orchestration", "pipelines"))
 _PRELOAD = (
     "orchestration.cli", "orchestration.operations.execute", "orchestration.operations.planning.reset.plan", "pyspark.sql", __name__,
@@ -43,9 +43,10 @@ _PRELOAD = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
-    """When an operator is killed: once its operation is open, at the first visit of the `line`-th line of the product that
-    it comes to; before the stage of that id, or the first of that kind; or as soon as an entry of the kind `entry` is
-    committed. The operator kills itself, so no moment is missed.
+    """When an operator is killed. It kills itself, so it never misses the moment.
+
+    `line`: at the `line`-th distinct line of the product that it runs after it has opened its operation. `stage`: before
+    the stage of that id, or the first of that kind. `entry`: as soon as an entry of that kind is committed.
     """
 
     line: int | None = None
@@ -63,7 +64,7 @@ class Operator:
     _launches: threading.Thread = field(repr=False)
 
     def end(self, timeout_s: float = 240) -> Said:
-        """Waits for its end. Its code is -9 where it was killed. A traceback is never for the user."""
+        """Waits for its end. The exit code is -9 if it was killed. Fails if it printed a traceback."""
         self.process.join(timeout_s)
         if self.process.is_alive():
             self.process.kill()
@@ -81,7 +82,7 @@ class Operator:
 
 
 class Operators:
-    """Starts operators on one cluster. `launch`: what drivers are started with."""
+    """Starts operators on one cluster. `launcher`: starts their drivers."""
 
     def __init__(self, settings: Settings, folder: Path, launcher: Threads, spark: Callable[[], SparkSession]) -> None:
         self._settings, self._folder, self._launcher, self._spark = settings, folder, launcher, spark
@@ -109,7 +110,7 @@ class Operators:
         return found
 
     def end(self) -> None:
-        """Kills those who still run."""
+        """Kills those that still run."""
         for operator in self._all:
             operator.kill()
             operator.process.close()
@@ -121,13 +122,13 @@ class Operators:
                 try:
                     answer: Any = self._launcher.with_settings(Settings(**values)).launch(release, **options)
                 except Refused as refusal:
-                    # a process would start, see it, and end
+                    # a driver's process would start, see this, and end
                     answer = refusal.what
                 connection.send(answer)
 
 
 def end_server() -> None:
-    """Ends the process that operators are forked from, which would outlive the tests for a moment."""
+    """Ends the process that operators are forked from. It would outlive the tests for a moment."""
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
     resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
@@ -136,7 +137,7 @@ def end_server() -> None:
 
 
 class _Asking:
-    """Has the test start a driver."""
+    """Makes the test start a driver."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._connection = settings, connection
@@ -178,7 +179,7 @@ def _operate(
 
 
 def _session() -> Any:
-    """The test's own Spark session, by another connection to its JVM."""
+    """The test's own Spark session, through another connection to its JVM."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -225,7 +226,7 @@ def _die_at(death: Death) -> None:
 
         def traced(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal left
-            # called by librdkafka's client with an error pending, which any call made here would raise
+            # librdkafka's client calls this with an error pending, which any call made here would raise
             if frame.f_code.co_name == "delivered":
                 return None
             if not frame.f_code.co_filename.startswith(_PRODUCT):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-# files whose tests share nothing and take minutes: each test is a share of its own
+# files with independent tests that take minutes: each test is a share of its own
 APART = ("tests/e2e/test_kills.py",)
-# files in which the tests of one value of the first parameter share a story: they are a share
+# files where all tests with the same first parameter share a story: they form one share
 BY_PARAMETER = ("tests/reset/test_cells.py",)
-# folders whose tests share a broker of their own: all of them are one share
+# folders whose tests share a broker of their own: each folder is one share
 TOGETHER = ("tests/security/",)
 
 
@@ -24,9 +24,9 @@ def share_of(nodeid: str) -> str:
 
 
 class Shares(LoadScopeScheduling):
-    """Gives a process its next share when it begins the last test of the one before.
+    """Gives a process its next share when it starts the last test of the previous one.
 
-    xdist gives it one test earlier. A share could then wait behind tests that take minutes while another process is idle.
+    xdist does so one test earlier. Then a share could wait for tests that take minutes while another process is idle.
     """
 
     def _split_scope(self, nodeid: str) -> str:

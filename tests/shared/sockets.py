@@ -1,4 +1,4 @@
-"""Where a process listens, as the kernel tells it."""
+"""Where a process listens, according to the kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LISTENS = "0A"
 
 
 def listening(pid: int) -> set[tuple[str, int]]:
-    """Address and port of each TCP socket on which the process `pid` takes connections."""
+    """Address and port of each TCP socket on which the process `pid` accepts connections."""
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -28,7 +28,7 @@ def listening(pid: int) -> set[tuple[str, int]]:
 
 
 def _address(text: str) -> str:
-    """As the kernel writes it: words of four bytes, each in the machine's order."""
+    """The kernel's notation: words of four bytes, each in the machine's byte order."""
     words = [bytes.fromhex(text[at : at + 8]) for at in range(0, len(text), 8)]
     raw = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
     address = ipaddress.ip_address(raw)
@@ -37,5 +37,5 @@ def _address(text: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether only this machine can connect there."""
+    """Whether only this machine can connect to the address."""
     return ipaddress.ip_address(address).is_loopback

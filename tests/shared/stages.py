@@ -1,4 +1,4 @@
-"""Something done before a stage of a plan is applied, by what the stage is: never by what is said of it."""
+"""Does something before a stage of a plan is applied. The stage is named by its kind or id, never by its text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from orchestration.operations.plans.stages.base import Stage, StageId
 
 
 def is_meant(which: type[Stage] | StageId, plan: Plan, stage: Stage) -> bool:
-    """Whether `stage` of `plan` is what `which` names: a kind of stage, or the very one."""
+    """Whether `which` names `stage` of `plan`, by its kind or by its id."""
     if isinstance(which, type):
         return isinstance(stage, which)
     named = zip(plan.stages, plan.stage_ids, strict=True)
-    # of two equal stages each is itself
+    # compares by identity: a plan can have two equal stages
     return any(each is stage and known == which for each, known in named)
 
 
 def acting_before(which: type[Stage] | StageId, act: Callable[[], object]) -> Callable[[Applier, Stage], None]:
-    """`Applier.apply` that does `act` before each stage that `which` names."""
+    """`Applier.apply`, with a call of `act` before each stage that `which` names."""
     apply = Applier.apply
 
     def applied(self: Applier, stage: Stage) -> None:
@@ -35,7 +35,7 @@ def acting_before(which: type[Stage] | StageId, act: Callable[[], object]) -> Ca
 
 @contextmanager
 def before_stage(which: type[Stage] | StageId, act: Callable[[], object]) -> Iterator[None]:
-    """Does `act` before each stage that `which` names is applied, while the block runs."""
+    """While the block runs, calls `act` before each stage that `which` names is applied."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Applier, "apply", acting_before(which, act))
         yield

@@ -1,4 +1,4 @@
-"""The terminal without a process: a command runs here, its output is kept, its drivers are threads."""
+"""The terminal without a process: a command runs here, its output is captured, and its drivers are threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said, and how it ended."""
+    """What a command printed, and its exit code."""
 
     code: int
     out: str
@@ -36,9 +36,9 @@ class Said:
 
 @dataclass(frozen=True)
 class Terminal:
-    """`switchyard` in a folder. `launcher`: what it starts drivers with; None: nothing may be started.
+    """`switchyard` in a folder. `launcher`: starts its drivers; None: it may start nothing.
 
-    `spark`: where it compares, checks and tries apps; None: none of that may happen.
+    `spark`: the session in which it compares, checks and tries apps; None: it may do none of that.
     """
 
     settings: Settings
@@ -47,14 +47,14 @@ class Terminal:
     spark: Callable[[], SparkSession] | None = None
 
     def run(self, *arguments: object, **environment: str) -> Said:
-        """Runs a command as `main` does. What nobody foresaw is raised, as it would be a traceback for the user."""
+        """Runs a command as `main` does. Raises unexpected errors: for the user they would be a traceback."""
         out, err = io.StringIO(), io.StringIO()
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.chdir(self.folder)
             for name, value in {**self.settings.environment(), "COLUMNS": "200", **environment}.items():
                 patch.setenv(name, value)
-            # a question to the user finds nobody there
+            # nobody answers a question to the user
             patch.setattr("sys.stdin", io.StringIO())
             patch.setattr(context, "LocalLauncher", self._launch_with)
             patch.setattr(context, "Context", partial(context.Context, sleep=patient))

@@ -1,7 +1,7 @@
 """Drivers as threads of the test's process, in its one Spark session: each starts in a second.
 
-All else is real: the broker, the registry, the drivers' code, their checkpoints. What needs a driver that can be killed or
-frozen, or one with an interpreter of its own, starts a process instead: `Threads.processes` names those releases.
+Everything else is real: the broker, the registry, the drivers' code, their checkpoints. A test that kills or freezes a
+driver, or needs an interpreter of its own for it, names its release in `Threads.processes` and gets a process instead.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def patient(seconds: float) -> None:
-    """Sleeps for a fifth of a second at least: who asks Kafka again and again keeps the cores from whom it waits for."""
+    """Sleeps for at least a fifth of a second: frequent questions to Kafka would slow down what the test waits for."""
     time.sleep(max(seconds, 0.2))
 
 
 class Threads:
-    """A launcher whose drivers are threads, or processes for the releases in `processes`. Everything ends with `end`."""
+    """A launcher whose drivers are threads, or processes for the releases in `processes`. `end` ends them all."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class Threads:
         self.processes: set[str] = set()
 
     def with_settings(self, settings: Settings) -> Threads:
-        """The same launcher, whose next drivers have other settings."""
+        """The same launcher; its next drivers get other settings."""
         found = Threads(settings)
         found._threads, found._started, found.processes = self._threads, self._started, self.processes
         return found
@@ -65,7 +65,7 @@ class Threads:
         return LocalLauncher(self._settings).log_path(release) if release in self.processes else None
 
     def running(self, release: str) -> tuple[threading.Thread, threading.Event]:
-        """The thread that drives `release`, or was the last to, and what tells it to stop."""
+        """The last thread that drives or drove `release`, and the event that stops it."""
         return next((thread, stop) for name, thread, stop in reversed(self._threads) if name == release)
 
     def alive(self, release: str) -> bool:
@@ -73,7 +73,7 @@ class Threads:
         return any(name == release and thread.is_alive() for name, thread, _ in self._threads)
 
     def end(self) -> None:
-        """Stops every driver at a boundary; kills a process that hasn't ended then."""
+        """Stops every driver at a boundary. Kills a process that doesn't end."""
         for _, _, stop in self._threads:
             stop.set()
         for process in self._started:
@@ -89,7 +89,7 @@ class Threads:
 
 
 def _run(driver: Driver) -> None:
-    """Runs a driver, and ends what the end of its process would end: one that is superseded leaves that to it."""
+    """Runs a driver, then ends what the end of a process would end; a superseded driver leaves that to its process."""
     driver.run()
     if driver._query is not None:
         driver._query.pause()
@@ -98,8 +98,8 @@ def _run(driver: Driver) -> None:
 
 @contextmanager
 def trials_in(spark: SparkSession) -> Iterator[None]:
-    """While the block runs, `stage` tries an app's function in `spark`, not in a JVM that is started for it."""
-    # a worker of Spark's reads the code when a task first needs it, so it must outlive the trial
+    """While the block runs, `stage` tries apps in `spark` instead of starting a JVM."""
+    # Spark's Python workers read the code when a task first needs it, so it must outlive the trial
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
     def trial(_: Context, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
