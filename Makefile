@@ -138,6 +138,7 @@ test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands th
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use
 docs: setup ## the documents as a site in build/docs, with a page for each command; a dead link is an error
+	@$(BIN)/python docs/hooks/pages.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/docs/index.html"
 

@@ -23,11 +23,10 @@ SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 
 
 class Settings(BaseSettings):
-    """Settings of the platform. Each is an environment variable `SWITCHYARD_<NAME>` or a line of
-    `switchyard.toml` in the working folder; the environment wins.
+    """Settings of the platform. Each is an environment variable `SWITCHYARD_<NAME>` or a line of `switchyard.toml` in
+    the working folder; the environment wins. Tables and lists are JSON in the environment.
 
-    `kafka` takes every `security.*`, `sasl.*` and `ssl.*` property, with librdkafka's names, as a
-    TOML table or as JSON in `SWITCHYARD_KAFKA`; `driver_kafka` takes those that differ for drivers.
+    docs/settings.md is made of the descriptions: what a setting does, then when to change it.
     """
 
     # errors don't show the given value: it may be a password
@@ -35,69 +34,204 @@ class Settings(BaseSettings):
         env_prefix="SWITCHYARD_", toml_file="switchyard.toml", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    # an existing cluster; unset: the embedded broker on this machine
-    bootstrap_servers: str | None = None
+    # -- Kafka
+
+    bootstrap_servers: str | None = Field(
+        None,
+        description="Brokers of an existing cluster, as `host:port,host:port`. Without it, Switchyard uses the embedded "
+        "broker of this machine. Set it for everything but a machine of your own.",
+    )
     # secrets in it can't be shown by accident; `kafka_properties` has them as text
-    kafka: Mapping[str, SecretStr | str] = Field(default_factory=dict)
-    # the drivers' own login, if they have a user with fewer rights: replaces `kafka` property by property
-    driver_kafka: Mapping[str, SecretStr | str] = Field(default_factory=dict)
-    # replication factor of every topic that the platform creates
-    replication_factor: int = Field(1, ge=1)
-    request_timeout_s: float = Field(10.0, gt=0)
-    # how long the broker keeps a killed driver's transaction open; meanwhile readers of its results wait. The broker
-    # checks every 10 s, so that takes at most two minutes. A batch that isn't written by then is aborted and retried
-    transaction_timeout_s: float = Field(110.0, ge=10)
+    kafka: Mapping[str, SecretStr | str] = Field(
+        default_factory=dict,
+        description="The login: every `security.*`, `sasl.*` and `ssl.*` property, with librdkafka's names. Set it if the "
+        "cluster asks for a login or TLS. Put passwords into the environment variable, which is merged with the file.",
+    )
+    driver_kafka: Mapping[str, SecretStr | str] = Field(
+        default_factory=dict,
+        description="The drivers' own login. A property here replaces the same property of `kafka`. Set it to give drivers "
+        "a user with fewer rights than operators have.",
+    )
+    replication_factor: int = Field(
+        1,
+        ge=1,
+        description="Replication factor of every topic that Switchyard creates. Set it to 3 on a cluster with three or more "
+        "brokers.",
+    )
+    request_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        description="How long a request to Kafka may wait for an answer. Raise it if the cluster is far away or slow.",
+    )
+    transaction_timeout_s: float = Field(
+        110.0,
+        ge=10,
+        description="How long the broker keeps the transaction of a killed driver open. Meanwhile, readers of its results "
+        "wait. The broker checks every 10 s, so they wait two minutes at most. A batch that takes longer to write is "
+        "aborted and written again. Raise it if `status` says that a batch does not fit. It must not exceed the broker's "
+        "`transaction.max.timeout.ms`.",
+    )
 
-    # everything on disk: broker data, checkpoints, frozen code, evidence, logs
-    state_dir: Path = Path(".switchyard")
-    # the embedded broker's controller uses the next port
-    broker_port: int = Field(19092, ge=1, le=65535)
-    broker_heap_mb: int = Field(1024, ge=256)
+    # -- this machine
 
-    driver_heap_mb: int = Field(1024, ge=512)
-    driver_cores: int = Field(2, ge=1)
-    # niceness of Spark in drivers and checks: it leaves the cores to the broker, to commands and to consumers on the
-    # same host
-    driver_nice: int = Field(5, ge=0, le=19)
-    spark_master: str | None = None
-    # a driver's Spark UI, with its Prometheus endpoint; 0: off
-    spark_ui_port: int = Field(0, ge=0, le=65535)
-    shuffle_partitions: int = Field(2, ge=1)
-    # extra Spark properties, passed as they are; hidden, as they may include a store's keys
-    spark: dict[str, str] = Field(default_factory=dict, repr=False)
-    # names of more environment variables for a driver and its app, such as AWS_PROFILE for a store
-    driver_environment: tuple[str, ...] = ()
-    # least time between the starts of a live release's batches. With a large state a small batch costs 0.8 s of CPU:
-    # without a pause, the live release would keep the cores from the release that is to align or to be compared with it
-    trigger_s: float = Field(1.0, ge=0)
-    # least time between the batches of a release that is ready or standby. No one reads it, and the live release on the
-    # same cores is read. The pause is cut short when the release has to align
-    standby_trigger_s: float = Field(2.0, ge=0)
+    state_dir: Path = Field(
+        Path(".switchyard"),
+        description="Folder for everything on disk: broker data, checkpoints, frozen code, evidence, logs. A relative path "
+        "starts in the folder where a command runs. Set it on a server, so that all commands use one folder.",
+    )
+    broker_port: int = Field(
+        19092,
+        ge=1,
+        le=65535,
+        description="Port of the embedded broker. Its controller uses the next port. Change it if another program has "
+        "one of the two.",
+    )
+    broker_heap_mb: int = Field(
+        1024,
+        ge=256,
+        description="Heap of the embedded broker. Raise it if the broker's log says that memory runs out.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description="How drivers, Spark in them and commands write their logs. Set it to `json` for a log collector: each "
+        "line is then a JSON object.",
+    )
+
+    # -- drivers
+
+    driver_heap_mb: int = Field(
+        1024,
+        ge=512,
+        description="Heap of a driver's JVM. Raise it if `status` shows that the heap is nearly full, or if a driver says "
+        "that a batch needs more.",
+    )
+    driver_cores: int = Field(
+        2,
+        ge=1,
+        description="How many tasks a driver runs at the same time. Raise it if the lag of a release grows and the machine "
+        "has idle cores.",
+    )
+    driver_nice: int = Field(
+        5,
+        ge=0,
+        le=19,
+        description="Niceness of Spark in drivers and checks. It leaves the cores to the broker, to commands and to "
+        "consumers on the same machine. Set it to 0 if drivers have the machine to themselves.",
+    )
+    driver_environment: tuple[str, ...] = Field(
+        (),
+        description="Names of more environment variables that a driver and its app get, such as `AWS_PROFILE`. Set it if "
+        "an app or a store needs a variable that is not on [the list](security.md#what-a-driver-gets-of-the-environment).",
+    )
+    spark_master: str | None = Field(
+        None,
+        description="Where Spark runs its tasks, such as `spark://host:7077`. Without it they run in the driver, on "
+        "`driver_cores` cores. Set it if one machine is too small.",
+    )
+    spark_ui_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of a driver's Spark UI, with its Prometheus endpoint; 0 means none. Set it to look into a slow "
+        "release.",
+    )
+    shuffle_partitions: int = Field(
+        2,
+        ge=1,
+        description="How many partitions Spark splits a state into. A checkpoint keeps the number that it started with. "
+        "Raise it together with `driver_cores`, before you stage a release with a large state.",
+    )
+    # hidden, as they may include a store's keys
+    spark: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="More Spark properties, passed to Spark as they are. Set it if you need a property that no other "
+        "setting covers, for example for an object store.",
+    )
+
+    # -- batches
+
+    # with a large state, a small batch costs 0.8 s of CPU
+    trigger_s: float = Field(
+        1.0,
+        ge=0,
+        description="Least time between the starts of two batches of a release that is live or hydrating. Without a pause, "
+        "the live release would take the cores from one that is compared with it. Lower it for results that come sooner; raise it to save CPU.",
+    )
+    standby_trigger_s: float = Field(
+        2.0,
+        ge=0,
+        description="The same for a release that is ready or standby. No one reads it, so it leaves the cores to the live "
+        "one. The pause ends early when the release has to meet another. Raise it to save CPU.",
+    )
     # planning and commits cost half a second per batch, whatever it holds. Twice the records per batch gave a fifth
     # more records per second while stock-stats hydrated
-    max_records_per_batch: int = Field(800_000, ge=1)
-    # input bytes per batch, estimated from samples. A batch's result passes through the driver's heap, which holds up
-    # to four copies. With 1 GiB of heap, an app that passes its input on managed 150 MB, but not 600 MB
-    max_bytes_per_batch: int = Field(128 * 2**20, ge=1)
-    heartbeat_s: float = Field(1.0, gt=0)
-    # a driver may be taken over if it was not heard for this long
-    lease_timeout_s: float = Field(15.0, gt=0)
-    # the same before a lease holder's first heartbeat: it has to boot, on two busy cores
-    boot_timeout_s: float = Field(120.0, gt=0)
-    # how often in a row a supervisor starts a driver that keeps dying, before it sets the release to failed
-    restart_limit: int = Field(6, ge=1)
-    # how long a stopped driver's JVM may take to end before it is killed; shorter than `lease_timeout_s`
-    jvm_end_timeout_s: float = Field(10.0, gt=0)
-    # longest that an app's function may take on empty frames when it is staged, including the start of a JVM
-    probe_timeout_s: float = Field(180.0, gt=0)
-    # longest that a switch may hold followers at a barrier
-    switch_timeout_s: float = Field(60.0, gt=0)
+    max_records_per_batch: int = Field(
+        800_000,
+        ge=1,
+        description="The most input records in one batch. Larger batches read history faster. Lower it if a batch takes "
+        "too long to write; raise it if `wait` says that the new release dropped late rows.",
+    )
+    # a batch's result passes through the driver's heap, which holds up to four copies. With 1 GiB of heap, an app that
+    # passes its input on managed 150 MB, but not 600 MB
+    max_bytes_per_batch: int = Field(
+        128 * 2**20,
+        ge=1,
+        description="The most input bytes in one batch, estimated from samples. The result of a batch has to fit into the "
+        "driver's heap up to four times. Lower it if a driver runs out of memory and `driver_heap_mb` can't grow.",
+    )
 
-    # of drivers, of Spark in them and of commands. json: each line is a JSON object, for a log collector
-    log_format: Literal["text", "json"] = "text"
+    # -- failures
 
-    # how long a reset can be undone: then the janitor deletes its archive
-    archive_keep_s: float = Field(7 * 24 * 3600.0, ge=0)
+    heartbeat_s: float = Field(
+        1.0,
+        gt=0,
+        description="How often a driver sends a heartbeat. Keep it under a fifth of `lease_timeout_s`. There is rarely a "
+        "reason to change it.",
+    )
+    lease_timeout_s: float = Field(
+        15.0,
+        gt=0,
+        description="How long a driver may be silent before another may take its release over. Raise it if busy machines "
+        "lose drivers that were alive; lower it for a faster takeover.",
+    )
+    boot_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="The same until a driver's first heartbeat, because a JVM starts slowly on busy cores. Raise it if "
+        "drivers are given up while they start.",
+    )
+    restart_limit: int = Field(
+        6,
+        ge=1,
+        description="How often in a row a supervisor starts a driver that keeps dying, before it sets the release to "
+        "`failed`. Raise it if releases recover by themselves after more tries.",
+    )
+    jvm_end_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        description="How long the JVM of a stopped driver may take to end before it is killed. Keep it shorter than "
+        "`lease_timeout_s`, so that it never writes into a checkpoint that another driver has. There is rarely a reason "
+        "to change it.",
+    )
+    probe_timeout_s: float = Field(
+        180.0,
+        gt=0,
+        description="How long `stage` lets an app's function run on empty frames. That includes the start of a JVM. Raise "
+        "it on a slow machine.",
+    )
+    switch_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        description="How long a switch may keep consumers waiting at its barrier. After that it is aborted, and they "
+        "continue with the old result. Raise it if batches take so long that switches are aborted.",
+    )
+    archive_keep_s: float = Field(
+        7 * 24 * 3600.0,
+        ge=0,
+        description="How long a reset can be undone. After that, the janitor deletes its archive. Lower it if archives fill "
+        "the disk; raise it to have more time for an undo.",
+    )
 
     @field_validator("kafka", "driver_kafka")
     @classmethod
