@@ -14,6 +14,7 @@ import pytest
 import typer.main
 
 from orchestration.cli import build
+from pipelines.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -86,15 +87,53 @@ def test_the_examples_are_the_code_of_the_repository() -> None:
     assert shown == set(SHOWN)
 
 
-def test_the_site_has_a_page_for_each_command_with_its_options() -> None:
+@cache
+def hook() -> Any:
+    """The module that makes pages."""
     spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "hooks" / "pages.py")
     assert spec is not None and spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    pages = hook.pages()
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_site_has_a_page_for_each_command_with_its_options() -> None:
+    pages = hook().pages()
     group: Any = typer.main.get_command(build())
     assert list(pages) == ["commands/index.md", *(f"commands/{name}.md" for name in group.commands)]
     for name, command in group.commands.items():
         text = pages[f"commands/{name}.md"]
         assert text.startswith(f"# `switchyard {name}`\n") and f"]({name}.md)" in pages["commands/index.md"]
         assert all(option in text for each in command.params for option in each.opts if option.startswith("-"))
+
+
+def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert page == hook().settings_page(), "run `python docs/hooks/pages.py`"
+    for name, field in Settings.model_fields.items():
+        assert f"\n### {name}\n\n`SWITCHYARD_{name.upper()}` · default: " in page
+        assert field.description and re.search(r"\b(Set|Raise|Lower|Change|change)\b", field.description), name
+
+
+VARIABLE = re.compile(r"\bSWITCHYARD_[A-Z_]*[A-Z]\b")
+# names that are no one's to set: what a driver is told, what tests and `make runbook` set, and examples
+OURS = {
+    "SWITCHYARD_CODE",
+    "SWITCHYARD_RELEASE",
+    "SWITCHYARD_RUNBOOK",
+}
+
+
+def test_each_variable_that_is_read_is_on_the_page_of_settings() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    files = [
+        ROOT / "Makefile",
+        *(p for name in ("pipelines", "orchestration", "expectations") for p in (ROOT / name).rglob("*.py")),
+    ]
+    read = {name for path in files for name in VARIABLE.findall(path.read_text())}
+    assert {name for name in read - OURS if f"`{name}`" not in page and f"### {name}\n" not in page} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_of_a_page_is_longer_than_120_characters(page: Path) -> None:
+    assert [line for line in page.read_text().splitlines() if len(line) > 120] == []

@@ -75,11 +75,7 @@ def _driver(app: str, inputs: Sequence[str]) -> Iterable[Right]:
     yield _topic(REGISTRY_TOPIC, "Write", "its lease, and that it has failed")
     yield _transaction(REGISTRY_TOPIC, "each step of the registry has one writer")
     yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
-    yield _topic(
-        HEARTBEATS_TOPIC,
-        "Read",
-        "whether another driver has the release; announcements of the driver that it aligns with",
-    )
+    yield _topic(HEARTBEATS_TOPIC, "Read", "who runs the release; where the other driver stands")
     yield _topic(HEARTBEATS_TOPIC, "Write", "its heartbeat")
     for name in inputs:
         yield _topic(name, "Read", "the input")
@@ -98,8 +94,8 @@ def _operator(app: str, inputs: Sequence[str], groups: Sequence[str], tombstones
     yield _transaction(REGISTRY_TOPIC, "each step of the registry has one writer")
     yield _topic(SNAPSHOTS_TOPIC, "Create", "the first snapshot")
     yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
-    yield _topic(SNAPSHOTS_TOPIC, "Write", "snapshots, which other processes take for the registry's state")
-    yield _transaction(SNAPSHOTS_TOPIC, "a snapshot is written as a whole or not at all")
+    yield _topic(SNAPSHOTS_TOPIC, "Write", "snapshots, which others read as its state")
+    yield _transaction(SNAPSHOTS_TOPIC, "a snapshot is written whole or not at all")
     yield _topic(HEARTBEATS_TOPIC, "Create", "the first operation on a cluster")
     yield _topic(HEARTBEATS_TOPIC, "Read", "the state of drivers")
     for name in inputs:

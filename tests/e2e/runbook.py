@@ -6,6 +6,7 @@ import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 from pipelines.settings import Settings
 
@@ -15,6 +16,8 @@ _ID = re.compile(r"\b([a-z]+)-\d{8}-\d{6}-[0-9a-f]{4}\b")
 # everything that depends on machine, time or speed: numbers with their units, but not the name of a release
 _RELEASE = re.compile(r"\b[a-z-]+\.v\d+(?:\.g\d+)?\b")
 _WORD = re.compile(r"[A-Za-z_]+")
+# how the page breaks a long line, so that none is longer than those of the other pages
+_WIDTH, _CONTINUED = 120, " " * 10
 _UNITS = {"B", "KiB", "MiB", "GiB", "of", "s", "min", "h", "d", "ms"}
 
 
@@ -45,17 +48,24 @@ def written(page: str, section: str, block: int, shown: list[Shown]) -> str:
 
 
 def as_shown(output: str, settings: Settings) -> str:
-    """An output without what is special to this machine, its name and its paths, and without the JVM's own lines."""
+    """An output without what is special to this machine, its name and its paths, and without the JVM's own lines. Breaks
+    long lines.
+    """
     text = output.replace(str(settings.state_dir), ".switchyard")
     text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "vm", text)
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith("WARNING: Using incubator modules")]
-    return "".join(line + "\n" for line in lines)
+    return "".join(part + "\n" for line in lines for part in _broken(line))
+
+
+def _broken(line: str) -> list[str]:
+    parts = wrap(line, _WIDTH, subsequent_indent=_CONTINUED, break_long_words=False, break_on_hyphens=False)
+    return parts if len(line) > _WIDTH else [line]
 
 
 def words(output: str) -> list[list[str]]:
     """The words of each line, with the names of releases: these must be the same in every run."""
     found = []
-    for line in output.splitlines():
+    for line in output.replace(f"\n{_CONTINUED}", " ").splitlines():
         names = _RELEASE.findall(line)
         rest = _RELEASE.sub(" ", _ID.sub(r" \1 ", line))
         found.append([*names, *(w for w in _WORD.findall(rest) if w not in _UNITS)])

@@ -237,9 +237,7 @@ def test_what_retention_has_left_since_can_not_be_read_again(world: World, follo
     client = admin(world.settings)
     for future in client.delete_records(gone).values():
         future.result(30)
-    with pytest.raises(
-        Refused, match=rf"this is deleted: {world.topic}\[0\] from offset {old[0]} up to its present start"
-    ) as error:
+    with pytest.raises(Refused, match=rf"this is deleted: {world.topic}\[0\] {old[0]:,} to ") as error:
         plan_undo(world.context, done.id, stop=True)
     assert "--to-earliest" in error.value.fix
     assert world.release.generation == 2

@@ -93,10 +93,10 @@ def _same_inputs(release: Release, generation: int) -> bool:
 
 
 def cut_off(context: Reading, release: Release, at: SourcePosition) -> list[str]:
-    """The input of `release` from a position on that retention has deleted, in words; empty if nothing is missing."""
+    """The input of `release` from a position on that retention has deleted, as ranges of offsets; empty if nothing is missing."""
     first = context.cluster.first_offsets(sorted(set(release.spec.topics.values())))
     return [
-        f"{topic}[{p}] from offset {offset:,} up to its present start, {begins:,}"
+        f"{topic}[{p}] {offset:,} to {begins - 1:,}"
         for source, topic in release.spec.topics.items()
         for p, offset in at.sources.get(source, {}).items()
         if (begins := first[topic].get(p, 0)) > offset

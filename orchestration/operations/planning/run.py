@@ -88,7 +88,7 @@ def _refuse_cut_off(context: Reading, release: Release) -> None:
     stands = last.boundary.position if last is not None else release.start
     if stands is not None and context.holder(release) is None and (gone := cut_off(context, release, stands)):
         raise Refused(
-            f"{release.name} can't continue from its position, because retention deleted {join(gone)}",
+            f"{release.name} can't continue, because retention deleted input that it has not read: {join(gone)}",
             fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads the input that is kept",
         )
 

@@ -239,7 +239,7 @@ def without_limit(asked: Asked, again: dict[str, Any]) -> Proposed:
         ({"only_new": 0, "changed": 0, "identical": 1_000}, False, None),
     ],
 )
-def test_the_outcome_may_be_no_worse_than_shown_else_a_new_plan_is_proposed(
+def test_an_outcome_worse_than_shown_proposes_a_new_plan(
     asked: Asked, again: dict[str, Any], changes: dict[str, Any], limited: bool, worse: str | None
 ) -> None:
     again["diff"] = replace(SHOWN, **changes)

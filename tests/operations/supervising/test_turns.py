@@ -109,7 +109,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def test_what_nobody_runs_is_launched_and_too_often_is_a_failure_with_its_reason_and_log(world: World) -> None:
+def test_what_nobody_runs_is_launched_and_too_often_is_a_failure(world: World) -> None:
     world.launcher.log.write_text("".join(f"line {n}\n" for n in range(99)) + "ValueError: \x1b[31mno heap\n")
     memory = Memory(trouble={NAME: "the JVM has ended"})
     world.turns(memory, 30)
