@@ -7,14 +7,16 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from orchestration.commands import MODULES
 from orchestration.commands.context import log_format
-from orchestration.commands.terminal import err, failed, out
-from pipelines.errors import SwitchyardError
+from orchestration.commands.terminal import err, failed, forget_documents, out
+from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.logs import configure_command
 from pipelines.private import keep_private
 from pipelines.secrets import masked
@@ -52,14 +54,27 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command in this process. Returns its exit code; prints errors on standard error."""
+    """Runs one command in this process. Returns its exit code; prints errors on standard error, with `--json` as JSON on
+    standard output.
+    """
+    as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
+    forget_documents()
     try:
-        build()(list(arguments), prog_name="switchyard")
+        # typer shows wrong arguments to a person and ends the process, or raises what is wrong with them
+        code = build()(list(arguments), prog_name="switchyard", standalone_mode=not as_json)
+        return code if isinstance(code, int) else 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except SwitchyardError as error:
-        failed(error)
+        failed(error, as_json=as_json)
         return error.exit_code
+    except TyperException as error:
+        wrong = BadUsage(error.format_message().rstrip("."), f"`{_path(error)} --help` lists the arguments and options")
+        failed(wrong, as_json=True)
+        return wrong.exit_code
+    except typer.Abort:
+        err("aborted")
+        return 1
     except Exception as error:
         # compared by name, so that `--help` does not load the Kafka client
         if type(error).__name__ == "KafkaException":
@@ -67,7 +82,8 @@ def run(arguments: Sequence[str]) -> int:
             failed(
                 SwitchyardError(
                     f"Kafka failed: {said}", "see `switchyard status`; run the same command again later to do the rest"
-                )
+                ),
+                as_json=as_json,
             )
             return 1
         if (form := log_format()) != "json":
@@ -76,7 +92,12 @@ def run(arguments: Sequence[str]) -> int:
         configure_command(form)
         logging.getLogger("switchyard").critical("%s: %s", type(error).__name__, error, exc_info=error)
         return 1
-    return 0
+
+
+def _path(error: TyperException) -> str:
+    """The command that typer refuses to run, such as `switchyard reset`."""
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else "switchyard"
 
 
 def _version(asked: bool) -> None:

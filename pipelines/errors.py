@@ -9,7 +9,7 @@ SwitchyardError   exit 1: it failed
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pipelines.secrets import masked
 
@@ -29,6 +29,10 @@ class SwitchyardError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\n{self.fix}" if self.fix else self.what
+
+    def as_json(self) -> dict[str, Any]:
+        """As a command prints it with `--json`."""
+        return {"error": self.what, "fix": self.fix, "exit_code": self.exit_code, "retryable": self.retryable}
 
     @property
     def told(self) -> str:

@@ -157,6 +157,60 @@ def test_an_unknown_command_or_option_is_bad_usage(monkeypatch: pytest.MonkeyPat
     assert run(["up", "--no-such-option"], monkeypatch) == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "error", "fix"),
+    [
+        ("reset sums.v1", "a reset needs a position", "--to-earliest"),
+        ("reset", "Missing argument 'RELEASE'", "`switchyard reset --help`"),
+        ("promote sums --no-such-option", "No such option: --no-such-option", "`switchyard promote --help`"),
+        ("wait sums.v1 --lag many", "Invalid value for '--lag'", "`switchyard wait --help`"),
+        ("no-such-command", "No such command 'no-such-command'", "`switchyard --help`"),
+    ],
+)
+def test_bad_usage_with_json_is_json(
+    command: str, error: str, fix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command.split(), "--json"], monkeypatch) == 2
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert error in found["error"] and fix in found["fix"] and found["exit_code"] == 2 and said.err == ""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_refusal_with_json_is_json_and_in_a_log_of_json_lines_too(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise Refused("w", "f")
+
+    monkeypatch.setenv("SWITCHYARD_LOG_FORMAT", form)
+    monkeypatch.setattr("orchestration.commands.switch.load_settings", refuse)
+    assert run(["rollback", "sums", "--json", "--execute"], monkeypatch) == 3
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"error": "w", "fix": "f", "exit_code": 3, "retryable": False}
+    assert [json.loads(line)["message"] for line in said.err.splitlines()] == (["w\nf"] if form == "json" else [])
+
+
+def test_json_after_two_dashes_is_an_argument(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reset", "--", "--json"], monkeypatch) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: a reset needs a position")
+
+
+@pytest.mark.parametrize("command", [["log"], ["rollback", "sums"], ["stage", "sums"], ["follow", "sums"]])
+def test_with_json_a_broker_that_does_not_answer_is_json(
+    command: list[str], without_a_broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWITCHYARD_REQUEST_TIMEOUT_S", "0.5")
+    assert run([*command, "--json"], monkeypatch) == 1
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert without_a_broker in found["error"] and "`switchyard up`" in found["fix"] and found["retryable"]
+    assert said.err == ""
+
+
 def test_samples_are_few_enough_for_the_registry(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,7 +188,8 @@ def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus]
     if not named:
         known = sorted({s.release.name for s in found})
         raise BadUsage(
-            f"there is no release or app {name}", f"the releases are: {', '.join(known) or 'none; stage one'}"
+            f"there is no release or app {name}",
+            f"the releases are: {', '.join(known) or 'none; `switchyard stage APP` makes one'}",
         )
     return named, context.registry.known
 

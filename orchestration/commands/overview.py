@@ -200,7 +200,10 @@ def register_follower(
     def decide(state: RegistryState) -> list[Entry]:
         if not state.of_app(alias):
             known = sorted({release.spec.app for release in state.releases.values()})
-            raise BadUsage(f"there is no app {alias}", fix=f"the apps are: {', '.join(known) or 'none; stage one'}")
+            raise BadUsage(
+                f"there is no app {alias}",
+                fix=f"the apps are: {', '.join(known) or 'none; `switchyard stage APP` makes a release of one'}",
+            )
         return [] if group in state.followers.get(alias, ()) else [FollowerRegistered(alias=alias, group=group)]
 
     open_context(load_settings(), say=say).registry.step(decide)

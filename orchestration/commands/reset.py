@@ -112,11 +112,15 @@ def _ask(release: str, *, shown: bool) -> None:
     """`shown`: whether the plan was printed before the question."""
     if not (shown and sys.stdin.isatty()):
         raise Refused(
-            f"the result of {release} would be deleted, and this is not a terminal to confirm that on", fix="add --yes"
+            f"the result of {release} would be deleted, and this is not a terminal to confirm that on",
+            fix="to delete it without being asked, add --yes",
         )
     answer = ask(f"this deletes the result of {release} for good; type {release} to continue")
     if answer.strip() != release:
-        raise Refused(f"{answer.strip()!r} is not {release}; nothing was changed")
+        raise Refused(
+            f"{answer.strip()!r} is not {release}, so nothing was changed",
+            fix=f"run the same `switchyard reset {release}` again, and type {release}",
+        )
 
 
 def undo(

@@ -36,8 +36,26 @@ def say(line: str) -> None:
     err(json_line("INFO", line) if log_format() == "json" else f"  {line}")
 
 
-def failed(error: SwitchyardError) -> None:
-    """Prints the error that ends a command on standard error: what is wrong and what to do."""
+class _Documents:
+    """Whether this command has printed JSON on standard output."""
+
+    printed = False
+
+
+def forget_documents() -> None:
+    """A new command starts in this process."""
+    _Documents.printed = False
+
+
+def failed(error: SwitchyardError, *, as_json: bool = False) -> None:
+    """Prints the error that ends a command on standard error: what is wrong and what to do.
+
+    With `as_json`, prints it on standard output as JSON instead, unless that already has what the command has to say.
+    """
+    if as_json and not _Documents.printed:
+        print_json(error.as_json())
+        if log_format() != "json":
+            return
     err(json_line("ERROR", str(error)) if log_format() == "json" else error.told)
 
 
@@ -49,11 +67,13 @@ def rewrite(line: str) -> None:
 def print_json(value: Any) -> None:
     """Prints one JSON document on standard output, with paths and dates as text."""
     print(json_text(value, indent=2))
+    _Documents.printed = True
 
 
 def print_json_line(value: Any) -> None:
     """Prints a JSON document on one line of standard output, unbuffered."""
     print(json_text(value), flush=True)
+    _Documents.printed = True
 
 
 def print_facts(facts: Mapping[str, str | None]) -> None:

@@ -71,7 +71,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
         if known is not None:
             if known.closed is not None:
                 raise Refused(
-                    f"{plan.id} is already over: {known.closed.outcome}, {known.closed.detail}", fix="make a new plan"
+                    f"{plan.id} is already over: {known.closed.outcome}, {known.closed.detail}", fix=plan.again
                 )
             carrier = known.carrier
             if carrier == mine:
@@ -79,7 +79,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             if carrier is not None and is_alive(carrier, context.settings):
                 raise Refused(
                     f"process {carrier.pid} on {carrier.host} is carrying out {plan.id}",
-                    fix="wait for it; or stop that process, then try again",
+                    fix=f"wait for it, `switchyard operations` shows it; or stop that process, then `switchyard resume {plan.id}`",
                 )
             return [*entries, carried]
         opened = Opened(
@@ -104,22 +104,20 @@ def _refuse_changed(state: RegistryState, plan: Plan) -> None:
             wanted = state.releases[stage.release].wanted
             if wanted != stage.before:
                 done = "started" if wanted == "running" else "stopped"
-                raise Refused(
-                    f"{stage.release} was {done} after the plan was made", fix="make a new plan, and look at it"
-                )
+                raise Refused(f"{stage.release} was {done} after the plan was made", fix=plan.again)
         if isinstance(stage, BeginGeneration):
-            refuse_other_generation(state, stage)
+            refuse_other_generation(state, stage, plan)
         if isinstance(stage, AppendSwitch | AppendGeneration):
             chain = state.chains.get(stage.alias, ())
             if len(chain) + 1 != stage.number:
                 raise Refused(
                     f"{stage.alias} has changed since the plan was made: switch {len(chain)} made {chain[-1].new} live",
-                    fix="make a new plan, and look at it",
+                    fix=plan.again,
                 )
 
 
-def refuse_other_generation(state: RegistryState, stage: BeginGeneration) -> None:
-    """Raises Refused if the release's generation or the alias's switch has changed since the plan was made."""
+def refuse_other_generation(state: RegistryState, stage: BeginGeneration, plan: Plan) -> None:
+    """Raises Refused if the release's generation or the alias's switch has changed since `plan` was made."""
     release = state.releases[stage.release]
     links = len(state.chains.get(release.spec.app, ()))
     if (stage.old is not None and release.generation != stage.old) or (
@@ -127,7 +125,7 @@ def refuse_other_generation(state: RegistryState, stage: BeginGeneration) -> Non
     ):
         raise Refused(
             f"{release.name}, or the live release of {release.spec.app}, has changed since the plan was made",
-            fix="make a new plan, and look at it",
+            fix=plan.again,
         )
 
 

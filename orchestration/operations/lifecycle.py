@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.names import progress_topic, release_name, split_release
-from pipelines.model.registry import Entry, RegistryState, Release, ReleaseState, StateSet, Wanted, WantedSet
+from pipelines.model.registry import (
+    Entry,
+    Operation,
+    RegistryState,
+    Release,
+    ReleaseState,
+    StateSet,
+    Wanted,
+    WantedSet,
+)
 from pipelines.model.unread import refuse_unread
 
 
@@ -17,7 +26,8 @@ def find_release(state: RegistryState, name: str) -> Release:
         return state.releases[name]
     if split_release(name) is not None:
         raise BadUsage(
-            f"there is no release {name}", fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none'}"
+            f"there is no release {name}",
+            fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none; `switchyard stage APP` makes one'}",
         )
     releases = [r for r in state.of_app(name) if r.state not in ("retired", "aborted")]
     if len(releases) == 1:
@@ -25,7 +35,8 @@ def find_release(state: RegistryState, name: str) -> Release:
     if not releases:
         apps = sorted({r.spec.app for r in state.releases.values()})
         raise BadUsage(
-            f"there is no release of an app {name}", fix=f"the apps are: {', '.join(apps) or 'none'}; stage a release"
+            f"there is no release of an app {name}",
+            fix=f"the apps with a release are: {', '.join(apps) or 'none'}; `switchyard stage {name}` makes one",
         )
     raise BadUsage(
         f"{name} has {len(releases)} releases: {', '.join(r.name for r in releases)}",
@@ -69,6 +80,11 @@ def before_live(state: RegistryState, app: str) -> Release | None:
     chain = state.chains.get(app, ())
     back = next((s.old for s in reversed(chain) if s.old not in (None, chain[-1].new)), None)
     return state.releases[back] if back is not None else None
+
+
+def switches_under_way(state: RegistryState, app: str) -> list[Operation]:
+    """The operations that are about to move the consumers of `app`, the oldest first."""
+    return [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
 
 
 def wanting(state: RegistryState, release: Release, wanted: Wanted) -> list[Entry]:

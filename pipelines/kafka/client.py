@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -305,7 +306,7 @@ def failure(
         resource = f"the {kind}" if name is None else f"{kind} {name}"
         return Refused(
             f"Kafka refuses: {error.str()}",
-            fix=f"ask for the ACL on {resource} ({operations}), then try again",
+            fix=f"ask for the ACL on {resource} ({operations}), then try again; `switchyard acls` prints all that a role needs",
         )
     if passes(error):
         return Unavailable(
@@ -345,8 +346,9 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
     fix = "start it with `switchyard up`" if settings.embedded else "check SWITCHYARD_BOOTSTRAP_SERVERS and the network"
     if not settings.embedded and "security.protocol" in table:
         fix += f", and whether it speaks {table['security.protocol']}"
-    reason = f": {error.str()}" if error is not None else ""
-    return Unavailable(f"no Kafka broker answers at {where}{reason}", fix=fix)
+    # librdkafka says again which address it tried, and for how long
+    reason = re.sub(r"^\S+: Connect to \S+ failed: | \(after \d+ms in state \w+\)", "", error.str()) if error else ""
+    return Unavailable(f"no Kafka broker answers at {where}" + (f": {reason}" if reason else ""), fix=fix)
 
 
 def _tls_fix(said: str) -> str:

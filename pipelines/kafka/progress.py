@@ -39,7 +39,7 @@ def _newest(release: str, value: bytes) -> Progress:
     except ValueError as error:
         raise Refused(
             f"the newest record of {progress_topic(release)} can't be read: {error}",
-            fix="if a newer version of Switchyard wrote it, upgrade Switchyard here; otherwise stage a new version, as this release's position is unknown",
+            fix="if a newer version of Switchyard wrote it, upgrade Switchyard here; otherwise this release's position is unknown: `switchyard stage` a new version",
         ) from error
 
 

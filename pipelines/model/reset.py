@@ -138,7 +138,7 @@ def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosi
         what = "was already read" if offset < end else f"is past the end, {end}"
         raise Refused(
             f"{topic}[{partition}] offset {offset} {what}",
-            fix="run `switchyard bisect` to find the record that makes a batch fail",
+            fix="`switchyard bisect RELEASE` finds the record that makes a batch fail",
         )
     before: dict[str, dict[int, int]] = {}
     behind: dict[str, dict[int, int]] = {}
@@ -195,7 +195,11 @@ def objections(choice: Choice) -> list[Objection]:
             )
         )
     if keeps and choice.move == "stay":
-        found.append(Objection(reason="the release is already there", way_out="nothing to do"))
+        found.append(
+            Objection(
+                reason="the release is already there", way_out="nothing is left to do, or choose another position"
+            )
+        )
     if keeps and choice.stateful and choice.move in ("back", "mixed"):
         found.append(
             Objection(

@@ -228,7 +228,7 @@ def promotion(state: RegistryState, alias: str, op: str, switch: Switch) -> list
     if operation.resolved:
         raise Refused(
             f"operation {op} can't promote {switch.new} any more: it {_ended(operation)}",
-            fix="look at it with `switchyard log`, then start a new one",
+            fix=f"`switchyard log {op}` shows what happened; if you still want it, run the command again",
         )
     chain = state.chains.get(alias, ())
     newest = chain[-1] if chain else None
@@ -237,7 +237,7 @@ def promotion(state: RegistryState, alias: str, op: str, switch: Switch) -> list
     if (switch.old, switch.old_generation) != expected or switch.number != number:
         raise Refused(
             f"alias {alias} has changed since the plan: it is at switch {number - 1}, {expected[0] or 'nothing'}",
-            fix="make a new plan",
+            fix=f"`switchyard log {alias}` shows who changed it; for a new plan, run the command again",
         )
     return [Promoted(alias=alias, switch=switch, op=op)]
 
@@ -316,7 +316,7 @@ def expired(state: RegistryState, now_ms: int) -> list[Entry]:
 def _known(state: RegistryState, op: str) -> Operation:
     found = state.operations.get(op)
     if found is None:
-        raise BadUsage(f"there is no operation {op}", fix="see `switchyard operations`")
+        raise BadUsage(f"there is no operation {op}", fix="`switchyard operations` lists those under way")
     return found
 
 

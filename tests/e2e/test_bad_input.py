@@ -72,7 +72,7 @@ def refused(said: Said, code: int, *words: str) -> None:
         ("retire no-such.v1 --execute", 2, ["no release no-such.v1"]),
         ("promote no-such-app --execute", 2, ["no-such-app"]),
         ("promote no-such-app --version 9 --execute", 2, ["no release no-such-app.v9"]),
-        ("rollback no-such-app --execute", 2, ["nothing of no-such-app is live"]),
+        ("rollback no-such-app --execute", 2, ["there is no app no-such-app"]),
         ("abort no-such-app --execute", 2, ["no-such-app"]),
         ("status no-such-app", 2, ["no release or app no-such-app"]),
         ("log no-such-app", 2, ["no-such-app"]),
@@ -344,7 +344,7 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(cluster:
             "odd.v1 is already staged",
             f"its code is {digest[:12]}, not",
         )
-        refused(cluster.cli(*again, "--set", "over=6", *more), 3, "its over is 5, not 6", "stage another version")
+        refused(cluster.cli(*again, "--set", "over=6", *more), 3, "its over is 5, not 6", "another --version")
     refused(cluster.cli("promote", "odd", "--execute"), 3, "hasn't caught up", "its state is staged", "isn't running")
     refused(cluster.cli("retire", "odd", "--execute"), 3, "--after")
     refused(cluster.cli("follow", "odd"), 1, "has no live release yet", "switchyard promote odd")

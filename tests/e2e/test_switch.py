@@ -433,7 +433,7 @@ def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story
 def test_a_release_is_not_retired_while_someone_needs_it(story: Story) -> None:
     before = story.cluster.world()
     live = story.cli("retire", GOOD, "--after", "0s", "--execute")
-    assert live.code == 3 and "is live" in live.err and "roll back" in live.err
+    assert live.code == 3 and "is live" in live.err and "switchyard rollback" in live.err
     needed = story.cli("retire", OTHER, "--after", "0s", "--execute")
     assert needed.code == 3 and "still needed by" in needed.err and "follower away" in needed.err
     assert "forget-follower" in needed.err

@@ -309,7 +309,7 @@ def test_a_state_that_is_lost_is_not_kept(stopped: World) -> None:
     asked = Request(target=MIDDLE, state="keep")
     with pytest.raises(Refused, match=f"holds no checkpoint of {world.name}, so there is no state to keep") as lost:
         plan_reset(world.context, world.name, asked)
-    assert "--state clear --to-earliest" in lost.value.fix
+    assert f"`switchyard reset {world.name} --to-earliest`" in lost.value.fix
     # --force can't override that either
     with pytest.raises(Refused, match="no state to keep"):
         plan_reset(world.context, world.name, replace(asked, force=True))

@@ -93,7 +93,10 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     release = state.releases[stage.release]
     there, here = _met(work, release, work.context.progress(release.name)), release.ended[stage.old]
     if there is None:
-        raise SwitchyardError(f"{release.name} has not reached the end of the old result", fix="make a new plan")
+        raise SwitchyardError(
+            f"{release.name} has not reached the end of the old result",
+            fix=f"`switchyard status {release.name}` shows how far it is",
+        )
     found = compare_at(
         context.session(here.result.records + there.result.records),
         settings,
@@ -145,7 +148,10 @@ def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequen
     if stage.met:
         there = _met(work, release, work.context.progress(release.name))
         if there is None:
-            raise SwitchyardError(f"{release.name} has not reached the end of the old result", fix="make a new plan")
+            raise SwitchyardError(
+                f"{release.name} has not reached the end of the old result",
+                fix=f"`switchyard status {release.name}` shows how far it is",
+            )
         start = there.result
     old_end: ResultPosition | None = (
         ended.result if ended else ResultPosition(topics={release.topic_of(stage.old): nothing})
@@ -183,7 +189,7 @@ def await_followers(work: Work, stage: AwaitFollowers) -> None:
         f"followers of {stage.alias} have not passed switch {stage.number}",
         lambda: not followers_before(context, context.registry.state(), stage.alias, stage.number),
         timeout_s=stage.timeout_s,
-        fix=f"start them, or `switchyard forget-follower` for one that will not come back; then `switchyard resume {work.plan.id}`",
+        fix=f"start them, or `switchyard forget-follower {stage.alias} GROUP` for one that will not come back; then `switchyard resume {work.plan.id}`",
         poll_s=0.25,
     )
 

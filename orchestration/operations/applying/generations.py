@@ -75,7 +75,7 @@ def finish_batch(work: Work, stage: FinishBatch) -> None:
         f"{name} has not finished batch {last.boundary.batch_id}",
         finished,
         timeout_s=stage.timeout_s,
-        fix=f"see {where}; without its state it can be reset with --state clear",
+        fix=f"see {where}; or give its state up: `switchyard reset {name} --to-earliest`",
         poll_s=0.1,
     )
 
@@ -130,11 +130,14 @@ def inherit_state(work: Work, stage: InheritState) -> None:
     settings, release = work.context.settings, work.release(stage.release)
     last, source = progress_of(work.context, release), newest_folder(settings, stage.release, stage.old)
     if last is None or source is None:
-        raise Refused(f"{stage.release} has no state to keep", fix="reset it with --state clear")
+        raise Refused(
+            f"{stage.release} has no state to keep",
+            fix=f"`switchyard reset {stage.release} --to-earliest` starts from an empty state",
+        )
     if not last.boundary.position.same(stage.at):
         raise Refused(
             f"{stage.release} has read more input since the plan was made",
-            fix="make a new plan; the release is stopped now",
+            fix=f"the release is stopped now; {work.plan.again}",
         )
     inherit(
         settings,
@@ -170,14 +173,15 @@ def begin_generation(work: Work, stage: BeginGeneration) -> None:
         # another operation on the release counts on its present generation
         refuse_blocked(state, name, but=work.plan.id)
         if held and release.token != work.tokens[name]:
-            raise Refused(f"{name} was started in the meantime", fix="make a new plan")
-        refuse_other_generation(state, stage)
+            raise Refused(f"{name} was started in the meantime", fix=work.plan.again)
+        refuse_other_generation(state, stage, work.plan)
         if stage.at is not None and ended is not None and not ended.boundary.position.same(stage.at):
             raise Refused(
-                f"{name} has read more input since the plan was made", fix="make a new plan; the release is stopped now"
+                f"{name} has read more input since the plan was made",
+                fix=f"the release is stopped now; {work.plan.again}",
             )
         if not stage.again and stage.generation <= max(release.generations, default=0):
-            raise Refused(f"{name} already has generation {stage.generation}", fix="make a new plan")
+            raise Refused(f"{name} already has generation {stage.generation}", fix=work.plan.again)
         entry = GenerationStarted(
             release=name,
             generation=stage.generation,

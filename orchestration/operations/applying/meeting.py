@@ -66,7 +66,7 @@ def flag_boundary(work: Work, stage: FlagBoundary) -> None:
         if work.operation(state).mark is not None:
             return []
         if work.past is None:
-            raise SwitchyardError(f"{plan_id} has not paused {stage.release}", fix="make a new plan")
+            raise SwitchyardError(f"{plan_id} has not paused {stage.release}", fix=work.plan.again)
         return [
             MarkOrdered(
                 id=plan_id,
@@ -105,7 +105,10 @@ def fence(work: Work, stage: Fence) -> None:
 
     last = last_of(work.context, work.step(decide).releases[name])
     if last is None:
-        raise SwitchyardError(f"{name} has committed nothing yet", fix="promote another release instead")
+        raise SwitchyardError(
+            f"{name} has committed nothing yet",
+            fix=f"promote another release instead: `switchyard promote {work.release(name).spec.app}`",
+        )
     work.ends[name] = Mark(op=work.plan.id, boundary=last.boundary, result=last.result)
 
 

@@ -46,9 +46,7 @@ def create_topic(work: Work, stage: CreateTopic) -> None:
 def record_release(work: Work, stage: RecordRelease) -> None:
     def decide(state: RegistryState) -> Sequence[Entry]:
         if stage.release in state.releases:
-            raise Refused(
-                f"{stage.release} is already staged", fix="stage another version, because a release never changes"
-            )
+            raise Refused(f"{stage.release} is already staged", fix=f"a release never changes; {work.plan.again}")
         return stage.entries
 
     work.step(decide)

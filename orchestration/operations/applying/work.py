@@ -72,7 +72,7 @@ class Work:
             return
         raise Refused(
             f"{self.plan.id} was {how}",
-            fix=f"see `switchyard log {self.plan.id}`; make a new plan if you still want it",
+            fix=f"`switchyard log {self.plan.id}` shows why; {self.plan.again}",
         )
 
     def operation(self, state: RegistryState) -> Operation:
@@ -82,7 +82,7 @@ class Work:
             how = operation.closed.outcome if operation and operation.closed else "aborted"
             raise Refused(
                 f"{self.plan.id} was {how} in the meantime: its deadline passed, or someone ended it",
-                fix=f"`switchyard log {self.plan.id}` shows who; consumers stay where they are; make a new plan",
+                fix=f"consumers stay where they are; `switchyard log {self.plan.id}` shows who ended it; {self.plan.again}",
             )
         return operation
 
@@ -130,5 +130,5 @@ class Work:
         progress = self.tail(release).newest
         mark: Mark | None = getattr(progress, name) if progress is not None else None
         if mark is None or mark.op != self.plan.id:
-            raise SwitchyardError(f"{release} has no {name} mark for {self.plan.id}", fix="make a new plan")
+            raise SwitchyardError(f"{release} has no {name} mark for {self.plan.id}", fix=self.plan.again)
         return mark

@@ -37,7 +37,9 @@ class Delta:
         self._reverse = evidence.live == to
         base = evidence.backward if self._reverse else evidence.forward
         if base is None:
-            raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")
+            raise SwitchyardError(
+                f"evidence {evidence.id} has no delta", fix=f"run `switchyard diff {evidence.new}` again"
+            )
         self._base = base
         self._recorded = evidence
         self._settings = settings

@@ -77,7 +77,7 @@ def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: KeyCounts) 
     before count as identical then as there may have been such keys.
     """
     if evidence.forward is None:
-        raise SwitchyardError(f"evidence {evidence.id} has no delta", fix="run `switchyard diff` again")
+        raise SwitchyardError(f"evidence {evidence.id} has no delta", fix=f"run `switchyard diff {evidence.new}` again")
     found = Comparison.of(evidence)
     differed = found.total - found.identical
     # the evidence's delta has every key whose texts differ

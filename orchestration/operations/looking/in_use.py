@@ -15,7 +15,11 @@ def refuse_live(state: RegistryState, release: Release) -> None:
     """Raises Refused while consumers follow `release`."""
     live = live_release(state, release.spec.app)
     if live is not None and live.name == release.name:
-        raise Refused(f"{release.name} is live", fix="promote or roll back to another release first")
+        app = release.spec.app
+        raise Refused(
+            f"{release.name} is live",
+            fix=f"move its consumers first: `switchyard promote {app}` or `switchyard rollback {app}`",
+        )
 
 
 def refuse_needed(context: Reading, state: RegistryState, release: Release) -> None:
@@ -23,7 +27,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     needed = needed_by(context, state, release)
     if needed:
         raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix="wait until followers have passed, or `switchyard forget-follower` for one that will not come back; retire releases that read it first")  # fmt: skip
+                      fix=f"wait until followers have passed, or `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
@@ -130,7 +134,7 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(
             f"{operation.id} was {operation.closed.outcome} after it had started generation {release.generation}: `switchyard start "
-            f"{release.name}` continues in it, `switchyard undo {operation.id}` takes it back"
+            f"{release.name} --execute` continues in it, `switchyard undo {operation.id} --execute` takes it back"
         )
     return [*found, *outdated_inputs(state, release)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestration.operations.lifecycle import switches_under_way
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.switching import AbortSwitch
@@ -15,7 +16,7 @@ def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan
     Raises BadUsage for an unknown app, Refused if no switch is under way.
     """
     state = context.standing()
-    under_way = [o for o in state.operations.values() if o.opened.alias == app and not o.resolved]
+    under_way = switches_under_way(state, app)
     if not state.of_app(app):
         known = sorted({r.spec.app for r in state.releases.values()})
         raise BadUsage(f"there is no app {app}", fix=f"the apps are: {', '.join(known) or 'none'}")

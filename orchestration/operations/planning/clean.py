@@ -48,7 +48,7 @@ def plan_clean(
         why = "; ".join(sorted(held)) or f"all of its archives ({len(archives)}) are younger than {keep_s:,.0f} s"
         raise Refused(
             f"{release.name} has no archive to delete: {why}",
-            fix="give a shorter --after, or wait until the followers have passed",
+            fix=f"wait until the followers have passed, or give a shorter time: `switchyard clean {release.name} --after 1h`",
         )
     return Plan(
         id=new_id("clean"),

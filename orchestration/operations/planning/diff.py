@@ -36,7 +36,7 @@ def plan_diff(
     if new.spec.table != live.spec.table:
         raise Refused(
             f"{new.name} and {live.name} differ in kind: a table and a stream",
-            fix="stage it as an app with another name",
+            fix="give the new app another name, then `switchyard stage` it",
         )
     history = history_of(context, state, new, live)
     history.require(accept=accept_missing)
@@ -66,10 +66,13 @@ def _other(state: RegistryState, release: Release) -> Release:
         back = before_live(state, release.spec.app)
         if back is not None and back.state == "standby":
             return back
-        raise Refused(f"{release.name} is live and has no standby to compare with", fix="stage another version")
+        raise Refused(
+            f"{release.name} is live and has no standby to compare with",
+            fix=f"`switchyard reprocess {release.spec.app}` stages another version and compares it",
+        )
     if live is None:
         raise Refused(
             f"no release of {release.spec.app} is live to compare with",
-            fix=f"promote {release.name} or another release first",
+            fix=f"`switchyard promote {release.name} --execute` makes it live without a diff",
         )
     return live

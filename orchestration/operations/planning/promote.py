@@ -45,7 +45,7 @@ def plan_promote(
     new = find_release(state, app) if app in state.releases else version_of(state, app, version)
     live = live_release(state, alias)
     if live is new:
-        raise Refused(f"{new.name} is already live", fix="nothing is left to do")
+        raise Refused(f"{new.name} is already live", fix=f"nothing is left to do; see `switchyard status {new.name}`")
     refuse_blocked(state, new.name)
     history = history_of(context, state, new)
     history.require(accept=accept_missing)

@@ -39,7 +39,9 @@ def plan_retire(
     state = context.standing()
     release = find_release(state, name)
     if release.state == "retired" and not _left_of(context, state, release):
-        raise Refused(f"{release.name} is already retired", fix="nothing is left to do")
+        raise Refused(
+            f"{release.name} is already retired", fix=f"nothing is left to do; see `switchyard log {release.name}`"
+        )
     refuse_live(state, release)
     refuse_blocked(state, release.name)
     idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(release)) / 1000
@@ -47,7 +49,7 @@ def plan_retire(
     if idle_s < after_s and release.state != "retired":
         raise Refused(
             f"{release.name} has been out of use for only {idle_s:,.0f} s, less than --after {after_s:,.0f} s",
-            fix="wait, or give a shorter time, for example --after 0s",
+            fix=f"wait, or give a shorter time: `switchyard retire {release.name} --after 0s`",
         )
     refuse_needed(context, state, release)
     others = [r for r in state.releases.values() if r is not release and r.state != "retired"]

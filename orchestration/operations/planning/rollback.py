@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NoReturn
 
 from orchestration.operations.comparing.backlog import Backlog, backlog_of
 from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old, upkeep_of
-from orchestration.operations.lifecycle import before_live, find_release, refuse_blocked
+from orchestration.operations.lifecycle import before_live, find_release, refuse_blocked, switches_under_way
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.looking.progress import progress_of
 from orchestration.operations.planning.meeting import (
@@ -21,7 +21,7 @@ from orchestration.operations.planning.meeting import (
 )
 from orchestration.operations.planning.switching import deadline_of, switch_facts
 from orchestration.operations.plans.kind import Kind
-from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import AppendSwitch, ChooseStart, Compare, Fence, WriteDelta
 from orchestration.operations.reading import Reading
@@ -50,7 +50,7 @@ def plan_rollback(
     release as stuck although its driver sends heartbeats, for example when its batch does not end. Its driver is
     fenced.
 
-    Raises BadUsage if nothing of `app` is live, Refused if there is no usable standby or no current diff.
+    Raises BadUsage for an unknown app, Refused if there is no live release, no usable standby or no current diff.
     """
     state = context.standing()
     live, standby = _sides(state, app, leaving)
@@ -101,11 +101,7 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     """The live release of `app`, and the standby that its consumers go back to. Raises as `plan_rollback` does."""
     chain = state.chains.get(app, ())
     if not chain:
-        known = state.releases.get(app)
-        raise BadUsage(
-            f"nothing of {app} is live",
-            fix=f"name the app: `switchyard rollback {known.spec.app}`" if known else "promote a release first",
-        )
+        _refuse_not_live(state, app)
     live = state.releases[chain[-1].new]
     if leaving is not None and find_release(state, leaving) is not live:
         raise Refused(
@@ -116,16 +112,37 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     if standby is None:
         raise Refused(
             f"{live.name} is the first live release of {app}, so there is nothing to go back to",
-            fix="stage and promote another version",
+            fix=f"`switchyard reprocess {app}` stages another version and compares it",
         )
     if standby.state != "standby":
         raise Refused(
             f"{standby.name} is {standby.state}, not a standby",
             fix=f"`switchyard start {standby.name} --execute`, then `switchyard wait {standby.name}`"
             if standby.state == "failed"
-            else "stage the code of that version again and reprocess it",
+            else f"release that code again: `switchyard reprocess {app} --from FOLDER`",
         )
     return live, standby
+
+
+def _refuse_not_live(state: RegistryState, app: str) -> NoReturn:
+    """Raises Refused for an app none of whose releases was ever live, BadUsage for one that is not known."""
+    if app in state.releases:
+        raise BadUsage(
+            f"{app} is a release, not an app", fix=f"name the app: `switchyard rollback {state.releases[app].spec.app}`"
+        )
+    releases = state.of_app(app)
+    if not releases:
+        apps = sorted({r.spec.app for r in state.releases.values()})
+        raise BadUsage(f"there is no app {app}", fix=f"the apps with a release are: {join(apps)}")
+    if switches_under_way(state, app):
+        raise Refused(
+            f"the first switch of {app} is under way, so there is nothing to go back to",
+            fix=f"`switchyard abort {app} --execute` ends that switch",
+        )
+    raise Refused(
+        f"no release of {app} has been live yet, so there is nothing to go back to",
+        fix=f"`switchyard promote {app}` makes one live",
+    )
 
 
 def _since(
@@ -182,7 +199,8 @@ def _without_meeting(
     last = progress_of(context, live)
     if last is None:
         raise Refused(
-            f"{live.name} is dead and has committed nothing", fix=f"promote another release of {live.spec.app}"
+            f"{live.name} is dead and has committed nothing",
+            fix=f"promote another release: `switchyard promote {live.spec.app}`",
         )
     end = last.boundary.position
     history = of_generation(progress_history(context.settings, standby.name), standby.generation)

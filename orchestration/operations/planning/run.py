@@ -37,7 +37,9 @@ def plan_start(
     state = context.standing()
     release = find_release(state, name)
     if release.state in ("retired", "aborted"):
-        raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+        raise Refused(
+            f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
+        )
     if wanting(state, release, "running"):
         # a release that is already wanted running may be restarted even during an operation
         refuse_blocked(state, release.name)

@@ -115,7 +115,7 @@ def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str
     if name in state.releases:
         raise Refused(
             f"{name} is already staged ({state.releases[name].state})",
-            fix="stage another version, because a release never changes",
+            fix=f"a release never changes; `switchyard stage {app}` without --version takes the next number",
         )
     return name, number
 
@@ -275,7 +275,7 @@ def _refuse_another_kind(live: Release | None, spec: ReleaseSpec) -> None:
         one, other = (f"{r.release}, a {'table' if r.table else 'stream'}" for r in (live.spec, spec))
         raise Refused(
             f"consumers of {spec.app} can't move from {one}, to {other}",
-            fix="stage it as an app with another name",
+            fix="give the new app another name, then `switchyard stage` it",
         )
 
 

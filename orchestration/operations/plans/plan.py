@@ -11,8 +11,9 @@ from typing import Any
 from orchestration.operations.plans import requests
 from orchestration.operations.plans.kind import Kind, kind_named
 from orchestration.operations.plans.older_requests import in_words
-from orchestration.operations.plans.requests import PlanRequest
+from orchestration.operations.plans.requests import PlanRequest, UndoRequest
 from orchestration.operations.plans.stages.base import Stage, StageId, from_journal, stage_ids, to_journal
+from pipelines.model.names import split_release
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
 
@@ -58,6 +59,23 @@ class Plan:
     def steps(self) -> list[str]:
         """What each stage would do, in order."""
         return [stage.describe() for stage in self.stages]
+
+    @property
+    def again(self) -> str:
+        """How to get a new plan for the same thing, in the errors of a plan that no longer holds."""
+        release = self.releases[0] if self.releases else ""
+        match self.operation:
+            case Kind.STAGE:
+                subject = (split_release(release) or (release,))[0]
+            case Kind.ROLLBACK | Kind.ABORT:
+                subject = self.alias or release
+            case Kind.UNDO if isinstance(self.request, UndoRequest):
+                subject = self.request.reset
+            case Kind.REPAIR:
+                return "for a new plan, run the same `switchyard registry repair` again"
+            case _:
+                subject = release
+        return f"for a new plan, run the same `switchyard {self.operation} {subject}` again"
 
     @property
     def stage_ids(self) -> tuple[StageId, ...]:

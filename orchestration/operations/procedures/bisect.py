@@ -94,7 +94,8 @@ def bisect(context: Context, name: str) -> Killer | None:
     total = end.records_since(here)
     if total == 0:
         raise Refused(
-            f"{release.name} has read all of its input", fix="there is no record left that could make a batch fail"
+            f"{release.name} has read all of its input, so no record is left that could make a batch fail",
+            fix=f"`switchyard status {release.name}` shows what is wrong",
         )
     trial = Trial(context.session(), context.settings, release)
     tried = 0

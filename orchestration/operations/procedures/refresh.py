@@ -50,12 +50,18 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
     live = live_release(state, app)
     if live is None:
         known = ", ".join(sorted(state.chains)) or "nothing"
-        raise BadUsage(f"nothing of {app} is live", fix=f"name an app with a live release: {known}")
+        raise BadUsage(f"no release of {app} is live", fix=f"name an app with a live release: {known}")
     standby = before_live(state, app)
     if standby is None or standby.state != "standby":
-        raise Refused(f"{live.name} has no standby to go back to", fix="promote another version first")
+        raise Refused(
+            f"{live.name} has no standby to go back to",
+            fix=f"`switchyard reprocess {app}` stages another version and compares it",
+        )
     if not live.spec.table:
-        raise Refused(f"the result of {app} is a stream, so a rollback needs no diff", fix="nothing is left to do")
+        raise Refused(
+            f"the result of {app} is a stream, so a rollback needs no diff",
+            fix=f"nothing is left to do; `switchyard rollback {app}` shows its plan",
+        )
     for release in (live, standby):
         refuse_blocked(state, release.name)
     evidence = evidence_for(state, standby, live, apart=True)

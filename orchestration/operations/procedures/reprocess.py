@@ -116,7 +116,7 @@ def first_step(
     if differs:
         raise Refused(
             f"{staged.name} is already staged, and differs from what is asked for: {'; '.join(differs)}",
-            fix="stage another version, because a release never changes; or leave out these options to resume it as it is",
+            fix=f"a release never changes: run `switchyard reprocess {staged.spec.app}` with another --version, or leave out these options to resume it as it is",
         )
     context.say(f"{staged.name} is already staged; resuming it")
     return plan_start(context, staged.name, accept_missing=accept_missing)

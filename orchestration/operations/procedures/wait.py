@@ -141,7 +141,8 @@ def _until_caught_up(
         current = context.registry.state().releases[release.name]
         if current.state == "failed":
             raise SwitchyardError(
-                f"{release.name} failed: {current.failure}", fix="fix the app and stage a new version"
+                f"{release.name} failed: {current.failure}",
+                fix=f"fix the app, then `switchyard reprocess {release.spec.app}`; or `switchyard start {release.name} --execute` tries again",
             )
         # the heartbeat of an earlier driver says nothing about now
         heard = beat is not None and beat.token == current.token
@@ -188,5 +189,5 @@ def _late_drops(context: Context, state: RegistryState, release: Release) -> Non
     if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
         raise SwitchyardError(
             f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
-            fix="its partitions hold different times; raise SWITCHYARD_MAX_RECORDS_PER_BATCH and hydrate again, because no row is late within a batch",
+            fix=f"its partitions hold different times, and no row is late within a batch: raise SWITCHYARD_MAX_RECORDS_PER_BATCH, then `switchyard reset {release.name} --to-earliest --stop --execute`",
         )

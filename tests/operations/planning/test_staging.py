@@ -168,7 +168,7 @@ def test_consumers_of_a_table_are_not_given_a_stream_nor_the_other_way_round(sta
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
     with pytest.raises(Refused, match=r"consumers of a can't move from a\.v1, a table, to a\.v3, a stream") as caught:
         stage(log, table=False)
-    assert caught.value.fix == "stage it as an app with another name"
+    assert caught.value.fix == "give the new app another name, then `switchyard stage` it"
     assert stage(log).stages
     # nobody follows it yet
     assert stage(Log(*staged("a.v1", "a.v2")), table=False).stages

@@ -112,7 +112,7 @@ def test_what_is_staged_as_another_is_refused_and_says_in_what(
         first_step(context, "sums", version=2, **given)
     for words in differs:
         assert words in error.value.what
-    assert "stage another version" in error.value.fix
+    assert "`switchyard reprocess sums` with another --version" in error.value.fix
     assert said == []
 
 

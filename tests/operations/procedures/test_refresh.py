@@ -134,7 +134,7 @@ def test_a_diff_that_is_kept_up_never_grows_too_old(settings: Settings, monkeypa
 
 def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
     refusals = {
-        "nothing of a is live": Log(*staged("a.v1")),
+        "no release of a is live": Log(*staged("a.v1")),
         "a.v1 has no standby to go back to": Log(*staged("a.v1"), *switched(1, None, "a.v1")),
         "a.v2 has no standby": Log(*settled().entries, StateSet(release="a.v1", state="failed")),
         "under way on a.v2": Log(

@@ -52,7 +52,7 @@ def refuse_without_checkpoint(context: Reading, release: Release) -> None:
         folder = release_folder(context.settings, release.name)
         raise Refused(
             f"{folder} holds no checkpoint of {release.name}, so there is no state to keep",
-            fix="restore the checkpoint, for example from a backup; or read history again: --state clear --to-earliest",
+            fix=f"restore the checkpoint, for example from a backup; or read history again: `switchyard reset {release.name} --to-earliest`",
         )
 
 
@@ -74,7 +74,7 @@ def refuse_readers(context: Reading, state: RegistryState, release: Release, cho
     if left:
         raise Refused(
             f"{join(sorted(topics))} can't be deleted: still needed by {join(left)}",
-            fix="keep it with --output new; or wait until followers have passed; or `switchyard forget-follower` for one that will not come back",
+            fix=f"keep it with --output new; or wait until followers have passed; or `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back",
         )
 
 
@@ -110,4 +110,6 @@ def refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
 def refuse_over(release: Release) -> None:
     """Raises Refused for a release that is retired or aborted."""
     if release.state in ("retired", "aborted"):
-        raise Refused(f"{release.name} is {release.state}", fix="stage a new version")
+        raise Refused(
+            f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
+        )

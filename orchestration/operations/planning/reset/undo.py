@@ -105,16 +105,19 @@ def _generation_before(release: Release, reset_id: str) -> int:
     if under is None or reset_id not in (under.op, release.generations[release.generation].op):
         begun_by = under.op if under else None
         if not any(g.op == reset_id for g in release.generations.values()):
-            raise Refused(f"{reset_id} changed nothing", fix="there is nothing to undo")
+            raise Refused(
+                f"{reset_id} changed nothing, so there is nothing to undo",
+                fix=f"`switchyard log {release.name}` lists the resets of the release",
+            )
         raise Refused(
             f"{begun_by} changed {release.name} after {reset_id}",
-            fix=f"undo that one first: `switchyard undo {begun_by}`",
+            fix=f"undo that one first: `switchyard undo {begun_by} --execute`",
         )
     generation = _ended_by(release, reset_id)
     if generation is None:
         raise Refused(
             f"the generation before {reset_id} had not started, so there is nothing to go back to",
-            fix="reset the release again instead",
+            fix=f"read again from the start instead: `switchyard reset {release.name} --to-earliest`",
         )
     return generation
 

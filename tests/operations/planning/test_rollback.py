@@ -1,0 +1,32 @@
+"""What a rollback says where there is nothing to go back to."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration.operations.planning.rollback import plan_rollback
+from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.model.registry import Entry, Opened
+from tests.operations.builders import Log, context_of, staged, switched
+
+FIRST = Opened(id="promote-1", name="promote", releases=("a.v1",), alias="a", deadline_ms=2**60)
+
+
+@pytest.mark.parametrize(
+    ("entries", "app", "kind", "what", "fix"),
+    [
+        ([FIRST], "a", Refused, "the first switch of a is under way", "`switchyard abort a --execute`"),
+        ([], "a", Refused, "no release of a has been live yet", "`switchyard promote a`"),
+        (switched(1, None, "a.v1"), "a", Refused, "a.v1 is the first live release of a", "`switchyard reprocess a`"),
+        ([], "b", BadUsage, "there is no app b", "the apps with a release are: a"),
+        ([], "a.v1", BadUsage, "a.v1 is a release, not an app", "`switchyard rollback a`"),
+    ],
+)
+def test_without_an_earlier_live_release_it_says_so_and_what_helps(
+    entries: list[Entry], app: str, kind: type[SwitchyardError], what: str, fix: str
+) -> None:
+    log = Log(*staged("a.v1"), *entries)
+    with pytest.raises(kind) as error:
+        plan_rollback(context_of(log), app)
+    assert type(error.value) is kind and error.value.what.startswith(what) and fix in error.value.fix
+    assert kind is BadUsage or error.value.what.endswith("so there is nothing to go back to")

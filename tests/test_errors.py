@@ -1,0 +1,73 @@
+"""Every error says what to do. A refusal names the command that helps, or the option of the same command."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("orchestration", "expectations", "pipelines/kafka", "pipelines/model", "pipelines/follow")
+ERRORS = {"SwitchyardError", "BadUsage", "Refused", "Unavailable", "LoginRefused"}
+# what helps: a command, or an option of the same command; or text that is made elsewhere
+HELPS = re.compile(r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_out|_lead_on|^fix$")
+
+# file -> why one of its errors says nothing about what to do
+WITHOUT_FIX = {
+    "orchestration/class_archive.py": "its `main` does",
+    "orchestration/operations/comparing/since.py": "whoever has ended the operation was told",
+}
+# file -> why no command of ours helps after one of its refusals
+WITHOUT_COMMAND = {
+    "orchestration/defs/resets.py": "a field of the job's form does",
+    "pipelines/follow/moves.py": "only the consumer's own store does",
+    "pipelines/kafka/offsets.py": "no command of ours creates an input",
+    "pipelines/kafka/topics.py": "only a backup does, or another topic",
+}
+
+
+def errors_in(source: str) -> Iterator[tuple[str, str | None]]:
+    """The kind of each error that is made there, and the code of its `fix`; None: it has none."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
+            fixes = [k.value for k in node.keywords if k.arg == "fix"] or node.args[1:2]
+            yield node.func.id, ast.unparse(fixes[0]) if fixes else None
+
+
+def names_no_command(kind: str, fix: str | None) -> bool:
+    return kind == "Refused" and fix is not None and HELPS.search(fix) is None
+
+
+def in_rooms() -> Iterator[tuple[str, str, str | None]]:
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for kind, fix in errors_in(path.read_text()):
+                yield str(path.relative_to(ROOT)), kind, fix
+
+
+def test_every_error_says_what_to_do() -> None:
+    assert {where for where, _, fix in in_rooms() if fix is None} == set(WITHOUT_FIX)
+
+
+def test_every_refusal_names_what_helps() -> None:
+    found = {(where, fix) for where, kind, fix in in_rooms() if names_no_command(kind, fix)}
+    assert {where for where, _ in found} == set(WITHOUT_COMMAND), found
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("raise Refused('it runs', fix='stop it')", True),
+        ("raise Refused('it runs', 'stop it')", True),
+        ("raise Refused('it runs', fix=f'`switchyard stop {name} --execute`')", False),
+        ("raise Refused('it runs', fix='add --stop')", False),
+        ("raise Refused(loss.what, fix=loss.way)", False),
+        ("raise BadUsage('no such app', fix='name another')", False),
+    ],
+)
+def test_a_refusal_that_leaves_it_open_is_seen(line: str, seen: bool) -> None:
+    [(kind, fix)] = errors_in(line)
+    assert names_no_command(kind, fix) == seen
