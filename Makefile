@@ -36,7 +36,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 # a run starts an interpreter with Dagster and Spark in it: on two busy cores that takes longer than Dagster's 60 s
 export DAGSTER_GRPC_TIMEOUT_SECONDS := 300
 
-##@ To begin
+##@ Start here
 .PHONY: help setup demo demo-down test ui
 
 help: ## this list
@@ -46,14 +46,14 @@ help: ## this list
 demo: setup ## a million trades, two versions, compared, switched and switched back; then the UI (UI=0: without)
 	@UI=$(UI) UI_PORT=$(UI_PORT) $(BIN)/python -m demo
 
-demo-down: setup ## end what `make demo` left running
+demo-down: setup ## stop what `make demo` left running
 	@$(BIN)/python -m demo.down
 
 test: setup ## all tests but the long ones and those with a browser: about 11 minutes on 2 cores
 	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
-# what Dagster and its runs write, only their user can read; who may connect may do all that the user may: from elsewhere
-# through a proxy that asks who it is (docs/dagster.md)
+# only their user can read what Dagster and its runs write. Whoever can connect may do all that the user may: from
+# elsewhere, connect through a proxy with a login (docs/dagster.md)
 ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_ONLY=1: without buttons that change anything
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
 	@umask 077 && mkdir -p $(STATE)/dagster && { [ -e $(STATE)/dagster/dagster.yaml ] \
@@ -65,7 +65,7 @@ ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_O
 .PHONY: preflight
 setup: $(STAMPS)/project $(JARS)/.verified $(SCALA) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES)) ## the virtual environment, the packages and the jars
 
-# on every run: without these two nothing works, and the error would be someone else's
+# on every run: without these two nothing works, and the error would not name them
 preflight:
 	@$(PYTHON) -c '' 2>/dev/null || { echo "error: no $(PYTHON) on the path" >&2; \
 	  echo "  install Python 3.11, or name it: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
@@ -82,7 +82,7 @@ $(STAMPS)/packages: requirements.lock $(STAMPS)/uv | preflight
 	@$(PYTHON) $(CHECK) disk
 	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes --compile-bytecode $< || { \
 	  echo "error: the packages of $< could not be installed" >&2; \
-	  echo "  check the network, then run make setup again: it goes on where it stopped" >&2; exit 1; }
+	  echo "  check the network, then run make setup again: it continues where it stopped" >&2; exit 1; }
 	@touch $@
 
 $(STAMPS)/project: pyproject.toml $(STAMPS)/packages | preflight
@@ -97,8 +97,8 @@ $(JARS)/.verified: orchestration/local/jars.toml | $(STAMPS)/project
 	@$(BIN)/python -m orchestration.local.jars
 	@touch $@
 
-# both folders are made anew when what is in them changes: their own times tell, not those of the stamps, which every
-# change of a list moves. The recipe does nothing, and has make look at the time again
+# both folders are replaced when their contents change. Their own times show that; the times of the stamps change with
+# every change of a list. The recipe does nothing, but makes `make` look at the time again
 $(JARS)/spark: $(JARS)/.verified
 	@:
 $(PYSPARK): $(STAMPS)/packages
@@ -107,8 +107,8 @@ $(PYSPARK): $(STAMPS)/packages
 $(SCALA): $(JARS)/spark | $(STAMPS)/project
 	@$(BIN)/python -m orchestration.jvm.scala
 
-# Java takes it only with the very jars that it was made with. Nothing needs it: a set-up that can't make it ends well,
-# and the next one tries again, as it isn't there
+# Java uses it only with the jars that it was made with. Nothing needs it: a set-up that can't make it succeeds, and the
+# next one tries again
 $(CLASSES): $(SCALA) $(PYSPARK)
 	@echo "letting a driver run once, so that all later ones start in two thirds of its time (about a minute)"
 	@$(BIN)/python -m orchestration.jvm.class_archive || true
@@ -120,7 +120,7 @@ lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 
-typecheck: setup ## mypy, strict; of tests, demo and benchmarks what calls what with what
+typecheck: setup ## mypy, strict; for tests, demo and benchmarks only the types of calls
 	@$(BIN)/mypy
 	@$(BIN)/mypy -p tests -p demo -p benchmarks --cache-dir .mypy_cache/tests --implicit-reexport --no-warn-unreachable \
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
@@ -152,12 +152,12 @@ bench: setup ## how fast history is hydrated, beside the raw limits; how long a 
 	@$(BIN)/python -m benchmarks reset
 	@$(BIN)/python -m benchmarks registry
 
-lock: $(STAMPS)/uv ## resolve pyproject.toml anew into the lock files
+lock: $(STAMPS)/uv ## resolve pyproject.toml into the lock files
 	@$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate -q -o requirements.lock
 	@awk '/^[a-z]/ {mine = /^uv==/} mine' requirements.lock > requirements-uv.lock
 
-# what runs ends before the brokers go: a driver would wait for its broker for ever, and find its checkpoint gone
+# drivers are stopped before the brokers: otherwise they would wait for a broker for ever, and find no checkpoint
 clean: ## caches, and all state of the embedded broker, its releases and the demo (stopped first); keeps .venv and the jars
 	@if [ -x $(BIN)/switchyard ]; then $(BIN)/python -m orchestration.local.running $(STATE) $(STATE)/demo \
 	  && $(BIN)/python -m demo.down && $(BIN)/switchyard down; fi

@@ -1,11 +1,15 @@
 """`make bench`: measures hydration of stock-stats, exactly once, with the raw consumer's limit beside it.
 
-`python -m benchmarks [hydrate] [--records N] [--density dense|sparse]`; `python -m benchmarks switch [--keys N] [--rounds N]`:
-how long a consumer waits for the other version at a promote and a rollback; `python -m benchmarks reset [--keys N]`: how long
-a reset takes until its replay may begin; `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost;
-`python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver, or the broker, was killed.
-Figures go to standard output as JSON; ratios are of
-one run on one machine. Speed is measured here, never in a test.
+- `python -m benchmarks [hydrate] [--records N] [--density dense|sparse]`: how fast history is read.
+- `python -m benchmarks switch [--keys N] [--rounds N]`: how long a consumer waits for the other version at a promote and
+  a rollback.
+- `python -m benchmarks reset [--keys N]`: how long a reset takes until its replay may start.
+- `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost.
+- `python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver or the broker was
+  killed.
+
+Figures go to standard output as JSON. Ratios compare figures of one run on one machine. Speed is measured here, never
+in a test.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def measure(settings: Settings, sizes: Iterable[int] = SIZES) -> dict[str, Any]:
     return report
 
 
-# each prints what it took, in seconds from where Python runs, and what it found
+# each prints last how much it found, or how many seconds it took without the start of Python
 _IMPORT = "from orchestration import cli; import orchestration.operations.supervising.overview"
 _STATE = "from pipelines.kafka.registry import Registry; print(len(Registry().state().releases))"
 _STATUS = "from orchestration import cli; raise SystemExit(cli.run(['status']))"
@@ -89,7 +89,7 @@ with LiveConsumer("{app}", group="bench-" + str(time.time_ns())) as consumer:
 
 
 def _run(settings: Settings, code: str) -> dict[str, Any]:
-    """Runs `code` in a process: what it took, and its last line."""
+    """Runs `code` in a process. Returns how long it took, and its last line."""
     began = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-c", code],

@@ -33,7 +33,7 @@ def measure(settings: Settings, rounds: int) -> dict[str, Any]:
     """Seconds, `rounds` of each.
 
     `driver_s`: from the restart of a killed driver to its next commit. `results_s`: from a killed broker's first answer
-    to the next commit of either release. `switch_s`: of a promote, or a rollback, that begins at that first answer.
+    to the next commit of either release. `switch_s`: of a promote or a rollback that starts at that first answer.
     """
     ensure_topic(settings, TOPIC, 4, INPUT)
     source = Input(settings, KEYS)

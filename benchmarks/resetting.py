@@ -1,4 +1,4 @@
-"""How long a reset takes until its replay may begin, on a stopped release with a large state and a large result."""
+"""How long a reset takes until its replay may start, on a stopped release with a large state and a large result."""
 
 from __future__ import annotations
 

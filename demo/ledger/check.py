@@ -30,9 +30,9 @@ def check_result(
     properties: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Ledger:
-    """Judges the topic `result` as of now by the app's input up to the offsets `until` (None: its end).
+    """Judges the topic `result`, as it is now, by the app's input up to the offsets `until` (None: its end).
 
-    `properties`: further ones of librdkafka; `settings`: as in `recompute`.
+    `properties`: more of librdkafka's properties; `settings`: as in `recompute`.
     """
     expected = _expected(app, bootstrap, input_topic, until, properties, settings)
     return _verify(app, (_delivered(record) for record in read(bootstrap, result, None, properties)), expected)

@@ -26,7 +26,7 @@ class Record(NamedTuple):
 def read(
     bootstrap: str, topic: str, until: Mapping[int, int] | None = None, properties: Mapping[str, str] | None = None
 ) -> Iterator[Record]:
-    """Records of `topic`, in order within a partition, up to and without the offsets `until` (None: the end as of now).
+    """Records of `topic`, in order within a partition, up to but not including the offsets `until` (None: the present end).
 
     Raises LookupError for an unknown topic, TimeoutError when the broker falls silent.
     """
@@ -39,7 +39,7 @@ def read(
             "log_level": 2,
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,
-            # a full queue else stops the fetching for a whole second
+            # by default, a full queue stops fetching for a whole second
             "fetch.queue.backoff.ms": 5,
             "queued.max.messages.kbytes": 65_536,
             **(properties or {}),
@@ -59,7 +59,7 @@ def read(
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in left])
         heard_s = monotonic()
         while left:
-            # it waits for that many, or for all of its timeout: hence a short one
+            # it waits for that many records or until the timeout, so the timeout is short
             messages = consumer.consume(10_000, timeout=0.1)
             if messages:
                 heard_s = monotonic()

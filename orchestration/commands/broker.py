@@ -29,14 +29,14 @@ def register(app: typer.Typer) -> None:
 def up(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the broker answers.")] = 60.0,
     all_: Annotated[
-        bool, typer.Option("--all", help="Then start every release that is wanted running, and wait until all run.")
+        bool, typer.Option("--all", help="Then start every release that should run, and wait until all run.")
     ] = False,
     start_timeout: Annotated[float, typer.Option(min=1, help="With --all: seconds to wait for the releases.")] = 600.0,
     as_json: Json = False,
 ) -> None:
     """Start the embedded broker and wait until it answers. Does nothing if it already runs.
 
-    With --all, also start the releases that are wanted running, for example after a reboot. Exit code 1 if one of them
+    With --all, also start the releases that should run, for example after a reboot. Exit code 1 if one of them
     does not run.
     """
     settings = load_settings()
@@ -196,7 +196,7 @@ def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus]
 
 def _table(releases: list[ReleaseStatus]) -> None:
     if not releases:
-        out("no release is staged")
+        out("no release is staged; `switchyard stage APP` stages one")
         return
     columns = ("release", "state", "driver", "batch", "behind", "lag", "records/s", "late", "dead", "memory", "heap")
     rows = []

@@ -27,7 +27,7 @@ def follow(
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The app whose live result to print.")],
     group: Annotated[
         str | None,
-        typer.Option(help="Consumer group, to continue where it stopped. Default: none; the position is not kept."),
+        typer.Option(help="Consumer group, to continue where it stopped. Without one, the position is not kept."),
     ] = None,
     from_beginning: Annotated[
         bool,

@@ -70,7 +70,9 @@ def reset(
     ] = None,
     max_records_per_batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Throttle the replay; lasts until the driver next starts after the replay."),
+        typer.Option(
+            min=1, help="Make the batches of the replay smaller. Ends when the driver next starts after the replay."
+        ),
     ] = None,
     timeout: Timeout = "1h",
     force: Annotated[bool, typer.Option("--force", help="Override the objections that can be overridden.")] = False,

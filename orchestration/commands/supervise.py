@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def supervise(
     every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look at the releases.")] = "2s",
 ) -> None:
-    """Keep every release running that is wanted running, until SIGTERM or Ctrl-C.
+    """Keep every release running that should run, until SIGTERM or Ctrl-C.
 
     Restarts drivers that died, replaces drivers that hang, and ends operations past their deadline. Runs in the
     foreground, for systemd; drivers keep running when it ends. A driver that keeps dying is restarted after growing

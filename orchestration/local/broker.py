@@ -30,7 +30,7 @@ ANSWER_TIMEOUT_S = 2.0
 START_FREE_GIB = 0.5
 # the first errors tell more than the stack traces that follow
 LOG_LINES_SHOWN = 8
-# how an entry of the log begins
+# how an entry of the log starts
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) ")
 
 
@@ -286,7 +286,7 @@ class EmbeddedBroker:
 
 
 def _warnings(log: Iterable[str]) -> Iterator[str]:
-    """The lines of what was logged as a warning or an error: a message may go on for more, as the configuration's does."""
+    """The lines of logged warnings and errors. A message may have several lines, as the one with the configuration has."""
     shown = True
     for line in log:
         begun = _LOGGED.match(line)

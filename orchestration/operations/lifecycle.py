@@ -70,7 +70,7 @@ def refuse_blocked(state: RegistryState, release: str, *, but: str | None = None
     other = state.blocking(release)
     if other is not None and other.id != but:
         raise Refused(
-            f"{other.opened.name} {other.id} of {other.opened.actor} is under way on {release}",
+            f"{other.id} of {other.opened.actor} is under way on {release}",
             fix=f"wait for it; if nobody carries it out, `switchyard resume {other.id}` or `switchyard abandon {other.id}`",
         )
 

@@ -116,7 +116,7 @@ class Control:
             newest, known = self._incoming[-1], len(self._incoming)
             self.sync()  # may bring more
             if self.held is not None:
-                self._tell(f"is waiting, as this version of Switchyard can't read {self.held}; upgrade Switchyard here")
+                self._tell(f"waits, because this version of Switchyard can't read {self.held}; upgrade Switchyard here")
                 # afterwards only the newest is needed
                 del self._incoming[:-1]
                 return
@@ -209,7 +209,7 @@ class Control:
         try:
             return read_progress(value)
         except ValueError as error:
-            _log.warning("follower of %s: is waiting, as record %d of %s can't be read: %s; upgrade Switchyard here",
+            _log.warning("follower of %s: waits, because record %d of %s can't be read: %s; upgrade Switchyard here",
                          self._alias, offset, topic, error)  # fmt: skip
             return None
 

@@ -243,7 +243,7 @@ def start(
     *,
     first: Switch | None = None,
 ) -> FollowerPosition | None:
-    """Where a member starts: where it was; else where member 0 is; member 0 at the newest release's first offsets.
+    """Where a member starts: where it was, or else where member 0 is. Member 0 starts at the newest release's first offsets.
 
     `first`: start at the first offsets of the release that this switch led to. `partitions`: number of partitions of
     the result that a switch led to. Returns None if member 0 has not committed anything yet. Members must commit their

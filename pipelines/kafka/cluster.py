@@ -66,7 +66,7 @@ class Cluster:
         """The first offsets at or after `at_ms`, milliseconds since the epoch. A partition without one is left out."""
         return offsets.offsets_at(self.settings, names, at_ms, client=self.client)
 
-    # -- groups: by a new client each. A client that has seen a broker restart waits in vain for the group's coordinator
+    # -- groups: each with a new client. One that has seen a broker restart never finds the group's coordinator again
 
     def group_names(self) -> set[str]:
         """All consumer groups, including those without members."""

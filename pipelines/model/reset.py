@@ -247,8 +247,8 @@ def in_one_piece(choice: Choice) -> bool:
 
 
 def means_the_same(choice: Choice, target: Target) -> bool:
-    """Whether a reset of the whole input is the same wherever its release will have stopped: what it reads until then
-    is past where it will go.
+    """Whether a reset of the whole input means the same wherever its release stops: what the release reads until then
+    comes after the position that it goes to.
 
     If it is just there now, that still holds for a fixed position. But then it isn't known yet how consumers continue.
     """

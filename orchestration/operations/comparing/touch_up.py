@@ -73,8 +73,8 @@ def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: KeyCounts) 
 
     The second number is never too small. A diff may count a key as identical although its texts differ, because of its
     tolerance, or because the same value can be written in several ways. It keeps how many such keys there are, but not
-    which. So a touched key counts as differing now if its texts differ; and as many of the keys whose texts differed
-    before count as identical then as there may have been such keys.
+    which. So a touched key counts as differing now if its texts differ. Of the keys whose texts differed before, as many
+    count as identical then as there may have been such keys.
     """
     if evidence.forward is None:
         raise SwitchyardError(f"evidence {evidence.id} has no delta", fix=f"run `switchyard diff {evidence.new}` again")

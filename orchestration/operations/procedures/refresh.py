@@ -49,8 +49,11 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
     """
     live = live_release(state, app)
     if live is None:
-        known = ", ".join(sorted(state.chains)) or "nothing"
-        raise BadUsage(f"no release of {app} is live", fix=f"name an app with a live release: {known}")
+        known = ", ".join(sorted(state.chains)) or "none"
+        raise BadUsage(
+            f"no release of {app} is live",
+            fix=f"the apps with a live release are: {known}; `switchyard promote {app}` makes one live",
+        )
     standby = before_live(state, app)
     if standby is None or standby.state != "standby":
         raise Refused(

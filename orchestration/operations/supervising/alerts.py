@@ -125,12 +125,12 @@ def told(alert: Alert) -> str:
         case EntriesUnread():
             return f"{unread_in_words(alert.entries, alert.held)}; see `switchyard registry check`"
         case CheckNotRun():
-            return f"the check of {alert.release} could not run: {alert.error}"
+            return f"the check of {alert.release} could not run: {alert.error}; try it by hand: `switchyard check {alert.release}`"
         case ChecksNotEvaluated():
-            return f"some checks of {alert.release} could not be evaluated: {'; '.join(alert.failures)}"
+            return f"some checks of {alert.release} could not be evaluated: {'; '.join(alert.failures)}; see `switchyard check {alert.release}`"
         case RunFailed():
             of = f" of {alert.release}" if alert.release else ""
-            return f"{alert.job}{of} failed (run {alert.run_id[:8]}): {alert.error}"
+            return f"{alert.job}{of} failed: {alert.error}; the log of run {alert.run_id[:8]} in Dagster has more"
         case _:
             assert_never(alert)
 

@@ -111,7 +111,7 @@ class KafkaReader:
         totals = {e.release.name: e.beat.total for e in found if e.beat is not None and e.beat.batch_id >= 0}
         others = [each for each in found if each.release.name not in totals]
         unread = [each for each in others if self._known(each) is None]
-        # reading a deleted topic would wait in vain, and must not hide the other releases
+        # a read of a deleted topic would wait until its time-out, and must not hide the other releases
         there = context.cluster.topic_names() if unread else set()
         for each in unread:
             name = each.release.name

@@ -34,9 +34,9 @@ ALERTS: dict[Alert, tuple[str, int]] = {
     GivenUp(release="a.v1", reason="started 6 times", log="line 1"): (
         "a.v1 has failed: started 6 times; `switchyard start a.v1 --execute` tries again\nline 1", logging.ERROR),
     RunFailed(job="watch", run_id="0123456789", release="a.v1", error="it failed"): (
-        "watch of a.v1 failed (run 01234567): it failed", logging.ERROR),
+        "watch of a.v1 failed: it failed; the log of run 01234567 in Dagster has more", logging.ERROR),
     RunFailed(job="janitor", run_id="0123456789", release=None, error="no room"): (
-        "janitor failed (run 01234567): no room", logging.ERROR),
+        "janitor failed: no room; the log of run 01234567 in Dagster has more", logging.ERROR),
     EntriesUnread(entries=2, held=1): (
         "2 entries of the registry can't be read by this version, 1 of which must be understood: the releases that these concern are held; "
         "see `switchyard registry check`", logging.ERROR),
@@ -44,9 +44,10 @@ ALERTS: dict[Alert, tuple[str, int]] = {
         "1 entry of the registry can't be read by this version; see `switchyard registry check`", logging.WARNING),
     DriverHung(release="a.v1", why="process 7 is silent", log="line 1"): (
         "the driver of a.v1 hangs: process 7 is silent; it is fenced, and a new driver replaces it\nline 1", logging.WARNING),
-    CheckNotRun(release="a.v1", error="no result yet"): ("the check of a.v1 could not run: no result yet", logging.WARNING),
+    CheckNotRun(release="a.v1", error="no result yet"): (
+        "the check of a.v1 could not run: no result yet; try it by hand: `switchyard check a.v1`", logging.WARNING),
     ChecksNotEvaluated(release="a.v1", failures=("volume: odd", "key: odd")): (
-        "some checks of a.v1 could not be evaluated: volume: odd; key: odd", logging.WARNING),
+        "some checks of a.v1 could not be evaluated: volume: odd; key: odd; see `switchyard check a.v1`", logging.WARNING),
 }  # fmt: skip
 
 
