@@ -63,7 +63,7 @@ def plan_promote(
     if lacking:
         raise Refused(
             f"{new.name} can't be promoted: " + "; ".join(lacking),
-            fix=f"`switchyard reprocess {alias} --version {new.spec.version} --execute` does what is missing: it waits, compares and checks",
+            fix=_way_there(new),
         )
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
@@ -100,6 +100,14 @@ def _lead_up(
     kind = WriteDelta if new.spec.table else VerifyStream
     since = kind(evidence=switch.evidence, old=live.name, new=new.name, max_changed=max_changed)
     return (*ahead(backlog, since), *meet, since)
+
+
+def _way_there(new: Release) -> str:
+    """What to do about a release that can't be promoted yet."""
+    app, verdict = new.spec.app, new.verdict
+    if verdict is not None and verdict.generation == new.generation and (verdict.failed or verdict.errored):
+        return f"fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
+    return f"`switchyard reprocess {app} --version {new.spec.version} --execute` does what is missing: it waits, compares and checks"
 
 
 def _way_back(alias: str, new: Release, live: Release) -> str:

@@ -23,7 +23,7 @@ def not_ready(context: Reading, new: Release, beats: Mapping[str, Heartbeat]) ->
     if new.state not in ("ready", "standby"):
         lacking.append(f"its state is {new.state}")
     if context.holder_by(new, beats) is None:
-        lacking.append("it isn't running")
+        lacking.append(f"it isn't running (`switchyard start {new.name} --execute`)")
     elif (far := far_behind(context, new, beats)) is not None:
         lacking.append(f"{far} (`switchyard wait {new.name}`)")
     return lacking
@@ -82,5 +82,7 @@ def not_compared(
         lacking.append(f"{old} (`switchyard diff {new.name}`)")
     found = Comparison.of(evidence)
     if max_changed is not None and found.ratio > max_changed:
-        lacking.append(f"{found.ratio:.2%} of the keys differ, more than --max-changed {max_changed:.2%}")
+        lacking.append(
+            f"{found.ratio:.2%} of the keys differ, more than --max-changed {max_changed:.2%}: look at them, or allow more"
+        )
     return lacking

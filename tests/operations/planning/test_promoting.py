@@ -114,3 +114,21 @@ def under_way(release: str) -> list[Entry]:
 def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], world: World, why: str) -> None:
     with pytest.raises(Refused, match=why):
         promote(world)
+
+
+@pytest.mark.parametrize(
+    ("world", "fix"),
+    [
+        (World(check=[]), "`switchyard reprocess a --version 2 --execute` does what is missing"),
+        (
+            World(check=[verdict(failed=1, failures=("volume",))]),
+            "fix the app, then `switchyard reprocess a --execute`",
+        ),
+    ],
+)
+def test_a_version_that_failed_its_checks_is_not_reprocessed_but_fixed(
+    promote: Callable[[World], list[str]], world: World, fix: str
+) -> None:
+    with pytest.raises(Refused) as error:
+        promote(world)
+    assert error.value.fix.startswith(fix)
