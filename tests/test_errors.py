@@ -17,7 +17,7 @@ HELPS = re.compile(r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_
 
 # file -> why one of its errors says nothing about what to do
 WITHOUT_FIX = {
-    "orchestration/class_archive.py": "its `main` does",
+    "orchestration/jvm/class_archive.py": "its `main` does",
     "orchestration/operations/comparing/since.py": "whoever has ended the operation was told",
 }
 # file -> why no command of ours helps after one of its refusals

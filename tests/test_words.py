@@ -37,7 +37,7 @@ _A_WORD = re.compile("[A-Za-z]{3}")
 ALLOWED = {
     "orchestration/commands/overview.py:_what": "shows it",
     "orchestration/operations/plans/older_requests.py:in_words": "an older version's journal has nothing else",
-    "orchestration/operations/plans/plan.py:from_journal": "shows it",
+    "orchestration/operations/plans/plan.py:_from_journal": "shows it",
     "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
     "pipelines/engine/outages.py:is_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
     "pipelines/engine/heart.py:rss_bytes": "a field of the kernel's",

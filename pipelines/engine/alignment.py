@@ -39,7 +39,9 @@ class Alignment:
         self._missed: set[str] = set()
 
     def is_over(self, order: AlignOrdered) -> bool:
-        """Whether nothing is left to do for `order`: its boundary was met, or missed."""
+        """Whether nothing is left to do for `order`: its boundary was met, or missed, or there is no release to meet."""
+        if order.other not in self._orders.registry.known.releases:
+            return True
         last = self._query.sink.last
         met = last is not None and last.aligned is not None and last.aligned.op == order.id
         return met or order.id in self._missed

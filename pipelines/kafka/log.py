@@ -77,13 +77,18 @@ class LogReader:
             queued_max_messages_kbytes=_QUEUE_KB,
         )  # fmt: skip
         # connects to the leader at once; an assignment alone waits a second or more for librdkafka's next round
-        _watermarks(settings, self._consumer, topic)
+        self._first = _watermarks(settings, self._consumer, topic)[0]
         self._consumer.assign([TopicPartition(topic, 0, start)])
 
     @property
     def position(self) -> int:
         """The next offset that will be read."""
         return self._next
+
+    @property
+    def first(self) -> int:
+        """The first offset that the topic kept when this reader was made."""
+        return self._first
 
     def close(self) -> None:
         self._consumer.close()

@@ -15,7 +15,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, refuse_without_registry
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
-from pipelines.model.parts import AnotherRegistry
+from pipelines.model.parts import AnotherRegistry, refuse_cut
 from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
@@ -162,6 +162,7 @@ class Registry:
         )
         try:
             deadline = time.monotonic() + self.settings.request_timeout_s
+            refuse_cut(reader.first, self._folding.start)
             while not self._folding.proven:
                 self._take(reader, reader.records(0.2))
                 if time.monotonic() > deadline:
@@ -209,6 +210,7 @@ class Registry:
 
     def _take(self, reader: LogReader, records: Sequence[Record]) -> None:
         if not self._folding.take(records):
+            refuse_cut(reader.first, 0)
             reader.seek(0)
 
 

@@ -18,9 +18,8 @@ from pipelines.kafka.log import Record, read_tail
 from pipelines.kafka.topics import SNAPSHOTS, ensure_topic, partition_count
 from pipelines.model.names import SNAPSHOTS_TOPIC
 from pipelines.model.parts import AnotherRegistry
-from pipelines.model.registry import RegistryState, fold, read
+from pipelines.model.registry import RegistryState, UnknownRelease, fold, not_folded, read
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
-from pipelines.model.unread import unread
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -131,12 +130,15 @@ class Folding:
 def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
     """The state after `records`. An entry that can be read but not folded counts as unread, so that it stops nobody."""
     try:
-        return fold(state, [read(value, offset) for offset, value in records])
+        return fold(state, [read(value, offset) for offset, value in records], strict=True)
     except Exception:
         for offset, value in records:
             try:
-                state = fold(state, [read(value, offset)])
+                state = fold(state, [read(value, offset)], strict=True)
+            except UnknownRelease as error:
+                log.warning("entry %d of the registry does not count: %s", offset, error)
+                state = fold(state, [not_folded(value, offset, str(error))])
             except Exception as error:
                 log.exception("entry %d of the registry can't be folded", offset)
-                state = fold(state, [unread(value, offset, f"{type(error).__name__} while folding it")])
+                state = fold(state, [not_folded(value, offset, f"{type(error).__name__} while folding it")])
     return state

@@ -24,6 +24,8 @@ _LONGEST = 249
 _APP_PATTERN = "[a-z][a-z0-9]*(?:-[a-z0-9]+)*"
 _APP = re.compile(_APP_PATTERN)
 _RELEASE = re.compile(rf"(?P<app>{_APP_PATTERN})\.v(?P<version>[0-9]+)")
+_OPERATION_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]*"
+_OPERATION = re.compile(_OPERATION_PATTERN)
 # Kafka allows any text; we don't allow control characters
 _GROUP_PATTERN = r"[^\x00-\x1f\x7f-\x9f]{1,1000}"
 _GROUP = re.compile(_GROUP_PATTERN)
@@ -39,7 +41,7 @@ AppName = Annotated[str, _whole(_APP_PATTERN)]
 # `stock-stats.v2`
 ReleaseName = Annotated[str, _whole(rf"{_APP_PATTERN}\.v[0-9]+")]
 # `promote-20261121-110532-4f1c`: of an operation, and of the evidence that it found
-OperationId = Annotated[str, _whole("[A-Za-z0-9][A-Za-z0-9._-]*", longest=128)]
+OperationId = Annotated[str, _whole(_OPERATION_PATTERN, longest=128)]
 # SHA-256, hexadecimal
 Digest = Annotated[str, _whole("[0-9a-f]{64}")]
 # Kafka's rule: letters, digits, dots, underscores and hyphens, but neither `.` nor `..`
@@ -82,5 +84,17 @@ def dead_letter_topic(release: str) -> str:
     return f"{release}.dead-letters"
 
 
+def app_of(release: str) -> str:
+    """`stock-stats.v2` -> `stock-stats`; the name itself if it isn't a release's."""
+    found = split_release(release)
+    return found[0] if found else release
+
+
 def delta_topic(app: str, evidence: str) -> str:
     return f"{app}.delta.{evidence}"
+
+
+def is_delta_topic(topic: str, app: str) -> bool:
+    """Whether `topic` has the name of a delta topic of `app`."""
+    before, _, evidence = topic.partition(".delta.")
+    return before == app and _OPERATION.fullmatch(evidence) is not None

@@ -44,6 +44,25 @@ class AnotherRegistry(SwitchyardError):
         )
 
 
+class CutRegistry(SwitchyardError):
+    """The registry's first entries are gone. What the others say is about releases that nobody knows."""
+
+    exit_code = 3
+
+    def __init__(self, first: int) -> None:
+        super().__init__(
+            f"the registry, topic {REGISTRY_TOPIC}, starts at offset {first}: its first entries were deleted",
+            fix="restore the topic from a backup of the brokers; nothing but `kafka-delete-records` or a retention that "
+            "someone has set deletes them. If releases live that were started before, leave them running meanwhile",
+        )
+
+
+def refuse_cut(first: int, start: int) -> None:
+    """Raises CutRegistry if a reader that begins at offset `start` would miss entries: the topic begins at `first`."""
+    if first > start:
+        raise CutRegistry(first)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """A lost part of `release`. `name`: of the topic, group or file. `how`: gone, or recreated under the same name."""

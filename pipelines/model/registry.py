@@ -443,10 +443,15 @@ def read(data: bytes, offset: int) -> Entry | Unread:
     try:
         return decode(data)
     except ValueError as error:
-        found = unread(data, offset, str(error))
-        kind = _KINDS.get(found.kind or "")
-        decides = kind is not None and kind.decides and bool(found.about)
-        return replace(found, must=True) if decides else found
+        return not_folded(data, offset, str(error))
+
+
+def not_folded(data: bytes, offset: int, reason: str) -> Unread:
+    """What is known about an entry that can't be read or folded. One that decides must be understood."""
+    found = unread(data, offset, reason)
+    kind = _KINDS.get(found.kind or "")
+    decides = kind is not None and kind.decides and bool(found.about)
+    return replace(found, must=True) if decides else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,9 +483,9 @@ class Release:
     # missing input that someone has accepted
     accepted: tuple[Gap, ...] = ()
     # generation -> input topic -> the topic's id, where known
-    input_ids: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    input_ids: Mapping[int, Mapping[TopicName, str]] = field(default_factory=dict)
     # the release's own topics -> their ids
-    own_ids: Mapping[str, str] = field(default_factory=dict)
+    own_ids: Mapping[TopicName, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -587,14 +592,14 @@ class RegistryState:
     understood, and the newest `UNREAD_KEPT` others; `unread_before`: how many others came before those.
     """
 
-    releases: Mapping[str, Release] = field(default_factory=dict)
-    operations: Mapping[str, Operation] = field(default_factory=dict)
-    past: Mapping[str, Operation] = field(default_factory=dict)
-    chains: Mapping[str, tuple[Switch, ...]] = field(default_factory=dict)
-    promoted: Mapping[str, Promoted] = field(default_factory=dict)
+    releases: Mapping[ReleaseName, Release] = field(default_factory=dict)
+    operations: Mapping[OperationId, Operation] = field(default_factory=dict)
+    past: Mapping[OperationId, Operation] = field(default_factory=dict)
+    chains: Mapping[AppName, tuple[Switch, ...]] = field(default_factory=dict)
+    promoted: Mapping[AppName, Promoted] = field(default_factory=dict)
     evidence: tuple[EvidenceRecorded, ...] = ()
-    followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    proposals: Mapping[str, Proposed] = field(default_factory=dict)
+    followers: Mapping[AppName, tuple[GroupName, ...]] = field(default_factory=dict)
+    proposals: Mapping[OperationId, Proposed] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
     unread_before: int = 0
 
@@ -631,15 +636,30 @@ class RegistryState:
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
 
 
-def fold(state: RegistryState, entries: Iterable[Entry | Unread]) -> RegistryState:
+class UnknownRelease(ValueError):
+    """An entry moves consumers to or from a release that the state doesn't have."""
+
+
+def fold(state: RegistryState, entries: Iterable[Entry | Unread], *, strict: bool = False) -> RegistryState:
     """The state after `entries`, in order. An entry about something unknown changes nothing.
 
     Each table is copied once, when an entry first changes it. So the cost is one copy of the state plus the entries.
+    `strict`: raises UnknownRelease for a switch to or from a release that the state doesn't have.
     """
     draft = _Draft(state)
     for entry in entries:
+        if strict and isinstance(entry, Promoted):
+            _refuse_unknown(entry.switch, draft.table("releases"))
         _apply(draft, entry)
     return draft.state()
+
+
+def _refuse_unknown(switch: Switch, releases: Mapping[str, Release]) -> None:
+    for name in (switch.old, switch.new):
+        if name is not None and name not in releases:
+            raise UnknownRelease(
+                f"it names release {name}, whose own entry can't be read by this version, or is missing"
+            )
 
 
 class _Draft:

@@ -17,6 +17,10 @@ from pipelines.model.registry import RegistryState
 
 # a part fits into a record of Kafka's default maximum size
 _PART_BYTES = 500_000
+# a state with 10,000 releases takes half of it
+_MOST_BYTES = 64 * 1024 * 1024
+# what a record raises that is no snapshot; infinity is JSON for Python, and no whole number
+_UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ def newest_of(values: Iterable[bytes]) -> Snapshot | None:
             name = (int(head["offset"]), str(head["sha256"]))
             found.setdefault(name, {})[int(head["part"])] = part
             heads[name] = head
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except _UNREADABLE:
             continue
     for name in sorted(found, reverse=True):
         snapshot = _read(heads[name], found[name])
@@ -96,7 +100,16 @@ def _read(head: dict[str, Any], parts: dict[int, bytes]) -> Snapshot | None:
         whole = b"".join(parts[number] for number in range(int(head["parts"])))
         if hashlib.sha256(whole).hexdigest() != head["sha256"]:
             return None
-        state = _adapter().validate_json(zlib.decompress(whole))
+        state = _adapter().validate_json(_decompressed(whole))
         return Snapshot(state=state, offset=int(head["offset"]), digest=str(head["digest"]))
-    except (ValueError, KeyError, TypeError, zlib.error):
+    except _UNREADABLE:
         return None
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Raises ValueError if it would be larger than any state: a small record could fill the memory."""
+    found = zlib.decompressobj()
+    whole = found.decompress(data, _MOST_BYTES)
+    if found.unconsumed_tail or not found.eof:
+        raise ValueError("the state is cut off, or too large")
+    return whole

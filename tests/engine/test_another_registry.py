@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from pipelines.follow import LiveConsumer
+from pipelines.kafka import snapshots
+from pipelines.kafka.client import admin
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.snapshots import Folding
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
 from pipelines.model.names import REGISTRY_TOPIC, SNAPSHOTS_TOPIC
-from pipelines.model.parts import AnotherRegistry
+from pipelines.model.parts import AnotherRegistry, CutRegistry
 from pipelines.model.registry import Entry, FollowerRegistered, encode
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster
@@ -83,6 +86,27 @@ def test_an_end_that_went_back_is_looked_into_at_once(registry: Registry, broker
     made_again(broker, entries)
     with pytest.raises(AnotherRegistry, match=ANOTHER):
         registry.state()
+
+
+@pytest.mark.broker
+def test_one_whose_first_entries_were_deleted_is_not_taken_for_whole(
+    registry: Registry, broker: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "EVERY", 3)
+    for number in range(2, 8):
+        registry.step(lambda _, number=number: [entry(number)])  # type: ignore[misc]
+    before = registry.state(snapshots=False)
+    cut = TopicPartition(REGISTRY_TOPIC, 0, 5)
+    client = admin(broker)
+    client.delete_records([cut])[cut].result(timeout=10)
+    # whoever has read it all goes on
+    registry.step(lambda _: [entry(8)])
+    with pytest.raises(CutRegistry, match="starts at offset 5: its first entries were deleted"):
+        Registry(broker)
+    # a snapshot has what is gone
+    registry.state()
+    with Registry(broker) as another:
+        assert another.state() == registry.known != before
 
 
 @pytest.mark.broker

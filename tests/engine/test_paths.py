@@ -17,7 +17,6 @@ from orchestration.operations.comparing.upkeep import path_of
 from orchestration.operations.context import Context
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteFiles
 from orchestration.operations.procedures.check import docs_dir
@@ -54,9 +53,11 @@ def link(path: Path, to: Path) -> Path:
     return path
 
 
-def applied(settings: Settings, stage: Stage) -> None:
+def applied(settings: Settings, stage: DeleteFiles | DeleteCheckpoint) -> None:
     context = Context(settings=settings, registry=cast(Registry, Log()), launcher=cast(Any, None))
-    Applier(context, Plan(id="retire-1", operation=Kind.RETIRE, releases=(NAME,), stages=(stage,))).apply(stage)
+    Applier(context, Plan(id="retire-1", operation=Kind.RETIRE, releases=(stage.release,), stages=(stage,))).apply(
+        stage
+    )
 
 
 def test_a_path_below_is_where_it_is_said_to_be(settings: Settings, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -80,9 +82,24 @@ def test_the_newest_whole_one_of_this_version_counts(monkeypatch: pytest.MonkeyP
     assert newest_of([*old, head + b"\n" + part[::-1], *new[1:]]) == after(5)
     lied = zlib.compress(b'{"releases": 3}')
     said = json.loads(head) | {"parts": 1, "sha256": digest_of(lied), "offset": 99}
-    odd = [b"", b"null\n", b"[1]\n", b"{}\n", b"\xff\n", json.dumps(said).encode() + b"\n" + lied]
+    heads = [said | {"offset": inf} for inf in (float("inf"), float("nan"))] + [said | {"parts": float("inf")}]
+    bomb = zlib.compress(b" " * 100 * 2**20 + b"{}", 9)
+    heads.append(said | {"sha256": digest_of(bomb)})
+    bodies = [lied, lied, lied, bomb]
+    odd = [json.dumps(head).encode() + b"\n" + body for head, body in zip(heads, bodies, strict=True)]
+    odd += [b"", b"null\n", b"[1]\n", b"{}\n", b"\xff\n", json.dumps(said).encode() + b"\n" + lied]
     assert newest_of([*old, *odd]) == after(5)
     assert newest_of(odd) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [("releases", "../../etc"), ("chains", "sums\x1b[2J"), ("operations", "a/b"), ("followers", "Sums")],
+)
+def test_a_name_that_no_entry_could_have_is_in_no_snapshot(table: str, name: str) -> None:
+    state = after(len(RECORDS)).state
+    odd = replace(state, **cast(Any, {table: {name: next(iter(getattr(state, table).values()))}}))
+    assert newest_of(to_parts(replace(after(len(RECORDS)), state=odd)).values()) is None
 
 
 def test_any_change_of_the_rules_makes_another_version() -> None:

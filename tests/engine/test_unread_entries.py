@@ -10,7 +10,7 @@ import pytest
 
 from orchestration.operations import journal
 from orchestration.operations.execute import execute
-from orchestration.operations.lifecycle import refuse_blocked
+from orchestration.operations.lifecycle import live_release, refuse_blocked
 from orchestration.operations.looking.in_use import notes
 from orchestration.operations.looking.unread import in_short
 from orchestration.operations.planning.repair import plan_repair
@@ -21,11 +21,22 @@ from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model
 from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
-from pipelines.model.registry import Entry, Opened, RegistryState, Repaired, WantedSet, decode, encode, fold, read
+from pipelines.model.registry import (
+    Entry,
+    Opened,
+    Promoted,
+    RegistryState,
+    Repaired,
+    WantedSet,
+    decode,
+    encode,
+    fold,
+    read,
+)
 from pipelines.model.switch import expired
 from pipelines.model.unread import MAX_NUMBER, Unread, read_record
 from tests.engine.test_registry_entries import ENTRIES, PROGRESS
-from tests.operations.builders import Log, context_of, generation, staged
+from tests.operations.builders import Log, context_of, generation, staged, switched
 
 GARBAGE = [
     b"",
@@ -168,6 +179,30 @@ def test_what_must_be_understood_holds_the_app_that_it_names_and_no_other(data: 
     with pytest.raises(Refused, match=r"a.v1 is held"):
         journal.begin(context_of(log), plan)
     assert state == log.state()
+
+
+def test_a_switch_to_an_unread_release_holds_its_app_until_it_is_repaired() -> None:
+    newer = written(kind="staged", schema_version=9, spec={"release": "a.v2", "app": "a", "shape": "new"})
+    moved = [encode(e) for e in switched(2, "a.v1", "a.v2") if isinstance(e, Promoted)]
+    known = [*staged("a.v1", "b.v1"), *switched(1, None, "a.v1")]
+    records = list(enumerate([*map(encode, known), newer, *moved, encode(WantedSet(release="b.v1", wanted="running"))]))
+    whole, stepwise = Folding(), Folding()
+    whole.take(records)
+    for record in records:
+        stepwise.take([record])
+    assert whole.state == stepwise.state
+    state = whole.state
+    # neither is the switch passed over nor does anything fail by it
+    assert [switch.number for switch in state.chains["a"]] == [1] and live_release(state, "a") == state.releases["a.v1"]
+    found = state.not_understood("a.v1")
+    assert found is not None and (found.offset, found.kind) == (len(records) - 2, "promoted")
+    assert "it names release a.v2" in found.reason
+    assert state.not_understood("b.v1") is None and state.releases["b.v1"].wanted == "running"
+    with pytest.raises(Refused, match=r"a\.v1 is held"):
+        refuse_blocked(state, "a.v1")
+    repaired = fold(state, [Repaired(offsets=(found.offset,))])
+    assert repaired.not_understood("a.v1") is None
+    refuse_blocked(repaired, "a.v1")
 
 
 def test_what_must_be_understood_and_names_nothing_holds_what_its_operation_is_on_or_all() -> None:

@@ -21,11 +21,13 @@ from pipelines.model.registry import (
     Opened,
     Promoted,
     RegistryState,
+    Staged,
     Switch,
     SwitchAborted,
 )
 from pipelines.model.switch import promotion
 from pipelines.settings import Settings
+from tests.operations.builders import spec
 from tests.transactions import transactional
 
 Row = tuple[int, str, str | None]
@@ -108,6 +110,7 @@ class Cluster:
     def release(self, version: int) -> Release:
         if version not in self.releases:
             self.releases[version] = Release(self.settings, f"{self.alias}.v{version}", self.partitions)
+            self.write(Staged(spec=spec(self.releases[version].name)))
         return self.releases[version]
 
     def first(self) -> Release:

@@ -67,6 +67,27 @@ def under_way(*also: Entry) -> Log:
     return log
 
 
+SHAPES = [
+    {"tables": [{"name": "what"}]},
+    {"tables": 3},
+    {"stages": [{"stage": ["Want"]}]},
+    {"stages": [None]},
+    {"stages": {"a": 1}},
+    {"warnings": 3},
+]
+
+
+@pytest.mark.parametrize("plan", SHAPES, ids=lambda plan: str(plan)[:30])
+def test_an_operation_whose_plan_has_another_shape_can_be_ended(plan: dict[str, Any]) -> None:
+    log = Log(*staged("a.v1"), Opened(id="reset-9", name="reset", releases=("a.v1",), deadline_ms=2**60, plan=plan))
+    with pytest.raises(SwitchyardError, match="reset-9 in the journal can't be read") as unread:
+        Plan.from_journal(log.state().operations["reset-9"].opened)
+    assert "`switchyard abandon reset-9`" in unread.value.fix
+    end(context_of(log), "reset-9")
+    closed = log.state().operations["reset-9"].closed
+    assert closed is not None and closed.outcome == "abandoned"
+
+
 def test_one_process_at_a_time_carries_an_operation_out() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:

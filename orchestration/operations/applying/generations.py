@@ -235,4 +235,5 @@ def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown
 
 @applies(DeleteCheckpoint)
 def delete_checkpoint(work: Work, stage: DeleteCheckpoint) -> None:
+    work.refuse_foreign(stage.release)
     forget(work.context.settings, stage.release, stage.generation)

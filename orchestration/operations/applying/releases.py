@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.evidence import evidence_home
-from orchestration.operations.lifecycle import find_release, refuse_blocked, wanting
+from orchestration.operations.lifecycle import find_release, owned_topics, refuse_blocked, wanting
 from orchestration.operations.looking.in_use import refuse_live, refuse_needed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.stages.releases import (
@@ -27,6 +27,7 @@ from orchestration.operations.plans.stages.releases import (
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.missing import without
+from pipelines.model.names import app_of, is_delta_topic
 from pipelines.model.registry import Entry, HistoryAccepted, RegistryState, Repaired, StateSet
 from pipelines.paths import below, remove
 
@@ -148,16 +149,22 @@ def await_stopped(work: Work, stage: AwaitStopped) -> None:
 
 @applies(DeleteTopic)
 def delete_topic(work: Work, stage: DeleteTopic) -> None:
+    state, releases = work.context.registry.state(), work.plan.releases
+    own = {topic for name in releases if name in state.releases for topic in owned_topics(state, name)}
+    if stage.name not in own and not any(is_delta_topic(stage.name, app_of(name)) for name in releases):
+        raise work.foreign(f"topic {stage.name}")
     work.context.cluster.delete_topics([stage.name])
 
 
 @applies(DeleteGroup)
 def delete_group(work: Work, stage: DeleteGroup) -> None:
+    work.refuse_foreign(stage.group)
     work.context.cluster.delete_group(stage.group)
 
 
 @applies(DeleteFiles)
 def delete_files(work: Work, stage: DeleteFiles) -> None:
+    work.refuse_foreign(stage.release)
     settings = work.context.settings
     # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
     code = code_path(settings, stage.code_digest) if stage.code_digest is not None else None

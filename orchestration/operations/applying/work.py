@@ -8,7 +8,7 @@ from typing import Any
 from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.comparing.since import Since
 from orchestration.operations.context import Context
-from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.plan import Plan, join
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.registry import Decide
@@ -58,6 +58,18 @@ class Work:
             return decide(state)
 
         return self.context.registry.step(mine, op=self.plan.id, reason=self.plan.reason)
+
+    def refuse_foreign(self, release: str) -> None:
+        """Raises Refused if the plan would delete parts of a release that it is not about: a plan in the journal is input."""
+        if release not in self.plan.releases:
+            raise self.foreign(f"parts of {release}")
+
+    def foreign(self, what: str) -> Refused:
+        """The error for a plan that would delete `what`."""
+        return Refused(
+            f"{self.plan.id} would delete {what}, which does not belong to {join(self.plan.releases)}",
+            fix=f"see who wrote that plan: `switchyard log {self.plan.id}`; then end it: `switchyard abandon {self.plan.id}`",
+        )
 
     def refuse_closed(self, state: RegistryState) -> None:
         """Raises Refused if this plan's operation was ended in the meantime: no more of it may happen."""

@@ -20,6 +20,7 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
+from pipelines.model.names import is_delta_topic
 from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
 
 
@@ -98,4 +99,4 @@ def _delta_topics(state: RegistryState, release: Release, compared: Sequence[Evi
     # the delta topics of resets that cleared a result
     chain = state.chains.get(release.spec.app, ())
     mine |= {segment.topic for s in chain if s.old == s.new == release.name for segment in s.delta}
-    return sorted(mine)
+    return sorted(topic for topic in mine if is_delta_topic(topic, release.spec.app))

@@ -13,6 +13,7 @@ from orchestration.operations.plans.kind import Kind, kind_named
 from orchestration.operations.plans.older_requests import in_words
 from orchestration.operations.plans.requests import PlanRequest, UndoRequest
 from orchestration.operations.plans.stages.base import Stage, StageId, from_journal, stage_ids, to_journal
+from pipelines.errors import SwitchyardError
 from pipelines.model.names import split_release
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
@@ -116,8 +117,19 @@ class Plan:
     def from_journal(cls, opened: Opened | Proposed) -> Plan:
         """The plan of an operation in the journal, opened or proposed.
 
-        Raises SwitchyardError for a kind of operation or a stage that this version does not know.
+        Raises SwitchyardError for a kind of operation or a stage that this version does not know, and for a plan that is
+        not shaped like one.
         """
+        try:
+            return cls._from_journal(opened)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SwitchyardError(
+                f"the plan of {opened.id} in the journal can't be read: {type(error).__name__}: {error}",
+                fix=f"continue it with the version that started it, or end it: `switchyard abandon {opened.id}`",
+            ) from error
+
+    @classmethod
+    def _from_journal(cls, opened: Opened | Proposed) -> Plan:
         return cls(
             id=opened.id,
             operation=kind_named(opened.name),

@@ -216,6 +216,12 @@ def _start(context: Context, memory: Memory, name: str, start: Start) -> bool:
         memory.trouble[name] = error.what
         context.say(f"{name} could not be started: {error}")
         return False
+    except Exception as error:
+        # one release's trouble must not keep the others from being started
+        log.exception("%s could not be started", name)
+        memory.trouble[name] = f"{type(error).__name__}: {error}"
+        context.say(f"{name} could not be started: {memory.trouble[name]}")
+        return False
     return True
 
 

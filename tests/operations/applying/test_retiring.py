@@ -10,7 +10,8 @@ from orchestration.operations.looking import in_use
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
-from orchestration.operations.plans.stages.releases import SetState, Want
+from orchestration.operations.plans.stages.generations import DeleteCheckpoint
+from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, SetState, Want
 from pipelines.errors import Refused
 from pipelines.model.registry import (
     Entry,
@@ -22,7 +23,7 @@ from pipelines.model.registry import (
     WantedSet,
     fold,
 )
-from tests.operations.builders import Log, context_of, generation, spec, staged, switched
+from tests.operations.builders import Kafka, Log, context_of, generation, spec, staged, switched
 
 STOP = Want(release="a.v1", wanted="stopped")
 RETIRE = SetState(release="a.v1", state="retired")
@@ -95,6 +96,34 @@ def test_the_live_release_may_be_stopped_all_the_same() -> None:
     assert [type(entry) for entry in applied(STOP, *READY, *switched(1, None, "a.v1"), operation=Kind.STOP)] == [
         WantedSet
     ]
+
+
+FOREIGN: list[Stage] = [
+    DeleteTopic(name="payments"),
+    DeleteTopic(name="switchyard.registry"),
+    DeleteTopic(name="a.v2.g1"),
+    DeleteTopic(name="b.delta.diff-1"),
+    DeleteTopic(name="a.delta."),
+    DeleteGroup(group="a.v2"),
+    DeleteFiles(release="a.v2", code_digest=None),
+    DeleteCheckpoint(release="a.v2", generation=1),
+]
+
+
+@pytest.mark.parametrize("stage", FOREIGN, ids=lambda stage: f"{stage.kind} {stage.subject}")
+def test_a_plan_deletes_only_parts_of_its_own_releases(stage: Stage) -> None:
+    """A plan in the journal is input: whoever resumes it did not make it."""
+    with pytest.raises(Refused, match=r"op-1 would delete .*, which does not belong to a\.v1") as error:
+        applied(stage, *READY)
+    assert "`switchyard abandon op-1`" in error.value.fix
+
+
+@pytest.mark.parametrize("topic", ["a.v1.g1", "a.v1.progress", "a.v1.dead-letters", "a.delta.diff-1"])
+def test_its_own_topics_are_deleted(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[str] = []
+    monkeypatch.setattr(Kafka, "delete_topics", lambda _, names: gone.extend(names), raising=False)
+    applied(DeleteTopic(name=topic), *READY)
+    assert gone == [topic]
 
 
 def test_the_results_of_all_generations_are_its_own() -> None:

@@ -36,5 +36,8 @@ def test_what_goes_is_the_release_s_own() -> None:
     plan = plan_retire(context_of(log), "a.v1")
     topics = {s.name for s in plan.stages if isinstance(s, DeleteTopic)}
     assert topics == {"a.v1.g1", "a.v1.g2", "a.v1.progress", "a.v1.dead-letters", "a.delta.diff-1"}
+    forged = evidence("a.v1", "a.v2", id="diff-3", forward=DeltaSegment(topic="switchyard.registry", start=0, end=1))
+    log.entries.append(forged)
+    assert {s.name for s in plan_retire(context_of(log), "a.v1").stages if isinstance(s, DeleteTopic)} == topics
     assert [s.group for s in plan.stages if isinstance(s, DeleteGroup)] == ["a.v1"]
-    assert files(*log.entries).evidence == ("diff-1",)
+    assert files(*log.entries).evidence == ("diff-1", "diff-3")

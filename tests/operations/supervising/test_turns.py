@@ -162,6 +162,21 @@ def test_a_start_that_is_refused_counts_and_says_why(world: World, monkeypatch: 
     assert "retention has deleted its input" in (world.log.known.releases[NAME].failure or "")
 
 
+def test_a_release_that_can_not_be_started_keeps_no_other_from_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.enter(*staged("aaa.v1"), WantedSet(release="aaa.v1", wanted="running"))
+
+    def fail(_: Context, name: str) -> None:
+        if name == "aaa.v1":
+            raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(supervision, "plan_start", fail)
+    turn(world.context, Memory(), alert=world.alerts.append, now=lambda: world.now)
+    assert world.launcher.launched == [NAME]
+    assert any("aaa.v1 could not be started: ZeroDivisionError: a mistake of ours" in line for line in world.said)
+
+
 def test_a_failure_that_a_driver_entered_itself_is_told(world: World) -> None:
     memory = Memory()
     world.turns(memory, 1)
