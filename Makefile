@@ -145,12 +145,13 @@ docs: setup ## the documents as a site in build/docs, with a page for each comma
 runbook: setup ## write into docs/runbook.md what its commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)
 
-bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch and a reset take; a large registry
+bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch, a reset and a recovery take; a large registry
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
 	@$(BIN)/python -m benchmarks switch
 	@$(BIN)/python -m benchmarks reset
 	@$(BIN)/python -m benchmarks registry
+	@$(BIN)/python -m benchmarks recovery
 
 lock: $(STAMPS)/uv ## resolve pyproject.toml into the lock files
 	@$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
