@@ -18,7 +18,7 @@ from pipelines.kafka.log import Record, read_tail
 from pipelines.kafka.topics import SNAPSHOTS, ensure_topic, partition_count
 from pipelines.model.names import SNAPSHOTS_TOPIC
 from pipelines.model.parts import AnotherRegistry
-from pipelines.model.registry import RegistryState, UnknownRelease, fold, not_folded, read
+from pipelines.model.registry import RegistryState, UnknownRelease, as_unread, fold, read
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
 from pipelines.settings import Settings
 
@@ -128,7 +128,9 @@ class Folding:
 
 
 def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
-    """The state after `records`. An entry that can be read but not folded counts as unread, so that it stops nobody."""
+    """The state after `records`. An entry that can be read but not folded counts as one that can't be read: it is skipped,
+    or holds what it decides about.
+    """
     try:
         return fold(state, [read(value, offset) for offset, value in records], strict=True)
     except Exception:
@@ -136,9 +138,9 @@ def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
             try:
                 state = fold(state, [read(value, offset)], strict=True)
             except UnknownRelease as error:
-                log.warning("entry %d of the registry does not count: %s", offset, error)
-                state = fold(state, [not_folded(value, offset, str(error))])
+                log.warning("entry %d of the registry can't be folded: %s", offset, error)
+                state = fold(state, [as_unread(value, offset, str(error))])
             except Exception as error:
                 log.exception("entry %d of the registry can't be folded", offset)
-                state = fold(state, [not_folded(value, offset, f"{type(error).__name__} while folding it")])
+                state = fold(state, [as_unread(value, offset, f"{type(error).__name__} while folding it")])
     return state

@@ -45,20 +45,20 @@ class AnotherRegistry(SwitchyardError):
 
 
 class CutRegistry(SwitchyardError):
-    """The registry's first entries are gone. What the others say is about releases that nobody knows."""
+    """The registry's first entries were deleted, so its state can't be known from the rest."""
 
     exit_code = 3
 
     def __init__(self, first: int) -> None:
         super().__init__(
             f"the registry, topic {REGISTRY_TOPIC}, starts at offset {first}: its first entries were deleted",
-            fix="restore the topic from a backup of the brokers; nothing but `kafka-delete-records` or a retention that "
-            "someone has set deletes them. If releases live that were started before, leave them running meanwhile",
+            fix="restore the topic from a backup of the brokers. Until then, don't stop drivers that run: they still know the "
+            "deleted entries. Look for a retention on the topic, or for someone who ran `kafka-delete-records.sh`",
         )
 
 
 def refuse_cut(first: int, start: int) -> None:
-    """Raises CutRegistry if a reader that begins at offset `start` would miss entries: the topic begins at `first`."""
+    """Raises CutRegistry if a reader that starts at offset `start` would miss entries. `first`: the topic's first offset."""
     if first > start:
         raise CutRegistry(first)
 

@@ -443,10 +443,10 @@ def read(data: bytes, offset: int) -> Entry | Unread:
     try:
         return decode(data)
     except ValueError as error:
-        return not_folded(data, offset, str(error))
+        return as_unread(data, offset, str(error))
 
 
-def not_folded(data: bytes, offset: int, reason: str) -> Unread:
+def as_unread(data: bytes, offset: int, reason: str) -> Unread:
     """What is known about an entry that can't be read or folded. One that decides must be understood."""
     found = unread(data, offset, reason)
     kind = _KINDS.get(found.kind or "")
@@ -658,7 +658,7 @@ def _refuse_unknown(switch: Switch, releases: Mapping[str, Release]) -> None:
     for name in (switch.old, switch.new):
         if name is not None and name not in releases:
             raise UnknownRelease(
-                f"it names release {name}, whose own entry can't be read by this version, or is missing"
+                f"it names release {name}, but this version can't read the entry that staged it, or there is none"
             )
 
 

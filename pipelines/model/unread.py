@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from pipelines.errors import Refused
 from pipelines.model.base import Frozen
-from pipelines.model.names import split_release
+from pipelines.model.names import app_of
 from pipelines.model.text import visible
 
 SCHEMA_VERSION, MUST_UNDERSTAND = "schema_version", "must_understand"
@@ -43,7 +43,7 @@ class Unread:
 
     def concerns(self, name: str) -> bool:
         """Whether it may be about release or alias `name`: it names that, another release of the app, or nothing."""
-        return not self.about or _app(name) in {_app(each) for each in self.about}
+        return not self.about or app_of(name) in {app_of(each) for each in self.about}
 
     def __str__(self) -> str:
         by = f" by {self.writer}" if self.writer else ""
@@ -166,11 +166,6 @@ def _names(fields: Mapping[str, Any]) -> tuple[str, ...]:
     listed = fields.get("releases")
     found += listed if isinstance(listed, list) else []
     return tuple(dict.fromkeys(text for each in found[:_NAMES] if (text := _text(each))))
-
-
-def _app(name: str) -> str:
-    found = split_release(name)
-    return found[0] if found else name
 
 
 def _text(value: object) -> str | None:

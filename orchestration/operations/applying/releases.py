@@ -151,6 +151,7 @@ def await_stopped(work: Work, stage: AwaitStopped) -> None:
 def delete_topic(work: Work, stage: DeleteTopic) -> None:
     state, releases = work.context.registry.state(), work.plan.releases
     own = {topic for name in releases if name in state.releases for topic in owned_topics(state, name)}
+    # the state doesn't keep every evidence, so a delta's topic is known by its name alone
     if stage.name not in own and not any(is_delta_topic(stage.name, app_of(name)) for name in releases):
         raise work.foreign(f"topic {stage.name}")
     work.context.cluster.delete_topics([stage.name])

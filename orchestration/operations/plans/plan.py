@@ -14,7 +14,7 @@ from orchestration.operations.plans.older_requests import in_words
 from orchestration.operations.plans.requests import PlanRequest, UndoRequest
 from orchestration.operations.plans.stages.base import Stage, StageId, from_journal, stage_ids, to_journal
 from pipelines.errors import SwitchyardError
-from pipelines.model.names import split_release
+from pipelines.model.names import app_of
 from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
 
@@ -67,7 +67,7 @@ class Plan:
         release = self.releases[0] if self.releases else ""
         match self.operation:
             case Kind.STAGE:
-                subject = (split_release(release) or (release,))[0]
+                subject = app_of(release)
             case Kind.ROLLBACK | Kind.ABORT:
                 subject = self.alias or release
             case Kind.UNDO if isinstance(self.request, UndoRequest):
