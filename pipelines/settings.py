@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,6 +21,11 @@ from pydantic_settings import (
 from pipelines.secrets import drop_holders, is_secret, plain_environment, remember
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+# who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
+_IDENTITY = re.compile(
+    r"sasl\.(?!mechanisms?$|oauthbearer\.(method|token\.endpoint\.url)$|kerberos\.service\.name$).*"
+    r"|ssl\.(key|certificate|keystore)\..*"
+)
 
 
 class Settings(BaseSettings):
@@ -49,8 +55,9 @@ class Settings(BaseSettings):
     )
     driver_kafka: Mapping[str, SecretStr | str] = Field(
         default_factory=dict,
-        description="The drivers' own login. A property here replaces the same property of `kafka`. Set it to give drivers "
-        "a user with fewer rights than operators have.",
+        description="The drivers' own login: give it whole, with its password. A driver then gets no user, password or "
+        "key of `kafka`. Any other property here replaces the same property of `kafka`. Set it to give drivers a user with "
+        "fewer rights than operators have.",
     )
     replication_factor: int = Field(
         1,
@@ -288,8 +295,20 @@ class Settings(BaseSettings):
         return socket.gethostname()
 
     def for_driver(self) -> Settings:
-        """The settings of a driver: with its own login, if it has one, and without the operator's."""
-        return self.model_copy(update={"kafka": {**self.kafka, **self.driver_kafka}, "driver_kafka": {}})
+        """The settings of a driver: with its own login, if it has one, and without the operator's.
+
+        A login has many forms, and the operator's may have another one than the driver's: so none of it is kept.
+        """
+        shared, own = self.kafka, self.driver_kafka
+        protocol = str(own.get("security.protocol", "sasl")).lower()
+        another_way = not protocol.startswith("sasl") or {"sasl.mechanism", "sasl.mechanisms"} & own.keys()
+        if another_way or any(map(_IDENTITY.fullmatch, own)):
+            shared = {
+                name: value
+                for name, value in shared.items()
+                if not _IDENTITY.fullmatch(name) and not (another_way and name.startswith("sasl."))
+            }
+        return self.model_copy(update={"kafka": {**shared, **own}, "driver_kafka": {}})
 
     def environment(self) -> dict[str, str]:
         """These settings as environment variables, including secrets."""

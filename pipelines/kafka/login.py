@@ -177,7 +177,10 @@ def _login(table: dict[str, str], mechanism: str | None, protocol: str) -> dict[
         return {}
     missing = {"sasl.username", "sasl.password"} - user.keys()
     if missing:
-        raise BadUsage(f"the kafka table has no {missing.pop()}", fix="a login needs both a user and a password")
+        raise BadUsage(
+            f"the kafka table has no {missing.pop()}",
+            fix="a login needs both a user and a password; that of drivers has both in driver_kafka",
+        )
     module = _MODULES.get(mechanism or "")
     if module is None:
         raise BadUsage(

@@ -122,6 +122,67 @@ def test_drivers_have_a_login_of_their_own_and_not_the_operator_s(tmp_path: Path
     assert "planted-secret" not in str(environment)
 
 
+MTLS = {
+    "security.protocol": "SSL", "ssl.certificate.location": "/me.pem", "ssl.key.location": "/me.key", "ssl.key.password": "planted",
+    "ssl.keystore.location": "/me.p12", "ssl.keystore.password": "planted",
+}  # fmt: skip
+OIDC = {
+    "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.token.endpoint.url": "https://login", "sasl.oauthbearer.client.id": "me",
+    "sasl.oauthbearer.client.secret": "planted", "sasl.oauthbearer.scope": "all",
+}  # fmt: skip
+JAAS = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": 'x required password="planted";',
+}
+SCRAM = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "it", "sasl.password": "its"}
+CERTIFICATE = {"security.protocol": "ssl", "ssl.certificate.location": "/it.pem", "ssl.key.location": "/it.key"}
+CLIENT = {"sasl.oauthbearer.client.id": "it", "sasl.oauthbearer.client.secret": "its"}
+USER = {"sasl.username": "it", "sasl.password": "its"}
+
+
+@pytest.mark.parametrize(
+    ("operators", "own", "kept"),
+    [
+        (LOGIN, CERTIFICATE, ()),
+        (LOGIN, SCRAM, ("security.protocol",)),
+        (LOGIN, USER, ("security.protocol", "sasl.mechanism")),
+        (LOGIN, {"security.protocol": "SASL_PLAINTEXT", **USER}, ("sasl.mechanism",)),
+        (LOGIN, {"sasl.mechanisms": "PLAIN", **USER}, ("security.protocol",)),
+        (LOGIN, {"sasl.jaas.config": "its;"}, ("security.protocol", "sasl.mechanism")),
+        (MTLS, {"security.protocol": "SASL_SSL", **SCRAM}, ()),
+        (MTLS, CERTIFICATE, ()),
+        (OIDC, CLIENT, ("security.protocol", "sasl.mechanism", "sasl.oauthbearer.method", "sasl.oauthbearer.token.endpoint.url")),
+        (OIDC, SCRAM, ("security.protocol",)),
+        (OIDC, CERTIFICATE, ()),
+        (JAAS, USER, ("security.protocol", "sasl.mechanism")),
+        ({**MTLS, **LOGIN}, SCRAM, ("security.protocol",)),
+        (LOGIN, {"security.protocol": "PLAINTEXT"}, ()),
+    ],
+)  # fmt: skip
+def test_nothing_of_the_operator_s_login_is_left_to_a_driver_that_has_its_own(
+    operators: dict[str, str], own: dict[str, str], kept: tuple[str, ...]
+) -> None:
+    """Whatever the forms of the two are; `kept`: how to log in, which is the same for both."""
+    shared = {"ssl.ca.location": "/ca.pem", "ssl.endpoint.identification.algorithm": "https"}
+    driver = Settings(bootstrap_servers="k:1", kafka={**shared, **operators}, driver_kafka=own).for_driver()
+    assert driver.kafka_properties == {**shared, **{name: operators[name] for name in kept}, **own}
+    assert "planted" not in str(driver.environment_of_driver())
+
+
+def test_without_a_login_of_its_own_a_driver_has_the_operator_s() -> None:
+    for own in ({}, {"ssl.ca.location": "/its.pem"}, {"security.protocol": "SASL_PLAINTEXT"}):
+        driver = Settings(bootstrap_servers="k:1", kafka=LOGIN, driver_kafka=own).for_driver()
+        assert driver.kafka_properties == {**LOGIN, **own}
+
+
+def test_half_a_login_of_a_driver_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match=r"no sasl\.password") as caught:
+        LocalLauncher(operator(tmp_path, {"sasl.username": "it"})).launch("stock-stats.v1")
+    assert "driver_kafka" in caught.value.fix
+
+
 def test_a_password_of_the_environment_joins_the_login_of_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

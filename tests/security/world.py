@@ -55,7 +55,7 @@ class Office:
 
     def settings(self, role: Role) -> Settings:
         """The settings of a role. An operator's name the user that drivers log in as, who has to do so every 2 s anew."""
-        own = {"sasl.username": self.user("driver"), "sasl.mechanism": "SCRAM-SHA-256"}
+        own = {"sasl.username": self.user("driver"), "sasl.password": PASSWORD, "sasl.mechanism": "SCRAM-SHA-256"}
         return self.broker.settings(
             self.user(role), state_dir=self.folder / "state", driver_kafka=own if role == "operator" else {}
         )
