@@ -17,10 +17,17 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 MASK = "**********"
+# What Hadoop itself keeps out of its logs: `hadoop.security.sensitive-config-keys` in the core-default.xml of Hadoop 3.4.1,
+# without what the words of _SECRET_NAME cover. Hadoop leaves out Azure's signatures, `fs.azure.sas.CONTAINER.ACCOUNT`
+_HADOOP = (
+    r"ssl\.keystore\.pass$|fs\.s3a\.(.*\.)?((server-side-)?encryption|session)\.key|fs\.s3a\.(.*\.)?encryption\.algorithm"
+    r"|fs\.(azure|adl)\.oauth2|fs\.gs\.(encryption|proxy|auth)\.|fs\.azure\.sas\."
+)
 # names of properties of Kafka and Spark, and of variables; a certificate is public, its key isn't
 _SECRET_NAME = re.compile(
     r"password|passphrase|secret|jaas|credential|token(?!\.endpoint)|webhook|access[._]?key|private[._]?key|api[._]?key"
-    r"|account[._]?key|ssl\.key\.pem|ssl[._]keystore[._](key|pem)|sasl\.oauthbearer\.config",
+    r"|account[._]?key|ssl\.key\.pem|ssl[._]keystore[._](key|pem)|sasl\.oauthbearer\.config"
+    rf"|{_HADOOP}",
     re.IGNORECASE,
 )
 # the location of a key is not secret
@@ -29,9 +36,12 @@ _PLACE = re.compile(r"[._](location|file|path|url)$", re.IGNORECASE)
 _WORDS_OF_JAAS = re.compile(r'(?:password|clientSecret)\s*=\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 # a shorter value is no secret, and masking it would remove letters from every text
 _LEAST_CHARS = 4
+# nor are these, whatever the property is called
+_SWITCHES = {"", "true", "false"}
 # for Spark's own pages and logs, which redact properties with such names
 SPARK_REDACTION = (
     "(?i)secret|password|passphrase|token|(access|account|private|api)[._]?key|credential|jaas|keystore[.]key|[.]pem"
+    f"|{_HADOOP}"
 )
 # variables of the settings that may hold secrets
 HOLDERS = ("SWITCHYARD_KAFKA", "SWITCHYARD_DRIVER_KAFKA", "SWITCHYARD_SPARK")
@@ -41,9 +51,11 @@ _PASSED = re.compile(
     r"|PYTHON\w*|JAVA_HOME|JDK_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|(?i:https?|ftp|all|no)_(proxy|PROXY)|SPARK_\w+|PYSPARK_\w+|_PYSPARK_\w+|HADOOP_\w+|YARN_CONF_DIR|KRB5\w+"
     r"|SSL_CERT_(FILE|DIR)|(OMP|OPENBLAS|MKL|MALLOC|ARROW)_\w+|GX_ANALYTICS_ENABLED|SWITCHYARD_\w+"
 )
-# these make a value secret: a password in a URL, such as a proxy's, and a Java option with a secret name
+# these make a value secret: a password in a URL, any login in that of a proxy, and a secret name with its value, as in
+# `-Djavax.net.ssl.keyStorePassword=...`, `--conf spark.hadoop.fs.s3a.secret.key=...` or JSON
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:\S*@")
-_JAVA_PROPERTY = re.compile(r"-D([\w.-]+)=")
+_PROXY = re.compile(r".*_proxy", re.IGNORECASE)
+_NAMED_VALUE = re.compile(r"""(?:([\w.-]+)\\*["']?\s*=|\\*["']([\w.-]+)\\*["']\s*:)(?=\s*\\*["']?([^\s"',;}\\]*))""")
 
 _known: set[str] = set()
 _pattern: re.Pattern[str] | None = None
@@ -61,13 +73,19 @@ def remember(properties: Mapping[str, str]) -> None:
     # a value of several lines, such as a key, may be shown line by line
     parts = {line.strip() for value in values for line in value.splitlines() if not line.startswith("-----")}
     words = {re.sub(r"\\(.)", r"\1", word) for value in values for word in _WORDS_OF_JAAS.findall(value)}
-    fresh = {each for each in values | parts | words if len(each.strip()) >= _LEAST_CHARS} - _known
+    fresh = {
+        each for each in values | parts | words if len(each.strip()) >= _LEAST_CHARS and not _is_switch(each)
+    } - _known
     if not fresh:
         return
     _known.update(fresh)
     # the longest first: one may be part of another
     shapes = sorted({shape for each in _known for shape in _shapes(each)}, key=len, reverse=True)
     _pattern = re.compile("|".join(map(re.escape, shapes)))
+
+
+def _is_switch(value: str) -> bool:
+    return value.strip().lower() in _SWITCHES
 
 
 def masked(text: str) -> str:
@@ -94,7 +112,7 @@ def plain_environment(environment: Mapping[str, str], also: Iterable[str] = ()) 
     for name, value in environment.items():
         if name not in named and (_PASSED.fullmatch(name) is None or is_secret(name)):
             continue
-        if name in named or not _holds_secret(value):
+        if name in named or not (_holds_secret(value) or (_PROXY.fullmatch(name) and "@" in value)):
             passed[name] = value
         elif name not in HOLDERS:
             log.warning(
@@ -105,8 +123,10 @@ def plain_environment(environment: Mapping[str, str], also: Iterable[str] = ()) 
 
 
 def _holds_secret(value: str) -> bool:
-    properties: list[str] = _JAVA_PROPERTY.findall(value)
-    return _PASSWORD_IN_URL.search(value) is not None or any(map(is_secret, properties))
+    named = ((one or other, given) for one, other, given in _NAMED_VALUE.findall(value))
+    return _PASSWORD_IN_URL.search(value) is not None or any(
+        is_secret(name) and not _is_switch(given) for name, given in named
+    )
 
 
 def drop_holders(environment: MutableMapping[str, str]) -> None:

@@ -7,9 +7,12 @@ import logging
 import os
 import re
 import traceback
+import zipfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import pyspark
 import pytest
 
 from orchestration import cli
@@ -17,6 +20,7 @@ from orchestration.launchers import local
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.supervising import alerts
 from pipelines import secrets
+from pipelines.engine import session
 from pipelines.engine.causes import cause
 from pipelines.engine.session import session_conf, spark_kafka_options
 from pipelines.errors import SwitchyardError
@@ -88,6 +92,8 @@ def test_settings_show_no_secret_and_hand_it_to_clients() -> None:
         ("spark.hadoop.fs.s3a.access.key", True),
         ("spark.hadoop.fs.azure.account.key.here.blob.core.windows.net", True),
         ("spark.sql.shuffle.partitions", False),
+        ("spark.io.encryption.keySizeBits", False),
+        ("spark.hadoop.fs.azure.saskey.usecontainersaskeyforallaccess", False),
         ("AWS_SECRET_ACCESS_KEY", True),
         ("AWS_PROFILE", False),
         ("SWITCHYARD_ALERT_WEBHOOK", True),
@@ -98,6 +104,65 @@ def test_a_secret_is_known_by_its_name(name: str, secret: bool) -> None:
     if secret and "." in name and name not in ("sasl.oauthbearer.config",):
         # what Spark shows of its settings and of a source's options
         assert re.search(secrets.SPARK_REDACTION, name)
+
+
+def sensitive_of_hadoop() -> list[str]:
+    """A name for each pattern by which Hadoop, of the version that Spark brings, keeps properties out of its logs."""
+    [jar] = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    with zipfile.ZipFile(jar) as packed:
+        defaults = ElementTree.fromstring(packed.read("core-default.xml"))
+    [text] = [
+        each.findtext("value", "")
+        for each in defaults
+        if each.findtext("name") == "hadoop.security.sensitive-config-keys"
+    ]
+    names = [pattern.replace(".*", ".bucket.").strip(".$").replace("..", ".") for pattern in text.split()]
+    # the list hides itself, too
+    return [name for name in names if name != "hadoop.security.sensitive-config-keys"]
+
+
+STORES = [f"spark.hadoop.{name}" for name in (
+    *sensitive_of_hadoop(), "fs.s3a.bucket.mine.encryption.key", "fs.azure.sas.container.account.blob.core.windows.net",
+    "fs.azure.sas.fixed.token.account.dfs.core.windows.net", "fs.azure.account.oauth2.client.secret.account.dfs.core.windows.net",
+)]  # fmt: skip
+
+
+def test_hadoop_s_list_is_read() -> None:
+    assert (
+        len(STORES) > 20
+        and "spark.hadoop.fs.s3a.encryption.key" in STORES
+        and "spark.hadoop.fs.gs.auth.bucket" in STORES
+    )
+
+
+@pytest.mark.parametrize("name", [*STORES, KEY, "spark.ssl.keyPassword"])
+def test_a_store_s_key_is_kept_wherever_it_stands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the JVM's command line, from a trial, from texts, and from apps, in each variable that Java or Spark reads."""
+    settings = Settings(spark={name: PLANTED, "spark.a": "b"})
+    assert re.search(secrets.SPARK_REDACTION, name)
+    launched = launch(settings, monkeypatch)
+    assert launched["conf"]["spark.a"] == "b" and "pLaN" not in json.dumps(launched)
+    assert settings.environment_of_trial()["SWITCHYARD_SPARK"] == '{"spark.a": "b"}'
+    assert "pLaN" not in masked(f"the store says {PLANTED}")
+    for variable in OPTIONS:
+        for form in FORMS:
+            assert plain_environment({variable: form.format(name)}) == {}, form
+            assert plain_environment({variable: form.format("spark.a")}).keys() == {variable}
+
+
+OPTIONS = ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_ANY",
+           "SWITCHYARD_ANY")  # fmt: skip
+FORMS = (
+    "--conf {}=abc pyspark-shell", "--conf={}=abc", "-Xss4m -D{}=abc", "--conf '{}=a b c'", '--conf "{}"="abc"', "-javaagent:/x.jar={}=abc",
+    "x,{}=abc", '{{"{}": "abc"}}', '{{\\"{}\\": \\"abc\\"}}',
+)  # fmt: skip
+
+
+def test_a_switch_is_no_secret_whatever_it_is_called() -> None:
+    remember({"spark.hadoop.fs.gs.auth.service.account.enable": "true", "fs.gs.proxy.on": " False "})
+    assert masked("it is true, False") == "it is true, False"
+    given = {"SPARK_SUBMIT_OPTS": "-Dhadoop.security.credential.clear-text-fallback=true"}
+    assert plain_environment(given) == given
 
 
 @pytest.mark.parametrize("shape", [str, json.dumps, repr, lambda text: text.replace("\\", "\\\\").replace('"', '\\"')])
@@ -227,7 +292,7 @@ WITHHELD = {
     "JAVA_TOOL_OPTIONS": "-Xss4m -Djavax.net.ssl.keyStorePassword=planted", "_JAVA_OPTIONS": "-Dhttp.proxyPassword=planted",
     "SPARK_SUBMIT_OPTS": "-Dspark.ssl.keyPassword=planted", "http_proxy": "http://ada:planted@proxy:3128",
     "HTTPS_PROXY": "http://ada:pl/anted@proxy", "HADOOP_CREDSTORE_PASSWORD": "planted", "_SPARK_AUTH_SECRET": "planted",
-    "PYSPARK_GATEWAY_SECRET": "planted", "KRB5_PASSWORD": "planted", "DATABASE_URL": "planted", "XHTTP_PROXY": "planted",
+    "ALL_PROXY": "http://planted@proxy:3128", "PYSPARK_GATEWAY_SECRET": "planted", "KRB5_PASSWORD": "planted", "DATABASE_URL": "planted", "XHTTP_PROXY": "planted",
 }  # fmt: skip
 
 
@@ -238,31 +303,35 @@ def test_what_java_spark_and_hadoop_need_passes() -> None:
 def test_a_password_in_what_else_would_pass_does_not(caplog: pytest.LogCaptureFixture) -> None:
     assert plain_environment(WITHHELD) == {}
     told = {record.args[0] for record in caplog.records if isinstance(record.args, tuple)}
-    assert told == {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "http_proxy", "HTTPS_PROXY"}
+    assert told == {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"}
     assert "driver_environment" in caplog.text and "planted" not in caplog.text
     # who names it wants it
     assert plain_environment(WITHHELD, WITHHELD) == WITHHELD
 
 
 def test_a_jvm_gets_no_secret_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.engine import session
+    for name, value in {**OPERATORS, "SWITCHYARD_KAFKA": json.dumps(KAFKA)}.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings(spark={KEY: PLANTED, "spark.a": "b"})
+    assert session_conf(settings, heap_mb=512, cores=1)[KEY] == PLANTED
+    launched = launch(settings, monkeypatch)
+    assert KEY not in launched["conf"] and launched["conf"]["spark.a"] == "b"
+    assert "pLaN" not in json.dumps(launched)
 
+
+def launch(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a JVM of these settings would be started with: `conf` is on its command line; `environment`."""
     launched: dict[str, Any] = {}
 
-    def launch(conf: object, how: dict[str, object]) -> object:
+    def launching(conf: object, how: dict[str, object]) -> object:
         launched.update(conf=dict(conf.getAll()), environment=dict(os.environ), how=how)  # type: ignore[attr-defined]
         raise InterruptedError
 
-    monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.setattr(session, "launch_gateway", launching)
     monkeypatch.setattr(session, "SparkConf", _Conf)
-    for name, value in {**OPERATORS, "SWITCHYARD_KAFKA": json.dumps(KAFKA)}.items():
-        monkeypatch.setenv(name, value)
-    conf = session_conf(Settings(spark={KEY: PLANTED, "spark.a": "b"}), heap_mb=512, cores=1)
-    assert conf[KEY] == PLANTED
     with pytest.raises(InterruptedError):
-        session._start_jvm(conf, ())
-    assert KEY not in launched["conf"] and launched["conf"]["spark.a"] == "b"
-    assert "pLaN" not in json.dumps([launched["conf"], launched["environment"]])
+        session._start_jvm(session_conf(settings, heap_mb=512, cores=1), ())
+    return launched
 
 
 class _Conf(dict[str, str]):
