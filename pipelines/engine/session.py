@@ -34,6 +34,7 @@ _LOGGING = {
 _LOCAL_FILES = "io.switchyard.LocalFiles"
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
+_LOCAL_IP = "SPARK_LOCAL_IP"
 # The optimizing compiler (C2) waits until a method has run ten times as often as by default. Otherwise it takes 40 % of
 # the CPU time of a starting driver. History is read just as fast: code that runs for each record is compiled within a
 # second either way. Defaults: `java -XX:+PrintFlagsFinal`, Java 17
@@ -151,7 +152,9 @@ def _need_jvm(settings: Settings, conf: dict[str, str]) -> None:
     (private(settings.state_dir) / "spark").mkdir(exist_ok=True)
     # workers must run the interpreter that the driver runs
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # where the UI listens; what an operator has set for other programs doesn't open it, only what is set for drivers
+    if _LOCAL_IP not in settings.driver_environment:
+        os.environ[_LOCAL_IP] = "127.0.0.1"
     # changes this thread only; the JVM inherits it
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))

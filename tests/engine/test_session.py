@@ -80,16 +80,21 @@ IDS = {True: "its own session", False: "another's session"}
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Started]:
-    """A process that leads a session and one in our session, side by side: each starts a JVM."""
+    """A process that leads a session and one in our session, side by side: each starts a JVM. The first one inherits an
+    address on which Spark's UI would be open to all; without any, it would be, too.
+    """
     with ExitStack() as stack:
         running = {}
         for leads, name in IDS.items():
             settings = Settings(
                 state_dir=tmp_path_factory.mktemp("session"), driver_nice=NICE, spark_ui_port=port_of(f"UI of {name}")
             )
+            environment = {**settings.child_environment(), "SPARK_LOCAL_IP": "0.0.0.0"}
+            if not leads:
+                del environment["SPARK_LOCAL_IP"]
             running[leads] = stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-c", STARTS], env=settings.child_environment(), start_new_session=leads, cwd=ROOT,
+                    [sys.executable, "-c", STARTS], env=environment, start_new_session=leads, cwd=ROOT,
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 )
             )  # fmt: skip
