@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dagster import DagsterInstance, ExecuteInProcessResult, JobDefinition
 
 from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resets import bisect_job, reset_job, undo_job
-from orchestration.defs.resources import Platform, SparkResource
-from orchestration.operations.context import Context
-from orchestration.operations.reading import Say
 from pipelines.model.text import markdown
 from pipelines.settings import Settings
-from tests.reset.world import POISON, World, following, live_world
+from tests.reset.jobs import DEPRECATED, dagster
+from tests.reset.world import POISON, following, live_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# warnings of Dagster's own, from the pydantic that it needs
-DEPRECATED = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 pytestmark = [pytest.mark.spark, pytest.mark.broker, DEPRECATED]
-
-
-class Dagster:
-    """Runs jobs in this process, on a test's releases."""
-
-    def __init__(self, world: World, instance: DagsterInstance) -> None:
-        class Here(Platform):
-            @contextmanager
-            def open(self, say: Say, spark: object = None) -> Iterator[Context]:
-                yield world.context
-
-        self.resources = {"platform": Here(), "pyspark": SparkResource()}
-        self.instance = instance
-
-    def run(self, job: JobDefinition, **config: Any) -> dict[str, Any]:
-        """The metadata of a run's output, including its tags; of a failed run, those of its failure."""
-        result: ExecuteInProcessResult = job.execute_in_process(
-            run_config={"ops": {job.name: {"config": config}}},
-            resources=self.resources,
-            instance=self.instance,
-            raise_on_error=False,
-        )
-        if not result.success:
-            failure = result.failure_data_for_node(job.name)
-            assert failure is not None and failure.user_failure_data is not None
-            return {key: each.value for key, each in failure.user_failure_data.metadata.items()}
-        [output] = [event.step_output_data for event in result.all_events if event.is_successful_output]
-        found = {key: each.value for key, each in output.metadata.items()}
-        return {**found, **result.dagster_run.tags, **self.instance.get_run_by_id(result.run_id).tags}  # type: ignore[union-attr]
-
-
-@contextmanager
-def dagster(world: World) -> Iterator[Dagster]:
-    with DagsterInstance.ephemeral() as instance:
-        yield Dagster(world, instance)
 
 
 def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:

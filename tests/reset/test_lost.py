@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
 
+from orchestration.defs.jobs import reprocess_job
+from orchestration.defs.schedules import reprocessing_schedules
 from orchestration.operations.looking.history import MissingHistory
 from orchestration.operations.planning.diff import plan_diff
 from orchestration.operations.planning.promote import plan_promote
@@ -33,6 +37,7 @@ from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_
 from pipelines.model.registry import WantedSet
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
+from tests.reset.jobs import DEPRECATED, dagster
 from tests.reset.world import PARTITIONS, World, following, live_world
 
 if TYPE_CHECKING:
@@ -79,14 +84,26 @@ def in_status(world: World, name: str) -> str:
     return "\n".join(note for s in statuses(world.context) if s.release.name == name for note in s.notes)
 
 
+@DEPRECATED
 def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world: World) -> None:
     context, second = world.context, f"{world.app}.v2"
     cut(world, 30)
     missing = rf"{second} can't read all the input that {world.name} has read: deleted by retention: {world.topic}\[0\] 0 to 29"
     again = {"version": 2, "same_as": world.name, "correction": "scheduled"}
-    # with the schedule's options: at its first step
+    # at its first step
     with pytest.raises(MissingHistory, match=missing):
         reprocess(context, world.app, **again, auto_promote=True)  # type: ignore[arg-type]
+    # so does Dagster: when its schedule is due, and when someone runs the job
+    [schedule] = reprocessing_schedules([cast(Any, SimpleNamespace(name=world.app))])
+    with dagster(world) as jobs:
+        for failed in (
+            jobs.tick(schedule),
+            jobs.run(reprocess_job, app=world.app, **again, auto_promote=True, execute=True),
+        ):
+            assert re.match(missing, failed["error"]) and "--missing-history accept" in failed["to do"]
+            assert failed["exit_code"] == 3
+    chain = context.registry.state().chains[world.app]
+    assert [link.new for link in chain] == [world.name]
     assert second not in context.registry.state().releases and f"{second}.g1" not in topic_names(world.settings)
     said = world.cli("stage", world.app, "--same-as", world.name, "--correction", "late data", "--execute")
     assert said.code == 3 and "(60 offsets)" in said.text and "--missing-history accept" in said.text

@@ -18,6 +18,8 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import from_journal, to_journal
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import AcceptHistory
+from orchestration.operations.procedures.check import check
+from pipelines.errors import Refused
 from pipelines.model.missing import Gap, InputNow, Reader, may_be_missing, missing, told, without
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
@@ -165,6 +167,20 @@ def test_every_step_names_the_range_and_the_way_out(cut: Log) -> None:
         assert "a.v2 can't read all the input that a.v1 has read" in error.value.what
         assert "trades[0] 0 to 999 (1,000 offsets)" in error.value.what and ACCEPT in error.value.fix
         assert error.value.gaps == (DELETED,)
+
+
+def test_a_check_names_it_too_and_records_no_verdict(cut: Log) -> None:
+    known = list(cut.entries)
+    with pytest.raises(
+        MissingHistory, match=r"a\.v2 can't read all the input that a\.v1 has read.*trades\[0\] 0 to 999"
+    ) as error:
+        check(world(cut), "a.v2")
+    assert error.value.gaps == (DELETED,) and ACCEPT in error.value.fix
+    assert cut.entries == known
+    # once that is accepted, it asks for the diff that comes first
+    with pytest.raises(Refused, match=r"not compared with a\.v1 yet"):
+        check(world(cut), "a.v2", accept_missing=True)
+    assert cut.entries[len(known) :] == [HistoryAccepted(release="a.v2", missing=(DELETED,))]
 
 
 def test_what_is_accepted_is_recorded_once_and_holds_for_later_steps(cut: Log) -> None:
