@@ -125,6 +125,7 @@ def status(
         unread = len(state.unread) + state.unread_before
         print_json({**cluster, "releases": [_as_json(each) for each in releases], "unread": unread})
         return
+    from orchestration.operations.looking.platform import staged_by_another
     from orchestration.operations.looking.unread import in_short
 
     if name is None:
@@ -134,7 +135,8 @@ def status(
     _table(releases)
     for each in releases:
         said = each.beat.error if name and each.beat and not each.release.failure else None
-        for note in (*each.notes, said):
+        staged_by = staged_by_another(each.release.spec) if name else None
+        for note in (*each.notes, said, staged_by and f"staged by {staged_by}"):
             if note:
                 out(f"{each.release.name}: {note}")
 
@@ -232,6 +234,7 @@ def _as_json(each: ReleaseStatus) -> dict[str, Any]:
         "driver": each.health,
         "holder": each.holder,
         "generation": each.release.generation,
+        "staged_by": each.release.spec.platform or None,
         "failure": each.release.failure,
         "notes": list(each.notes),
         "heartbeat": each.beat.model_dump(mode="json") if each.beat else None,

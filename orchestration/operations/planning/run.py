@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, starting_state, wanting
 from orchestration.operations.looking.history import ACCEPT, history_of
 from orchestration.operations.looking.parts import losses, lost_parts, refuse_lost
+from orchestration.operations.looking.platform import staged_by_another
 from orchestration.operations.looking.progress import cut_off, moved_by_hand, progress_of
 from orchestration.operations.planning.topics import create_result, lost_topics_again
 from orchestration.operations.plans.kind import Kind
@@ -75,7 +76,12 @@ def plan_start(
         releases=(release.name,),
         stages=stages,
         reason=reason,
-        facts={"state": release.state, "generation": str(generation), **(history.facts if candidate else {})},
+        facts={
+            "state": release.state,
+            "generation": str(generation),
+            **({"staged by": staged_by} if (staged_by := staged_by_another(release.spec)) else {}),
+            **(history.facts if candidate else {}),
+        },
         # a new generation has no position yet that could have been moved
         warnings=(
             *((moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else ()),

@@ -11,6 +11,7 @@ from expectations.names import require_suite
 from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
+from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.planning.probe import probe
 from orchestration.operations.planning.topics import create_result
@@ -97,7 +98,7 @@ def plan_stage(
         reset_allowed=facts["reset_allowed"],
         change=_change(before, facts, code.digest),
         correction=correction,
-        platform=_platform(),
+        platform=this_platform(),
     )
     _refuse_another_kind(live_release(state, app), spec)
     _refuse_no_change(spec, before)
@@ -277,9 +278,3 @@ def _refuse_another_kind(live: Release | None, spec: ReleaseSpec) -> None:
             f"consumers of {spec.app} can't move from {one}, to {other}",
             fix="give the new app another name, then `switchyard stage` it",
         )
-
-
-def _platform() -> str:
-    from importlib.metadata import version
-
-    return f"switchyard {version('switchyard')}, pyspark {version('pyspark')}"
