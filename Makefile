@@ -28,6 +28,10 @@ KEY := $(shell { cat $(sort $(wildcard pipelines/engine/jvm/*.scala)); \
 SCALA := $(JARS)/compiled/switchyard-$(KEY).jar
 CLASSES := $(JARS)/spark-classes-$(KEY).jsa
 PYSPARK := .venv/lib/python3.11/site-packages/pyspark/jars
+# extras of pyproject.toml beside those in requirements.lock: `make setup EXTRAS=postgres`. Kept until another set-up names
+# others (`EXTRAS=`: none)
+EXTRAS ?= $(shell cat $(STAMPS)/extras 2>/dev/null)
+LOCKS := requirements.lock $(EXTRAS:%=requirements-%.lock)
 # without the archive of Spark's classes, which takes a minute to make, drivers start slower: `make setup ARCHIVE=0`
 ARCHIVE ?= 1
 
@@ -62,7 +66,7 @@ ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_O
 	  exec $(BIN)/$(if $(filter-out 0,$(READ_ONLY)),dagster-webserver --read-only,dagster dev) -h 127.0.0.1 -p $(UI_PORT)
 
 ##@ Set-up, each step only when its input changed
-.PHONY: preflight
+.PHONY: preflight FORCE
 setup: $(STAMPS)/project $(JARS)/.verified $(SCALA) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES)) ## the virtual environment, the packages and the jars
 
 # on every run: without these two nothing works, and the error would not name them
@@ -78,10 +82,14 @@ $(STAMPS)/uv: requirements-uv.lock | preflight
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/packages: requirements.lock $(STAMPS)/uv | preflight
+# changes only when the extras do
+$(STAMPS)/extras: $(STAMPS)/uv FORCE
+	@echo '$(EXTRAS)' | cmp -s - $@ || echo '$(EXTRAS)' > $@
+
+$(STAMPS)/packages: $(LOCKS) $(STAMPS)/uv $(STAMPS)/extras | preflight
 	@$(PYTHON) $(CHECK) disk
-	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes --compile-bytecode $< || { \
-	  echo "error: the packages of $< could not be installed" >&2; \
+	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes --compile-bytecode $(LOCKS) || { \
+	  echo "error: the packages of $(LOCKS) could not be installed" >&2; \
 	  echo "  check the network, then run make setup again: it continues where it stopped" >&2; exit 1; }
 	@touch $@
 
@@ -153,10 +161,13 @@ bench: setup ## how fast history is hydrated, beside the raw limits; how long a 
 	@$(BIN)/python -m benchmarks registry
 	@$(BIN)/python -m benchmarks recovery
 
+COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+  --no-annotate -q
 lock: $(STAMPS)/uv ## resolve pyproject.toml into the lock files
-	@$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
-	  --no-emit-index-url --no-annotate -q -o requirements.lock
+	@$(COMPILE) --extra demo --group dev -o requirements.lock
 	@awk '/^[a-z]/ {mine = /^uv==/} mine' requirements.lock > requirements-uv.lock
+	@$(COMPILE) --extra postgres -c requirements.lock | \
+	  awk 'NR == FNR {known[$$1]; next} /^[a-z]/ {mine = !($$1 in known)} mine' requirements.lock - > requirements-postgres.lock
 
 # drivers are stopped before the brokers: otherwise they would wait for a broker for ever, and find no checkpoint
 clean: ## caches, and all state of the embedded broker, its releases and the demo (stopped first); keeps .venv and the jars

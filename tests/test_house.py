@@ -27,9 +27,16 @@ def locked(name: str) -> dict[str, str]:
     return found
 
 
-def test_every_direct_dependency_is_locked_at_its_version() -> None:
-    lock = locked("requirements.lock")
-    for requirement in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]:
+# locked with what the project itself needs, for the demo and the tests; each other extra has a lock file of its own
+LOCKED_EXTRAS = {"demo"}
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", [None, *sorted(EXTRAS)])
+def test_every_direct_dependency_is_locked_at_its_version(extra: str | None) -> None:
+    lock = locked("requirements.lock" if extra is None or extra in LOCKED_EXTRAS else f"requirements-{extra}.lock")
+    project, groups = PROJECT["project"]["dependencies"], PROJECT["dependency-groups"]["dev"]
+    for requirement in project + groups if extra is None else EXTRAS[extra]:
         match = re.match(r"([a-z0-9-]+)(?:\[[^]]*\])?(==|>=)([^,]+)", requirement)
         assert match is not None, f"no version: {requirement}"
         name, relation, version = match.groups()
@@ -37,13 +44,21 @@ def test_every_direct_dependency_is_locked_at_its_version() -> None:
         assert relation == ">=" or lock[name] == version
 
 
+def test_only_who_asks_for_an_extra_gets_it() -> None:
+    needed = " ".join(PROJECT["project"]["dependencies"])
+    assert "bokeh" not in needed and "postgres" not in needed
+    # with Postgres's client, and nothing that the project has already
+    assert set(locked("requirements-postgres.lock")) == {"dagster-postgres", "psycopg2-binary"}
+    assert "bokeh-sampledata" in locked("requirements.lock")
+
+
 def test_the_installer_is_locked_at_one_version() -> None:
     assert locked("requirements-uv.lock") == {"uv": locked("requirements.lock")["uv"]}
 
 
 def test_no_lock_file_names_a_host() -> None:
-    for name in ("requirements.lock", "requirements-uv.lock", "orchestration/local/jars.toml"):
-        assert "://" not in (ROOT / name).read_text()
+    for path in (*ROOT.glob("requirements*.lock"), ROOT / "orchestration/local/jars.toml"):
+        assert "://" not in path.read_text()
 
 
 def test_every_part_of_orchestration_is_kept_from_dagster() -> None:

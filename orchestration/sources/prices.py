@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from orchestration.sources.base import generator
-from pipelines.errors import BadUsage
+from pipelines.errors import BadUsage, SwitchyardError
 
 REAL = ("AAPL", "FB", "GOOG", "IBM", "MSFT")
 # named so that, with the real ones, they spread over 4 partitions as 3, 3, 2, 2
@@ -35,7 +35,9 @@ class Daily:
 
 
 def daily_prices(tickers: Sequence[str], seed: int) -> list[Daily]:
-    """Prices of `tickers`, in that order. Raises BadUsage for one that is neither real nor generated."""
+    """Prices of `tickers`, in that order. Raises BadUsage for one that is neither real nor generated, SwitchyardError
+    without the extra `demo`, which has the real ones.
+    """
     for ticker in tickers:
         if ticker not in TICKERS:
             raise BadUsage(f"there are no prices for ticker {ticker!r}", fix=f"use some of {', '.join(TICKERS)}")
@@ -48,7 +50,15 @@ def weekday_after(day: date) -> date:
 
 
 def _real(ticker: str) -> Daily:
-    from bokeh_sampledata import stocks
+    try:
+        from bokeh_sampledata import stocks
+    except ModuleNotFoundError as error:
+        if error.name != "bokeh_sampledata":
+            raise
+        raise SwitchyardError(
+            "the prices of stock-stats are not installed: they are in the extra `demo`",
+            fix="in the checkout run `pip install -e '.[demo]'` in its virtual environment; `make setup` installs them, too",
+        ) from error
 
     data = getattr(stocks, ticker)
     days = tuple(date.fromisoformat(d) for d in data["date"])

@@ -13,7 +13,8 @@ import pytest
 from pipelines.engine.jvm.jars import SCALA_SOURCES, class_archive, scala_jar
 
 ROOT = Path(__file__).resolve().parents[2]
-READ = ("Makefile", "requirements.lock", "requirements-uv.lock", "pyproject.toml", "orchestration/local/jars.toml",
+READ = ("Makefile", "requirements.lock", "requirements-postgres.lock", "requirements-uv.lock", "pyproject.toml",
+        "orchestration/local/jars.toml",
         *(str(source.relative_to(ROOT)) for source in SCALA_SOURCES))  # fmt: skip
 # stands for every program of the virtual environment, and for the Python that makes it: notes what was asked for, and
 # leaves what the step would leave
@@ -26,6 +27,7 @@ case "$*" in
   "-m orchestration.jvm.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
   "pip sync"*)
     echo packages >> did
+    echo "$*" > synced
     grep -A 1 ^pyspark== requirements.lock | cmp -s - installed \\
       || { rm -rf $PYSPARK; mkdir -p $PYSPARK; grep -A 1 ^pyspark== requirements.lock > installed; } ;;
   "-m venv .venv") mkdir -p .venv/bin; cp program .venv/bin/python; cp program .venv/bin/uv ;;
@@ -128,6 +130,22 @@ def test_a_list_of_jars_that_is_only_newer_has_them_verified(checkout: Checkout)
 def test_another_source_makes_both_anew(checkout: Checkout) -> None:
     checkout.change("pipelines/engine/jvm/ReusingRocksDBStateStoreProvider.scala", r"\Z", "// changed\n")
     assert checkout.setup() == ["state store", "archive"]
+    assert checkout.setup() == []
+
+
+def test_an_extra_is_installed_when_it_is_named_and_kept_until_others_are(checkout: Checkout) -> None:
+    def synced() -> list[str]:
+        return re.findall(r"\S+\.lock", (checkout.folder / "synced").read_text())
+
+    assert synced() == ["requirements.lock"]
+    assert checkout.setup("EXTRAS=postgres") == ["packages"]
+    assert synced() == ["requirements.lock", "requirements-postgres.lock"]
+    assert checkout.setup() == []
+    checkout.change("requirements.lock", r"^typer==\S+", "typer==99.0")
+    assert checkout.setup() == ["packages"]
+    assert synced() == ["requirements.lock", "requirements-postgres.lock"]
+    assert checkout.setup("EXTRAS=") == ["packages"]
+    assert synced() == ["requirements.lock"]
     assert checkout.setup() == []
 
 

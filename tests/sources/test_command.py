@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from orchestration.commands import produce as command
-from pipelines.errors import BadUsage
+from orchestration.sources import Options, source_for
+from pipelines.errors import BadUsage, SwitchyardError
 
 
 def invoke(*arguments: str) -> object:
@@ -31,3 +34,14 @@ def test_bad_usage(arguments: list[str], what: str) -> None:
     error = invoke(*arguments)
     assert isinstance(error, BadUsage)
     assert what in str(error)
+
+
+def test_without_the_prices_their_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as without the package: the import system looks here first
+    monkeypatch.setitem(sys.modules, "bokeh_sampledata", None)
+    error = invoke("stock-stats", "--history", "5")
+    assert isinstance(error, SwitchyardError)
+    assert "the extra `demo`" in error.what and "pip install -e '.[demo]'" in error.fix
+    # the other apps need none
+    for app in ("large-orders", "word-count"):
+        source_for(app, Options())
