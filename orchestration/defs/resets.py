@@ -6,6 +6,7 @@ to skip.
 
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from dagster import Config, OpExecutionContext, job, op
 from pydantic import Field
@@ -33,23 +34,102 @@ class Output(Enum):
     keep = "keep"
 
 
+# One class per position, because Dagster makes its choice out of them: the launchpad takes exactly one, by the name in
+# `kind`, and completes its fields.
+class ToEarliest(Config):
+    """To the first offsets that are kept."""
+
+    kind: Literal["to_earliest"] = "to_earliest"
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(to_earliest=True)
+
+
+class ToLatest(Config):
+    """To the end of the input."""
+
+    kind: Literal["to_latest"] = "to_latest"
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(to_latest=True)
+
+
+class ToCurrent(Config):
+    """To the offsets of the consumer group."""
+
+    kind: Literal["to_current"] = "to_current"
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(to_current=True)
+
+
+class ToDatetime(Config):
+    """To the first records at or after a time."""
+
+    kind: Literal["to_datetime"] = "to_datetime"
+    time: str = Field(description="A date and time with its zone: 2026-11-01T00:00:00Z or ...+01:00.")
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(to_datetime=self.time)
+
+
+class ByDuration(Config):
+    """To a time this long before now."""
+
+    kind: Literal["by_duration"] = "by_duration"
+    duration: str = Field(description="For example PT6H or P1DT12H.")
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(by_duration=self.duration)
+
+
+class ShiftBy(Config):
+    """By a number of records."""
+
+    kind: Literal["shift_by"] = "shift_by"
+    records: int = Field(description="How many; backward if negative.")
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(shift_by=self.records)
+
+
+class ToOffset(Config):
+    """To one offset on every partition."""
+
+    kind: Literal["to_offset"] = "to_offset"
+    offset: int = Field(description="The offset.")
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(to_offset=self.offset)
+
+
+class FromFile(Config):
+    """To the positions in a file."""
+
+    kind: Literal["from_file"] = "from_file"
+    path: str = Field(description="A file on Dagster's machine, with lines of topic,partition,offset.")
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(from_file=Path(self.path))
+
+
+class Skip(Config):
+    """Nowhere else: leave out exactly one record."""
+
+    kind: Literal["skip"] = "skip"
+    record: str = Field(description="The record, for example trades:0:1234; the job bisect finds it.")
+
+    def options(self) -> PositionOptions:
+        return PositionOptions(skip=self.record)
+
+
 class ResetConfig(Config):
     """Where a release goes, and what happens to its state and its result. By default, the run only shows the plan."""
 
     release: str = Field(description="Name of the release, for example stock-stats.v2.")
-    to_earliest: bool = Field(default=False, description="To the first offsets that are kept.")
-    to_latest: bool = Field(default=False, description="To the end of the input.")
-    to_current: bool = Field(default=False, description="To the offsets of the consumer group.")
-    to_datetime: str | None = Field(
-        default=None, description="To the first records at or after this time, with its zone: ...Z or ...+01:00."
+    position: ToEarliest | ToLatest | ToCurrent | ToDatetime | ByDuration | ShiftBy | ToOffset | FromFile | Skip = (
+        Field(discriminator="kind", description="Where it goes: choose one.")
     )
-    by_duration: str | None = Field(default=None, description="To this long before now, for example PT6H.")
-    shift_by: int | None = Field(default=None, description="By this many records; backward if negative.")
-    to_offset: int | None = Field(default=None, description="To this offset on every partition.")
-    from_file: str | None = Field(
-        default=None, description="To the positions in this file: lines of topic,partition,offset."
-    )
-    skip: str | None = Field(default=None, description="Skip exactly this record, for example trades:0:1234.")
     input_topics: str | None = Field(default=None, description="Move only these inputs: trades:0,1,orders.")
     until: str | None = Field(default=None, description="Stop at this position: current, latest, an offset or a time.")
     state: State | None = Field(
@@ -78,13 +158,8 @@ class ResetConfig(Config):
 
     def request(self) -> Request:
         """The request. Raises BadUsage as the command does."""
-        target = PositionOptions(
-            to_earliest=self.to_earliest, to_latest=self.to_latest, to_current=self.to_current,
-            to_datetime=self.to_datetime, by_duration=self.by_duration, shift_by=self.shift_by,
-            to_offset=self.to_offset, from_file=Path(self.from_file) if self.from_file else None, skip=self.skip,
-        ).target()  # fmt: skip
         return Request(
-            target=target, inputs=topics_of(self.input_topics), until=until_of(self.until), state=self.state.value if self.state else None,
+            target=self.position.options().target(), inputs=topics_of(self.input_topics), until=until_of(self.until), state=self.state.value if self.state else None,
             output=self.output.value if self.output else None, stop=self.stop, stay_stopped=self.stay_stopped,
             force=self.force, max_records_per_batch=self.max_records_per_batch, timeout_s=self.timeout_s,
             accept_missing=self.accept_missing_history,
@@ -148,7 +223,7 @@ def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platf
         # in the form that the job reset takes
         context.add_output_metadata({**found.facts, "skip": found.skip})
         context.log.warning(
-            f"{found.record} makes the next batch fail; to skip it, run the job reset with skip: {found.skip}"
+            f"{found.record} makes the next batch fail; to skip it, run the job reset with position: {{skip: {{record: '{found.skip}'}}}}"
         )
 
 

@@ -24,7 +24,7 @@ def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession
     with live_world(broker, spark, "count", tmp_path) as world, following(world) as follower, dagster(world) as jobs:
         expected = world.expected({})
         follower.comes_to(expected)
-        asked: dict[str, Any] = {"release": world.name, "to_earliest": True, "stop": True, "reason": "a trial"}
+        asked: dict[str, Any] = {"release": world.name, "position": {"to_earliest": {}}, "stop": True, "reason": "a trial"}
         shown = jobs.run(reset_job, **asked)
         assert shown["executed"] is False and "Nothing is changed" in shown["plan"]
         assert f"| {markdown(f'{world.topic}[0]')} |" in shown["plan"] and world.release.generation == 1
@@ -53,7 +53,7 @@ def test_a_record_that_kills_a_batch_is_found_and_skipped(
         found = jobs.run(bisect_job, release=world.name)
         assert "a number that nobody can take" in found["cause"] and str(POISON) in found["value"]
         assert found[RELEASE_TAG] == world.name
-        jobs.run(reset_job, release=world.name, skip=found["skip"], execute=True)
+        jobs.run(reset_job, release=world.name, position={"skip": {"record": found["skip"]}}, execute=True)
         world.settle()
         left_out = [r for r in world.records() if f"{world.topic}:{r.partition}:{r.offset}" == found["skip"]]
         assert world.result() == world.recompute([r for r in world.records() if r not in left_out])
