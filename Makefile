@@ -10,6 +10,8 @@ UI ?= 1
 UI_PORT ?= 3000
 # `make ui READ_ONLY=1`: a UI in which nothing can be launched, stopped or changed
 READ_ONLY ?= 0
+# how many runs of Dagster may have a Spark session at once; default: what the memory holds
+SPARK_RUNS ?=
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
 WORKERS ?= 2
 # more options for pytest: `make test PYTEST="-k registry"`
@@ -60,10 +62,8 @@ test: setup ## all tests but the long ones and those with a browser: about 11 mi
 # elsewhere, connect through a proxy with a login (docs/dagster.md)
 ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_ONLY=1: without buttons that change anything
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
-	@umask 077 && mkdir -p $(STATE)/dagster && { [ -e $(STATE)/dagster/dagster.yaml ] \
-	  || cp orchestration/local/dagster.yaml $(STATE)/dagster/; }
-	@umask 077 && DAGSTER_HOME=$$(cd $(STATE)/dagster && pwd) \
-	  exec $(BIN)/$(if $(filter-out 0,$(READ_ONLY)),dagster-webserver --read-only,dagster dev) -h 127.0.0.1 -p $(UI_PORT)
+	@exec $(BIN)/python -m orchestration.local.ui --port $(UI_PORT) $(if $(filter-out 0,$(READ_ONLY)),--read-only) \
+	  $(SPARK_RUNS:%=--spark-runs %)
 
 ##@ Set-up, each step only when its input changed
 .PHONY: preflight FORCE

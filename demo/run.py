@@ -292,13 +292,10 @@ class Demo:
             shutil.rmtree(self._settings.state_dir)
             return
         self._spawn("produce", APP, "--rate", str(RATE))
-        home = self._settings.state_dir / "dagster"
-        home.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "orchestration" / "local" / "dagster.yaml", home)
         log = (self._settings.state_dir / "logs" / "dagster.log").open("wb")
         ui = subprocess.Popen(
-            [str(Path(sys.executable).with_name("dagster")), "dev", "-h", "127.0.0.1", "-p", str(self._ui_port)],
-            env={**self._env, "DAGSTER_HOME": str(home)}, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+            [sys.executable, "-m", "orchestration.local.ui", "--port", str(self._ui_port)],
+            env=self._env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         self._need().until(
             "the Dagster UI does not answer",

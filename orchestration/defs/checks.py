@@ -17,7 +17,7 @@ from pydantic import Field
 
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
-from orchestration.defs.names import releases_of, results_key
+from orchestration.defs.names import SPARK_POOL, releases_of, results_key
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
@@ -57,6 +57,7 @@ def _gate(app: App, suite: str) -> AssetChecksDefinition:
             asset=results_key(app.name),
             name=suite,
             partitions_def=releases_of(app.name),
+            pool=SPARK_POOL,
             description=f"Runs the Great Expectations suite `{suite}` over a fixed range of the release's result. If "
             "another release is live, the range ends at the evidence cut; both are compared first if the diff is too old.",
         )

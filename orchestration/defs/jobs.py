@@ -11,7 +11,7 @@ from pydantic import Field
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.live import Promotion
-from orchestration.defs.names import live_key, results_key
+from orchestration.defs.names import SPARK_POOL, URGENT, live_key, results_key
 from orchestration.defs.resources import Alerts, Platform, SparkResource
 from orchestration.defs.results import Hydrating, teller
 from orchestration.defs.shell import add_partition, failures_told, run_plan, tag_run, verdicts_told
@@ -116,7 +116,7 @@ class WatchConfig(Config):
     interval_s: float = Field(default=60.0, gt=0, description="Time between two checks, in seconds.")
 
 
-@op
+@op(pool=SPARK_POOL)
 def reprocess_op(
     context: OpExecutionContext, config: ReprocessConfig, platform: Platform, pyspark: SparkResource
 ) -> None:
@@ -292,7 +292,7 @@ def watch_op(
             raise SwitchyardError(outcome.message, fix="see its Data Docs; fix the app and stage the next version")
 
 
-@op
+@op(pool=SPARK_POOL)
 def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkResource) -> None:
     """Runs the suite of every live release over everything that it has written. Fails if an expectation does, naming
     all.
@@ -378,19 +378,19 @@ def reprocess_job() -> None:
 
 
 # longer than a switch takes, because an approval may compare and check again
-@job(name="promote", tags={_MAX_RUNTIME: "3600"})
+@job(name="promote", tags={_MAX_RUNTIME: "3600", **URGENT})
 def promote_job() -> None:
     """Move an app's consumers to another release, exactly once."""
     promote_op.alias("promote")()
 
 
-@job(name="rollback", tags={_MAX_RUNTIME: "3600"})
+@job(name="rollback", tags={_MAX_RUNTIME: "3600", **URGENT})
 def rollback_job() -> None:
     """Move an app's consumers back to the standby. Takes seconds soon after a diff or a refresh."""
     rollback_op.alias("rollback")()
 
 
-@job(name="start", tags={_MAX_RUNTIME: "300"})
+@job(name="start", tags={_MAX_RUNTIME: "300", **URGENT})
 def start_job() -> None:
     """Start a release's driver. If one already runs, keep it. The supervisor uses this job too."""
     start_op.alias("start")()
@@ -408,7 +408,7 @@ def retire_job() -> None:
     retire_op.alias("retire")()
 
 
-@job(name="watch", tags={_MAX_RUNTIME: "3600"})
+@job(name="watch", tags={_MAX_RUNTIME: "3600", **URGENT})
 def watch_job() -> None:
     """Keep checking a release that has just gone live, and roll back once if it fails."""
     watch_op.alias("watch")()

@@ -7,6 +7,10 @@ from dagster import AssetKey, DynamicPartitionsDefinition
 # tags on runs: the release and the app that they are about
 RELEASE_TAG = "switchyard/release"
 APP_TAG = "switchyard/app"
+# runs with a Spark session, of which a machine holds only some; those that consumers wait for are not in it
+SPARK_POOL = "spark"
+# before other runs in the queue
+URGENT = {"dagster/priority": "10"}
 OWNERS = ["team:streaming"]
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from dagster import Config, OpExecutionContext, job, op
 from pydantic import Field
 
+from orchestration.defs.names import SPARK_POOL
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.defs.shell import failures_told, run_plan, tag_run
 from orchestration.operations.planning.reset.export import new_positions
@@ -180,7 +181,7 @@ class BisectConfig(Config):
     release: str = Field(description="A release that is stopped or failed, for example stock-stats.v2.")
 
 
-@op
+@op(pool=SPARK_POOL)
 def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform, pyspark: SparkResource) -> None:
     """Has a release read again from another position."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
@@ -197,7 +198,7 @@ def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platfor
         run_plan(context, operations, lambda: plan, execute=config.execute)
 
 
-@op
+@op(pool=SPARK_POOL)
 def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform, pyspark: SparkResource) -> None:
     """Takes a reset back: restores the position, state and result from before it."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
@@ -211,7 +212,7 @@ def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform,
         )
 
 
-@op
+@op(pool=SPARK_POOL)
 def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platform, pyspark: SparkResource) -> None:
     """Finds the record that makes the next batch of a release fail, on a copy of its state. Writes nothing to Kafka."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:

@@ -19,7 +19,7 @@ from orchestration.local.process import POLL_S, ProcessRef
 
 _VARIABLE = "SWITCHYARD_STATE_DIR"
 _DRIVER = "pipelines.engine.driver"
-_PROGRAMS = (_DRIVER, "orchestration.cli", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
+_PROGRAMS = (_DRIVER, "orchestration.cli", "orchestration.local.ui", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
              "dagster_webserver", "dagster._daemon")  # fmt: skip
 # Dagster's supervisor may start a driver again before it has ended itself
 _ROUNDS = 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -71,22 +70,21 @@ class RunFailed(AssertionError):
 
 
 class DagsterDev:
-    """One `dagster dev` on the repository's workspace.yaml, in a process group of its own.
+    """What `make ui` starts, on the repository's workspace.yaml, in a process group of its own.
 
-    `program`: what is started instead, as `make ui` would.
+    `options`: those of `orchestration.local.ui`.
     """
 
-    def __init__(self, home: Path, environment: dict[str, str], program: Sequence[str] = ("dagster", "dev")) -> None:
-        self._program = program
+    def __init__(self, home: Path, environment: dict[str, str], options: Sequence[str] = ()) -> None:
+        self._options = options
         self._port = port_of("dagster")
         self.url = f"http://127.0.0.1:{self._port}"
         self._home = home
-        self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "yes",
+        self._environment = {**os.environ, **environment, "DAGSTER_DISABLE_TELEMETRY": "yes",
                              # a run's start is a Python process with all imports: on busy cores over its 60 s
                              "DAGSTER_GRPC_TIMEOUT_SECONDS": "300"}  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         home.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "orchestration/local/dagster.yaml", home / "dagster.yaml")
 
     @property
     def log(self) -> Path:
@@ -96,8 +94,8 @@ class DagsterDev:
         """Starts it, unless it runs, and waits until its code location is loaded."""
         if self._process is not None:
             return
-        name, *options = self._program
-        command = [str(Path(sys.executable).with_name(name)), *options, "-h", "127.0.0.1", "-p", str(self._port)]
+        command = [sys.executable, "-m", "orchestration.local.ui", "--home", str(self._home), "--port", str(self._port),
+                   *self._options]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -108,7 +106,7 @@ class DagsterDev:
     def _loaded(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise AssertionError(f"{self._program} ended:\n{self.log.read_text()[-4000:]}")
+            raise AssertionError(f"it ended:\n{self.log.read_text()[-4000:]}")
         try:
             answer = self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { name } } } }")
         except (OSError, urllib.error.URLError):
@@ -175,12 +173,26 @@ class DagsterDev:
         selector = {**_SELECTOR, "pipelineName": job}
         return self._launch(selector, {"ops": {job: {"config": config}}}, [], timeout_s, ok)
 
-    def _launch(self, selector: Any, config: Any, tags: Any, timeout_s: float, ok: bool) -> Any:
+    def queue(self, job: str, *, config: dict[str, Any] | None = None) -> str:
+        """Launches a job with one op of its name. Returns the run's id."""
+        ops = {} if config is None else {"ops": {job: {"config": config}}}
+        return self._launched({**_SELECTOR, "pipelineName": job}, ops, [])
+
+    def status(self, run: str) -> str:
+        """The status of a run, as Dagster calls it."""
+        found: str = self.ask(_RUN, id=run)["runOrError"]["status"]
+        return found
+
+    def _launched(self, selector: Any, config: Any, tags: Any) -> str:
         parameters = {"selector": selector, "runConfigData": config, "mode": "default",
                       "executionMetadata": {"tags": tags}}  # fmt: skip
         answer = self.ask(_LAUNCH, parameters=parameters)["launchRun"]
         assert answer["__typename"] == "LaunchRunSuccess", answer
-        run = answer["run"]["runId"]
+        run: str = answer["run"]["runId"]
+        return run
+
+    def _launch(self, selector: Any, config: Any, tags: Any, timeout_s: float, ok: bool) -> Any:
+        run = self._launched(selector, config, tags)
         ended = {"SUCCESS", "FAILURE", "CANCELED"}
         found: dict[str, Any] = {}
 

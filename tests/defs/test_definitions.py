@@ -52,7 +52,16 @@ configs |= {
     }
     for key, asset in repository.assets_defs_by_key.items() if asset.is_executable
 }
+pools = {
+    job.name: sorted({pool for node in job.nodes for pool in node.definition.pools})
+    for job in repository.get_all_jobs() if not job.name.startswith("__")
+}
+urgent = [job.name for job in repository.get_all_jobs() if job.tags.get("dagster/priority", "0") != "0"]
 print(json.dumps({
+    "pools": pools,
+    "urgent": urgent,
+    "pools_of_checks": sorted({pool for check in defs.asset_checks for pool in check.node_def.pools}),
+    "pools_of_assets": sorted({pool for a in repository.assets_defs_by_key.values() if a.is_executable for pool in a.op.pools}),
     "assets": assets,
     "checks": {f"{'/'.join(k.asset_key.path)}:{k.name}": getattr(graph.get(k).partitions_def, "name", None)
                for k in graph.asset_check_keys},
@@ -139,6 +148,19 @@ def test_other_defaults_are_the_safe_ones(loaded: Any) -> None:
     assert jobs["start"]["force"] is False
     assert jobs["retire"]["after_s"] == 24 * 3600
     assert {jobs[name]["max_evidence_age_s"] for name in ("promote", *(f"live/{app}" for app in APPS))} == {600}
+
+
+# have a Spark session while consumers wait for them; the limit of the pool leaves room for one
+NEVER_WAIT = {"promote", "rollback", "watch"}
+NO_SPARK = {"start", "stop", "retire", "refresh", "janitor"}
+
+
+def test_runs_with_spark_share_a_pool_but_those_that_consumers_wait_for(loaded: Any) -> None:
+    jobs = loaded["pools"]
+    assert {name for name, pools in jobs.items() if pools == ["spark"]} == set(jobs) - NEVER_WAIT - NO_SPARK
+    assert {name for name, pools in jobs.items() if not pools} == NEVER_WAIT | NO_SPARK
+    assert loaded["pools_of_checks"] == ["spark"] and loaded["pools_of_assets"] == []
+    assert set(loaded["urgent"]) == NEVER_WAIT | {"start"}
 
 
 def test_schedules(loaded: Any) -> None:

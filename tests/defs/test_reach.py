@@ -14,7 +14,7 @@ from tests.shared.sockets import is_local, listening
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
-DEV, READ_ONLY = ("dagster", "dev"), ("dagster-webserver", "--read-only")
+DEV, READ_ONLY = (), ("--read-only",)
 
 
 @pytest.fixture(params=[DEV, READ_ONLY], ids=["dev", "read-only"])

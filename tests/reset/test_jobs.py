@@ -24,7 +24,12 @@ def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession
     with live_world(broker, spark, "count", tmp_path) as world, following(world) as follower, dagster(world) as jobs:
         expected = world.expected({})
         follower.comes_to(expected)
-        asked: dict[str, Any] = {"release": world.name, "position": {"to_earliest": {}}, "stop": True, "reason": "a trial"}
+        asked: dict[str, Any] = {
+            "release": world.name,
+            "position": {"to_earliest": {}},
+            "stop": True,
+            "reason": "a trial",
+        }
         shown = jobs.run(reset_job, **asked)
         assert shown["executed"] is False and "Nothing is changed" in shown["plan"]
         assert f"| {markdown(f'{world.topic}[0]')} |" in shown["plan"] and world.release.generation == 1

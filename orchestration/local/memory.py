@@ -1,0 +1,49 @@
+"""How many Spark sessions of Dagster's runs fit beside the streams: `python -m orchestration.local.memory` prints it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.settings import Settings, get_settings
+
+# beside its heap: the JVM's own memory, and a Python process with Dagster, Spark and Great Expectations in it
+_BESIDE_HEAP_MIB = 1024
+# two versions of an app, side by side
+_DRIVERS = 2
+# beside the broker's heap; its files are in the system's cache, which gives way
+_BESIDE_BROKER_MIB = 512
+# of the 4 runs that orchestration/local/dagster.yaml allows at once, one is always free for a rollback
+_MOST = 3
+
+
+def spark_runs(memory_mib: int, settings: Settings) -> int:
+    """The limit of the pool `spark` on a machine with this much memory: from 1 to 3.
+
+    What the embedded broker and two drivers take is left to them, and one session to the runs that never wait for the
+    pool: promote, rollback and watch. With too little memory for that, it is 1.
+    """
+    heap_mib = settings.driver_heap_mb
+    broker_mib = settings.broker_heap_mb + _BESIDE_BROKER_MIB if settings.embedded else 0
+    # a session's, and a driver's: RocksDB takes a quarter of the heap on top of it
+    session_mib = heap_mib + heap_mib // 4 + _BESIDE_HEAP_MIB
+    sessions = (memory_mib - broker_mib - _DRIVERS * session_mib) // session_mib
+    return min(_MOST, max(1, sessions - 1))
+
+
+def machine_mib(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory of this machine in MiB, or of this container if that has less."""
+    total = next(line for line in (proc / "meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    kib = int(total.split()[1])
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limit = (cgroup / name).read_text().strip()
+        except OSError:
+            # there is no such limit here
+            continue
+        if limit.isdecimal():
+            kib = min(kib, int(limit) // 1024)
+    return kib // 1024
+
+
+if __name__ == "__main__":
+    print(spark_runs(machine_mib(), get_settings()))
