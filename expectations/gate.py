@@ -105,7 +105,7 @@ def _suite(checks: Sequence[Check], request: GateRequest) -> ExpectationSuite:
             notes.append(f"Skipped: {check.name}: {check.detail}")
         else:
             expectations.append(
-                check.expectation.copy(
+                check.expectation().copy(
                     update={"meta": {"check": check.name}, "description": f"{check.name}: {check.detail}"}
                 )
             )

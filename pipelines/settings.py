@@ -104,6 +104,19 @@ class Settings(BaseSettings):
         "line is then a JSON object.",
     )
 
+    data_docs_port: int = Field(
+        9789,
+        ge=0,
+        le=65535,
+        description="Port on which `make ui` and `switchyard data-docs` serve the Data Docs of checks, for this machine "
+        "alone; 0 means not at all. Change it if another program has the port.",
+    )
+    data_docs_url: str | None = Field(
+        None,
+        description="The address under which browsers elsewhere see the Data Docs, such as "
+        "`https://switchyard.example.com/data-docs`. Set it if a proxy serves them.",
+    )
+
     # -- drivers
 
     driver_heap_mb: int = Field(

@@ -1,17 +1,21 @@
-"""What suites are made of: named checks, and functions that build the common ones."""
+"""What suites are made of: named checks, and functions that build the common ones.
+
+A suite is data: what it needs of Great Expectations is loaded when a check is run. Dagster lists the checks of each
+suite whenever a run starts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import great_expectations.expectations as gxe
-from great_expectations.expectations.expectation import Expectation
-
-from expectations.rows import ExpectNoRows, ExpectRows, ExpectSchema
 from expectations.verdict import VOLUME_TOLERANCE
+
+if TYPE_CHECKING:
+    from great_expectations.expectations.expectation import Expectation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +30,13 @@ class SuiteInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A named check. `detail`: what is expected or, without an expectation, why the check is skipped."""
+    """A named check. `detail`: what is expected or, without an expectation, why the check is skipped. `expectation`
+    makes it.
+    """
 
     name: str
     detail: str
-    expectation: Expectation | None
+    expectation: Callable[[], Expectation] | None
 
 
 Suite = Callable[[SuiteInputs], Sequence[Check]]
@@ -44,14 +50,14 @@ def not_empty() -> Check:
     return Check(
         name="not empty",
         detail="at least one row",
-        expectation=gxe.ExpectTableRowCountToBeBetween(min_value=1),
+        expectation=partial(_row_count, 1),
     )
 
 
 def schema(columns: Mapping[str, str]) -> Check:
     """Exactly these columns, in order, with these Spark SQL types (`bigint`, `decimal(8,2)`)."""
     ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    return Check(name="schema", detail=f"columns {ddl}, in this order", expectation=ExpectSchema(schema_ddl=ddl))
+    return Check(name="schema", detail=f"columns {ddl}, in this order", expectation=partial(_schema, ddl))
 
 
 def not_null(*columns: str) -> list[Check]:
@@ -87,12 +93,12 @@ def pattern(column: str, regex: str, *, name: str, detail: str) -> Check:
 
 def rows(name: str, condition: str, *, detail: str) -> Check:
     """`condition`, Spark SQL in ANSI mode, holds for each row; null counts as true."""
-    return Check(name=name, detail=detail, expectation=ExpectRows(condition=condition))
+    return Check(name=name, detail=detail, expectation=partial(_rows, condition))
 
 
 def no_rows(name: str, query: str, *, detail: str) -> Check:
     """`query`, Spark SQL in ANSI mode, selects from `{batch}` the rows that must not exist."""
-    return Check(name=name, detail=detail, expectation=ExpectNoRows(unexpected_rows_query=ExpectNoRows.counted(query)))
+    return Check(name=name, detail=detail, expectation=partial(_no_rows, query))
 
 
 def volume(inputs: SuiteInputs) -> Check:
@@ -106,5 +112,29 @@ def volume(inputs: SuiteInputs) -> Check:
         name=name,
         detail=f"{low} to {high} rows: the live release has {inputs.live_rows}, plus or minus "
         f"{inputs.volume_tolerance:.0%}",
-        expectation=gxe.ExpectTableRowCountToBeBetween(min_value=low, max_value=high),
+        expectation=partial(_row_count, low, high),
     )
+
+
+def _row_count(low: int, high: int | None = None) -> Expectation:
+    from great_expectations.expectations import ExpectTableRowCountToBeBetween
+
+    return ExpectTableRowCountToBeBetween(min_value=low, max_value=high)
+
+
+def _schema(ddl: str) -> Expectation:
+    from expectations.rows import ExpectSchema
+
+    return ExpectSchema(schema_ddl=ddl)
+
+
+def _rows(condition: str) -> Expectation:
+    from expectations.rows import ExpectRows
+
+    return ExpectRows(condition=condition)
+
+
+def _no_rows(query: str) -> Expectation:
+    from expectations.rows import ExpectNoRows
+
+    return ExpectNoRows(unexpected_rows_query=ExpectNoRows.counted(query))

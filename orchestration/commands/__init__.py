@@ -8,6 +8,7 @@ from __future__ import annotations
 from orchestration.commands import (
     acls,
     broker,
+    data_docs,
     follow,
     metrics,
     overview,
@@ -20,4 +21,4 @@ from orchestration.commands import (
 )
 
 # in the order of `switchyard --help`
-MODULES = (broker, produce, release, switch, reset, follow, overview, registry, supervise, metrics, acls)
+MODULES = (broker, produce, release, switch, reset, follow, overview, registry, supervise, metrics, data_docs, acls)

@@ -1,23 +1,25 @@
-"""A check per suite of expectations: runs the gate on a release's result as of the evidence cut."""
+"""The checks of each suite of expectations: they run the gate on a release's result as of the evidence cut."""
 
 # no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dagster import (
     AssetCheckExecutionContext,
     AssetCheckResult,
     AssetChecksDefinition,
+    AssetCheckSpec,
     Config,
     PreviewWarning,
-    asset_check,
+    multi_asset_check,
 )
 from pydantic import Field
 
+from expectations.suites import SuiteInputs, checks_of
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
-from orchestration.defs.names import SPARK_POOL, releases_of, results_key
+from orchestration.defs.names import SPARK_POOL, check_name, group_of, releases_of, results_key
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
@@ -25,7 +27,7 @@ from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
-from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App
 
@@ -44,7 +46,9 @@ class Checking(Config):
 
 
 def gates(apps: Sequence[App]) -> list[AssetChecksDefinition]:
-    """A check for the results of each app that names a suite, partitioned by release as the results are."""
+    """The checks of the results of each app that names a suite, partitioned by release as the results are: one for
+    each of its expectations, and one for the verdict. Raises BadUsage if two have the same name in Dagster.
+    """
     return [_gate(app, app.suite) for app in apps if app.suite is not None]
 
 
@@ -53,27 +57,56 @@ def _gate(app: App, suite: str) -> AssetChecksDefinition:
         # partitioned checks are a preview feature in this version of Dagster
         warnings.simplefilter("ignore", PreviewWarning)
 
-        @asset_check(
-            asset=results_key(app.name),
-            name=suite,
-            partitions_def=releases_of(app.name),
-            pool=SPARK_POOL,
-            description=f"Runs the Great Expectations suite `{suite}` over a fixed range of the release's result. If "
-            "another release is live, the range ends at the evidence cut; both are compared first if the diff is too old.",
+        # whichever are chosen, the suite runs once, and as a whole: the verdict is about all of it
+        @multi_asset_check(
+            name=f"check_{group_of(app.name)}", specs=_specs(app, suite), can_subset=True, pool=SPARK_POOL
         )
         def run_suite(
             context: AssetCheckExecutionContext, config: Checking, platform: Platform, pyspark: SparkResource
-        ) -> AssetCheckResult:
-            return _check(context, context.op_execution_context.partition_key, config, platform, pyspark)
+        ) -> Iterator[AssetCheckResult]:
+            chosen = {key.name for key in context.selected_asset_check_keys}
+            for result in _check(context, app, suite, config, platform, pyspark):
+                if result.check_name in chosen:
+                    yield result
+                else:
+                    # log_event accepts it, although its annotation does not say so
+                    context.op_execution_context.log_event(report.event_of(result, context.partition_key))  # type: ignore[arg-type]
 
     return run_suite
 
 
+def _specs(app: App, suite: str) -> list[AssetCheckSpec]:
+    described = {
+        suite: f"The verdict of the suite `{suite}` over a fixed range of the release's result: passed if at least one "
+        "check passed and none failed. If another release is live, the range ends at the evidence cut; both are compared "
+        "first if the diff is too old."
+    }
+    for each in checks_of(suite, SuiteInputs(app_settings=app.settings)):
+        name = check_name(each.name)
+        if name in described:
+            raise BadUsage(
+                f"suite {suite} has two checks that Dagster calls {name}",
+                fix=f"rename the check {each.name!r}; {suite} is the name of the verdict",
+            )
+        # of a check that is skipped here, the detail says only why
+        described[name] = each.name if each.expectation is None else each.detail
+    return [
+        AssetCheckSpec(name, asset=results_key(app.name), partitions_def=releases_of(app.name), description=text)
+        for name, text in described.items()
+    ]
+
+
 def _check(
-    context: AssetCheckExecutionContext, name: str, config: Checking, platform: Platform, pyspark: SparkResource
-) -> AssetCheckResult:
-    """Runs the check. One that can't be evaluated has not passed, and says why. Only an outage fails the run."""
+    context: AssetCheckExecutionContext,
+    app: App,
+    suite: str,
+    config: Checking,
+    platform: Platform,
+    pyspark: SparkResource,
+) -> list[AssetCheckResult]:
+    """Runs the suite. What can't be evaluated has not passed, and says why. Only an outage fails the run."""
     metadata: report.Metadata = {}
+    name = context.partition_key
     try:
         with platform.open(context.log.info, pyspark) as operations:
             metadata |= _compare(operations, name, config.max_evidence_age_s)
@@ -82,16 +115,26 @@ def _check(
         raise report.failure(error) from error
     except SwitchyardError as error:
         context.log.error(str(error))
-        return AssetCheckResult(
-            passed=False,
-            description=f"could not be evaluated: {error.what}",
-            metadata={**metadata, "error": error.what, "to do": error.fix},
-        )
-    return AssetCheckResult(
-        passed=verdict.ok,
-        description=f"{verdict.passed} passed, {verdict.failed} failed, {verdict.errored} errored",
-        metadata={**metadata, **report.of_verdict(verdict)},
-    )
+        return [
+            AssetCheckResult(
+                asset_key=spec.asset_key,
+                check_name=spec.name,
+                passed=False,
+                description=f"could not be evaluated: {error.what}",
+                metadata={"error": error.what, "to do": error.fix, **(metadata if spec.name == suite else {})},
+            )
+            for spec in context.check_specs
+        ]
+    return [
+        AssetCheckResult(
+            asset_key=results_key(app.name),
+            check_name=suite,
+            passed=verdict.ok,
+            description=report.counts(verdict),
+            metadata={**metadata, **report.of_verdict(verdict)},
+        ),
+        *(report.check_result(app.name, result, verdict) for result in verdict.results),
+    ]
 
 
 def _compare(operations: Context, name: str, max_age_s: float) -> report.Metadata:

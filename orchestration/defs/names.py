@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dagster import AssetKey, DynamicPartitionsDefinition
 
 # tags on runs: the release and the app that they are about
@@ -29,6 +31,11 @@ def results_key(app: str) -> AssetKey:
 
 def live_key(app: str) -> AssetKey:
     return AssetKey(["live", app])
+
+
+def check_name(check: str) -> str:
+    """`lowest ask there` -> `lowest_ask_there`, because Dagster's names of checks are words."""
+    return re.sub(r"\W", "_", check, flags=re.ASCII)
 
 
 def partitions_name(app: str) -> str:

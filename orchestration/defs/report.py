@@ -1,12 +1,16 @@
-"""What runs and sensors tell Dagster: numbers for the UI to plot, plans and diffs as Markdown. Pure."""
+"""What runs and sensors tell Dagster: numbers for the UI to plot, plans and diffs as Markdown. Pure, but for where the
+settings say that Data Docs are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
     AssetCheckEvaluation,
+    AssetCheckResult,
     AssetCheckSeverity,
     AssetMaterialization,
     AssetObservation,
@@ -15,7 +19,10 @@ from dagster import (
     MetadataValue,
 )
 
-from orchestration.defs.names import input_key, live_key, results_key
+from expectations.names import suite_names
+from expectations.suites import SuiteInputs, checks_of
+from orchestration.defs.names import check_name, input_key, live_key, results_key
+from orchestration.local.data_docs import url_of
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.plans.plan import Plan, Table
 from orchestration.operations.procedures.examine import ChecksFailed
@@ -23,10 +30,25 @@ from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import SwitchyardError
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release, Switch, VerdictRecorded
-from pipelines.model.text import markdown
+from pipelines.model.text import markdown, visible
+from pipelines.settings import get_settings
 
 if TYPE_CHECKING:
-    from expectations.verdict import Verdict
+    from expectations.verdict import CheckResult, Verdict
+
+# outcomes that prevent no promotion
+_NOT_AGAINST = ("passed", "skipped")
+_OUTCOMES = {
+    "passed": "passed",
+    "failed": "failed",
+    "errored": "could not be evaluated",
+    "skipped": "skipped",
+}
+
+
+def _severity(outcome: str) -> AssetCheckSeverity:
+    return AssetCheckSeverity.WARN if outcome == "skipped" else AssetCheckSeverity.ERROR
+
 
 # Dagster's metadata: numbers, texts, MetadataValue
 Metadata = dict[str, Any]
@@ -135,13 +157,59 @@ def of_verdict(verdict: Verdict) -> Metadata:
         "skipped": verdict.skipped,
         "checks": MetadataValue.md(lines.markdown()),
     }
-    if verdict.docs is not None:
-        metadata["data_docs"] = MetadataValue.path(str(verdict.docs))
-    return metadata
+    return metadata | data_docs(verdict.docs)
 
 
-def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -> AssetCheckEvaluation:
-    """A verdict from the registry, as the result of the release's check."""
+def counts(verdict: Verdict | VerdictRecorded) -> str:
+    """The counts of a verdict, in words."""
+    return f"{verdict.passed} passed, {verdict.failed} failed, {verdict.errored} errored"
+
+
+def data_docs(page: Path | str | None) -> Metadata:
+    """The page of a validation, as a link that a browser opens; as a path if no server of the settings has it."""
+    if page is None:
+        return {}
+    url = url_of(get_settings(), Path(page))
+    return {"data_docs": MetadataValue.path(str(page)) if url is None else MetadataValue.url(url)}
+
+
+def check_result(app: str, result: CheckResult, verdict: Verdict) -> AssetCheckResult:
+    """One expectation of a verdict on a release of `app`."""
+    # what comes from records or from Spark is text, never Markdown
+    found: dict[str, Any] = {
+        {"errored": "error", "skipped": "why"}.get(result.outcome, "expected"): visible(result.detail),
+        "found": None if result.observed is None else visible(result.observed),
+        "unexpected": result.unexpected,
+        "sample": MetadataValue.text(visible("\n".join(result.sample), lines=True)) if result.sample else None,
+    }
+    return AssetCheckResult(
+        asset_key=results_key(app),
+        check_name=check_name(result.name),
+        passed=result.outcome in _NOT_AGAINST,
+        severity=_severity(result.outcome),
+        description=_OUTCOMES[result.outcome],
+        metadata={**{name: value for name, value in found.items() if value is not None}, **data_docs(verdict.docs)},
+    )
+
+
+def event_of(result: AssetCheckResult, partition: str) -> AssetCheckEvaluation:
+    """The event of a check that is none of those that a run was asked for."""
+    assert result.asset_key is not None and result.check_name is not None
+    return AssetCheckEvaluation(
+        asset_key=result.asset_key,
+        check_name=result.check_name,
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
+        partition=partition,
+    )
+
+
+def verdict_events(release: Release, verdict: VerdictRecorded, suite: str) -> list[AssetCheckEvaluation]:
+    """A verdict from the registry, as the results of the release's checks: the suite's, and that of each expectation
+    of it. Of a suite that is not there (any more), only its own.
+    """
     metadata: Metadata = {
         "passed": verdict.passed,
         "failed": verdict.failed,
@@ -150,16 +218,40 @@ def verdict_event(release: Release, verdict: VerdictRecorded, check_name: str) -
     }
     if verdict.failures:
         metadata["failures"] = of_lines(verdict.failures)
-    if verdict.docs is not None:
-        metadata["data_docs"] = MetadataValue.path(verdict.docs)
-    return AssetCheckEvaluation(
-        asset_key=results_key(release.spec.app),
-        check_name=check_name,
+    page = data_docs(verdict.docs)
+    key, name = results_key(release.spec.app), release.name
+    whole = AssetCheckEvaluation(
+        asset_key=key,
+        check_name=suite,
         passed=verdict.passed > 0 and not verdict.failed and not verdict.errored,
         severity=AssetCheckSeverity.ERROR,
-        metadata=metadata,
-        partition=release.name,
+        description=counts(verdict),
+        metadata={**metadata, **page},
+        partition=name,
     )
+    if suite not in suite_names():
+        return [whole]
+    # earlier builds recorded only which ones failed or could not be evaluated
+    found = verdict.outcomes or dict.fromkeys(verdict.failures, "failed")
+    outcomes = {
+        each.name: found.get(each.name, "passed")
+        for each in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))
+    }
+    return [
+        whole,
+        *(
+            AssetCheckEvaluation(
+                asset_key=key,
+                check_name=check_name(check),
+                passed=outcome in _NOT_AGAINST,
+                severity=_severity(outcome),
+                description=_OUTCOMES.get(outcome, outcome),
+                metadata=page,
+                partition=name,
+            )
+            for check, outcome in outcomes.items()
+        ),
+    ]
 
 
 def of_lines(lines: Iterable[str]) -> MarkdownMetadataValue:

@@ -71,8 +71,9 @@ def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[
             verdict, suite = release.verdict, release.spec.suite
             if verdict is not None and suite is not None and verdict.at_ms >= began_ms and by_dagster(verdict.actor):
                 add_partition(context.instance, release.name)
-                # log_event accepts it, although its annotation does not say so
-                context.log_event(report.verdict_event(release, verdict, suite))  # type: ignore[arg-type]
+                for event in report.verdict_events(release, verdict, suite):
+                    # log_event accepts it, although its annotation does not say so
+                    context.log_event(event)  # type: ignore[arg-type]
 
 
 def add_partition(instance: DagsterInstance, release: str) -> None:

@@ -125,7 +125,7 @@ def mirror(memory: Memory, found: Sequence[ReleaseStatus], apps: Iterable[str], 
             and (first or not by_dagster(verdict.actor))
             and _new(memory, f"verdict {release.name}", verdict.at_ms)
         ):
-            events.append(report.verdict_event(release, verdict, suite))
+            events += report.verdict_events(release, verdict, suite)
     return events
 
 

@@ -47,7 +47,7 @@ def _program(name: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepares the instance, and becomes Dagster."""
+    """Prepares the instance, starts the server of the Data Docs, and becomes Dagster."""
     parser = argparse.ArgumentParser(prog="python -m orchestration.local.ui", description=__doc__)
     parser.add_argument("--home", type=Path, help="Dagster's instance; default: `dagster` in the state folder")
     parser.add_argument("--port", type=int, default=3000)
@@ -67,6 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SwitchyardError as error:
         print(error.told, file=sys.stderr)
         sys.exit(error.exit_code)
+    if settings.data_docs_port:
+        # ends with the process that this one becomes
+        command = [_program("switchyard"), "data-docs", "--beside", str(os.getpid())]
+        subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     program = ["dagster-webserver", "--read-only"] if asked.read_only else ["dagster", "dev"]
     command = [_program(program[0]), *program[1:], "-h", "127.0.0.1", "-p", str(asked.port)]
     os.execve(command[0], command, environment)

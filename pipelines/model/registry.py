@@ -321,6 +321,8 @@ class VerdictRecorded(Entry):
     failed: int
     errored: int
     failures: tuple[str, ...] = ()
+    # the outcome of each check that has not passed: failed, errored, skipped; earlier builds wrote none
+    outcomes: dict[str, str] = Field(default_factory=dict)
     docs: str | None = None
     volume_tolerance: float | None = None
 

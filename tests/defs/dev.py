@@ -77,7 +77,8 @@ class DagsterDev:
 
     def __init__(self, home: Path, environment: dict[str, str], options: Sequence[str] = ()) -> None:
         self._options = options
-        self._port = port_of("dagster")
+        # another one may run beside it
+        self._port = port_of(f"dagster in {home}")
         self.url = f"http://127.0.0.1:{self._port}"
         self._home = home
         self._environment = {**os.environ, **environment, "DAGSTER_DISABLE_TELEMETRY": "yes",

@@ -185,6 +185,10 @@ def test_reprocess_and_promote_then_dagster_dies_and_returns(
         dev.check("results", APP, check="stock_stats", partition=V1, timeout_s=STEP_TIMEOUT_S)
         [checked] = dev.checks("results", APP, check="stock_stats")
         assert checked["partition"] == V1 and checked["evaluation"]["success"], checked
+        # each expectation has a result of its own
+        for name in ("windows_complete", "key_unique", "volume_against_live"):
+            [one] = dev.checks("results", APP, check=name)
+            assert one["partition"] == V1 and one["evaluation"]["success"], one
 
         # the default shows the plan, and changes nothing
         dev.materialize("live", APP, config={}, timeout_s=STEP_TIMEOUT_S)
@@ -201,7 +205,8 @@ def test_reprocess_and_promote_then_dagster_dies_and_returns(
         assert "differ" in found["diff"] and "append switch 2" in found["plan"] and found["executed"] is False
         assert operations.registry.state().evidence[-1].summary["changed"] > 0
         assert dev.materializations("results", APP)[0]["partition"] == V2
-        assert {c["partition"] for c in dev.checks("results", APP, check="stock_stats")} == {V1, V2}
+        for name in ("stock_stats", "windows_complete"):
+            assert {c["partition"] for c in dev.checks("results", APP, check=name)} == {V1, V2}
         # it stopped for approval
         switch = operations.registry.state().live(APP)
         assert switch is not None and switch.new == V1

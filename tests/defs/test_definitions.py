@@ -112,9 +112,23 @@ def test_nothing_else_is_an_asset(loaded: Any) -> None:
     assert len(loaded["assets"]) == 3 * len(APPS)
 
 
-def test_each_suite_is_a_check_partitioned_by_release(loaded: Any) -> None:
+# by hand: the words of each expectation, as Dagster names it
+EXPECTATIONS = {
+    "large-orders": "not_empty schema order_id_there sales_person_there amount_there ordered_at_there topic_there "
+    "partition_there offset_there each_order_once amount_in_range ordered_at_readable volume_against_live",
+    "stock-stats": "not_empty schema ticker_there window_start_there lowest_ask_there trades_there average_ask_there "
+    "key_unique window_start_readable lowest_ask_in_range average_ask_in_range trades_in_range "
+    "lowest_ask_not_over_average_ask windows_aligned windows_complete volume_against_live",
+    "word-count": "not_empty schema word_there count_there key_unique word_form the_left_out count_in_range "
+    "volume_against_live",
+}
+
+
+def test_each_expectation_is_a_check_and_so_is_the_verdict_partitioned_by_release(loaded: Any) -> None:
     assert loaded["checks"] == {
-        f"results/{app}:{app.replace('-', '_')}": f"releases_{app.replace('-', '_')}" for app in APPS
+        f"results/{app}:{name}": f"releases_{app.replace('-', '_')}"
+        for app, names in EXPECTATIONS.items()
+        for name in [app.replace("-", "_"), *names.split()]
     }
 
 

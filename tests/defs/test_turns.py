@@ -19,7 +19,7 @@ from dagster import (
     build_sensor_context,
 )
 
-from orchestration.defs import jobs, schedules, supervisor, watching
+from orchestration.defs import jobs, report, schedules, supervisor, watching
 from orchestration.defs.jobs import promote_job
 from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dagster
 from orchestration.defs.schedules import why_not
@@ -154,11 +154,35 @@ def recorded(actor: str) -> RegistryState:
 
 def test_what_the_terminal_recorded_is_mirrored_once() -> None:
     found, memory = [status(recorded("ann").releases["sums.v1"])], Memory()
+    # a suite that is not in the repository: its verdict alone
     ready, verdict = mirror(memory, found, ["sums"], first=False)
     assert isinstance(ready, AssetMaterialization) and ready.partition == "sums.v1"
     assert isinstance(verdict, AssetCheckEvaluation) and verdict.partition == "sums.v1"
     assert not verdict.passed and verdict.check_name == "sums"
     assert mirror(memory, found, ["sums"], first=False) == []
+
+
+@pytest.mark.parametrize("of_an_earlier_build", [False, True])
+def test_each_expectation_of_a_verdict_is_told(of_an_earlier_build: bool) -> None:
+    outcomes = (
+        {}
+        if of_an_earlier_build
+        else {"word form": "failed", "key unique": "errored", "volume against live": "skipped"}
+    )
+    verdict = VerdictRecorded(
+        release="sums.v1", generation=1, evidence=None, upto=NOWHERE, passed=6, failed=1, errored=1, at_ms=NOW,
+        actor="ann", failures=("word form", "key unique"), outcomes=outcomes,
+    )  # fmt: skip
+    release = world(staged("sums.v1"), [verdict])[0].releases["sums.v1"]
+    events = {event.check_name: event for event in report.verdict_events(release, verdict, "word_count")}
+    assert set(events) == {"word_count", "not_empty", "schema", "word_there", "count_there", "key_unique", "word_form",
+                           "the_left_out", "count_in_range", "volume_against_live"}  # fmt: skip
+    assert {name for name, event in events.items() if not event.passed} == {"word_count", "word_form", "key_unique"}
+    assert {event.partition for event in events.values()} == {"sums.v1"}
+    if not of_an_earlier_build:
+        told = {name: events[name].description for name in ("schema", "word_form", "key_unique", "volume_against_live")}
+        assert told == {"schema": "passed", "word_form": "failed", "key_unique": "could not be evaluated",
+                        "volume_against_live": "skipped"}  # fmt: skip
 
 
 def test_what_a_run_recorded_it_told_itself() -> None:

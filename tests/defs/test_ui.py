@@ -1,4 +1,4 @@
-"""The UI as a browser shows it: the asset graph of a running `dagster dev`."""
+"""The UI as a browser shows it: the asset graph, the checks and the launchpad of what `make ui` starts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from dagster import AssetCheckResult, DagsterInstance
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from pipelines.settings import Settings
+from orchestration.defs import report
+from orchestration.defs.names import partitions_name, results_key
+from pipelines.settings import Settings, get_settings
 from tests.defs.dev import ROOT, DagsterDev
+from tests.expectations.tables import LARGE_ORDERS, LARGE_ORDERS_DDL, check, order
+from tests.ports import port_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(600)]
 
@@ -66,3 +75,82 @@ def test_the_asset_graph(url: str, browser: Browser, tmp_path: Path) -> None:
     if os.environ.get("UPDATE_SCREENSHOTS") == "1":
         SCREENSHOT.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, SCREENSHOT)
+
+
+@pytest.fixture
+def checked(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The UI of a release with a verdict: a record of its result fails one expectation."""
+    settings = Settings(
+        state_dir=tmp_path / "state", broker_port=1, request_timeout_s=1, data_docs_port=port_of("data docs")
+    )
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+    bad = order(9, "10000.00", sales_person="<b>Ann</b>")
+    verdict = check(spark, settings.state_dir / "data-docs", "large_orders", [*LARGE_ORDERS, bad], LARGE_ORDERS_DDL)
+    whole = AssetCheckResult(asset_key=results_key("large-orders"), check_name="large_orders", passed=verdict.ok,
+                             metadata=report.of_verdict(verdict))  # fmt: skip
+    found = DagsterDev(tmp_path / "dagster", settings.environment())
+    try:
+        found.start()
+        monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+        with DagsterInstance.get() as instance:
+            instance.add_dynamic_partitions(partitions_name("large-orders"), ["large-orders.v2"])
+            for each in (whole, *(report.check_result("large-orders", result, verdict) for result in verdict.results)):
+                instance.report_runless_asset_event(report.event_of(each, "large-orders.v2"))
+        yield found.url
+    finally:
+        found.kill()
+        get_settings.cache_clear()
+
+
+def test_each_expectation_is_a_check_and_one_click_opens_its_data_docs(checked: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1600, "height": 1150})
+    page.goto(f"{checked}/assets/results/large-orders?view=checks&checkDetail=amount_in_range", timeout=WAIT_MS)
+    for name in ("amount_in_range", "each_order_once", "volume_against_live", "large_orders"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("Checks (14)")).to_be_visible()
+    # what the record says is text here
+    expect(page.get_by_text("<b>Ann</b>").first).to_be_visible(timeout=WAIT_MS)
+    with page.context.expect_page(timeout=WAIT_MS) as opened:
+        page.get_by_role("link", name="/validations/large_orders/").first.click()
+    docs = opened.value
+    expect(docs.get_by_text("Expectation Validation Result")).to_be_visible(timeout=WAIT_MS)
+    expect(docs.get_by_text("amount in range").first).to_be_visible()
+    # and on, to the list of all; a script from the Internet fills it
+    docs.get_by_text("Home", exact=True).click()
+    expect(docs.get_by_text("Validation Results").first).to_be_visible(timeout=WAIT_MS)
+
+
+def type_config(page: Page, *lines: str) -> None:
+    """Adds lines to the launchpad's config, each indented as it is."""
+    for line in lines:
+        page.keyboard.press("Enter")
+        # the editor indents by the line before
+        page.keyboard.press("Home")
+        page.keyboard.press("Shift+End")
+        page.keyboard.type(line)
+        page.keyboard.press("Escape")
+
+
+def test_the_launchpad_of_reset_offers_a_choice_of_position(url: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1600, "height": 1150})
+    page.goto(f"{url}/locations/switchyard/jobs/reset/playground", timeout=WAIT_MS)
+    expect(page.get_by_text("timeout_s").first).to_be_visible(timeout=WAIT_MS)
+    page.locator(".CodeMirror").first.click()
+    for key in ("Control+End", "ArrowUp", "End"):
+        page.keyboard.press(key)
+    type_config(page, "      release: stock-stats.v1", "      position:", "        ")
+    launch = page.get_by_role("button", name="Launch Run")
+    expect(launch).to_be_disabled()
+    page.keyboard.press("Control+Space")
+    offered = page.locator(".CodeMirror-hint")
+    expect(offered).to_have_count(9, timeout=WAIT_MS)
+    assert {text.splitlines()[0] for text in offered.all_inner_texts()} == {
+        "to_earliest", "to_latest", "to_current", "to_datetime", "by_duration", "shift_by", "to_offset", "from_file",
+        "skip",
+    }  # fmt: skip
+    page.keyboard.press("Escape")
+    page.keyboard.type("by_duration: {duration: PT6H}")
+    page.keyboard.press("Escape")
+    expect(launch).to_be_enabled(timeout=WAIT_MS)

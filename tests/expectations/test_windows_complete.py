@@ -37,7 +37,9 @@ def uneven(spark: SparkSession, tables: Mapping[str, Windows], late_dropped: int
     """Ticker -> runs of it that the rule is against."""
     rows = [(ticker, start(second), trades) for ticker, w in tables.items() for second, trades in w.items()]
     spark.createDataFrame(rows, "ticker string, window_start string, trades bigint").createOrReplaceTempView("w")
-    expectation = windows_complete(WINDOW_S, 1, late_dropped).expectation
+    made = windows_complete(WINDOW_S, 1, late_dropped).expectation
+    assert made is not None
+    expectation = made()
     assert isinstance(expectation, ExpectNoRows)
     found = spark.sql(str(expectation.unexpected_rows_query).format(batch="w")).collect()
     return dict(Counter(row["ticker"] for row in found))

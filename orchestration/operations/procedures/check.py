@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from expectations.verdict import VOLUME_TOLERANCE
+from orchestration.local.data_docs import folder_of
 from orchestration.operations import journal
 from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
 from orchestration.operations.context import Context
@@ -17,7 +18,6 @@ from orchestration.operations.procedures.accept import accept_now
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded, RegistryState, Release, VerdictRecorded
-from pipelines.paths import below
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -29,7 +29,7 @@ class BeingReset(Refused):
 
 def docs_dir(context: Context) -> Path:
     """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the state folder."""
-    return below(context.settings.state_dir, "data-docs")
+    return folder_of(context.settings)
 
 
 def check(
@@ -114,6 +114,7 @@ def _record_of(
         failed=verdict.failed,
         errored=verdict.errored,
         failures=tuple(r.name for r in verdict.results if r.outcome in ("failed", "errored")),
+        outcomes={r.name: r.outcome for r in verdict.results if r.outcome != "passed"},
         docs=str(verdict.docs) if verdict.docs else None,
         volume_tolerance=volume_tolerance,
     )

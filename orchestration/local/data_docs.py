@@ -1,0 +1,111 @@
+"""The Data Docs of checks, as a browser gets them: a small server of static pages, since Dagster's serves no files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from http import HTTPStatus
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from pipelines.paths import below
+from pipelines.settings import Settings
+
+_HOST = "127.0.0.1"
+# by these names a browser on this machine, or at the other end of a tunnel, asks
+_LOCAL = frozenset({"127.0.0.1", "localhost"})
+_HEADERS = {
+    # the pages quote records: were a tag ever to get through, it could ask nobody and read nothing
+    "Content-Security-Policy": "sandbox allow-scripts allow-popups; connect-src 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    # a page is written anew under the same name: the index, for one
+    "Cache-Control": "no-cache",
+}
+
+
+def folder_of(settings: Settings) -> Path:
+    """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the state folder."""
+    return below(settings.state_dir, "data-docs")
+
+
+def url_of(settings: Settings, page: Path) -> str | None:
+    """Where a browser finds `page`, a file of the Data Docs. None if it is none of this state folder's, or nothing
+    serves them.
+    """
+    base = settings.data_docs_url or (settings.data_docs_port and f"http://{_HOST}:{settings.data_docs_port}")
+    try:
+        below_folder = page.relative_to(settings.state_dir.resolve() / "data-docs")
+    except ValueError:
+        return None
+    return f"{base.rstrip('/')}/{quote(below_folder.as_posix())}" if base else None
+
+
+class _Pages(SimpleHTTPRequestHandler):
+    """GET and HEAD of files in one folder; no listing, nothing outside of it."""
+
+    server_version = "switchyard"
+    sys_version = ""
+
+    def __init__(self, *arguments: object, names: frozenset[str], **options: object) -> None:
+        self._names = names
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+
+    def send_head(self):  # type: ignore[no-untyped-def]
+        # a name of another site that leads to this address: its page would read ours (DNS rebinding)
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in self._names:
+            self.send_error(HTTPStatus.FORBIDDEN, "not by this name")
+            return None
+        asked = unquote(urlsplit(self.path).path)
+        root = Path(self.directory).resolve()
+        try:
+            found = Path(self.translate_path(self.path)).resolve()
+        except (OSError, ValueError):
+            found = root
+        if asked.endswith("/"):
+            found /= "index.html"
+        if not found.is_relative_to(root) or not found.is_file():
+            self.send_error(HTTPStatus.NOT_FOUND, "no such page")
+            return None
+        return super().send_head()
+
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: pages are read by whoever started this."""
+
+
+def server_of(settings: Settings, port: int) -> ThreadingHTTPServer:
+    """A server of the Data Docs on `port` of this machine (0: a free one), not serving yet. Raises OSError if the port
+    is busy.
+    """
+    url = urlsplit(settings.data_docs_url or "")
+    names = _LOCAL | ({url.hostname} if url.hostname else set())
+    handler = partial(_Pages, directory=str(folder_of(settings)), names=names)
+    return ThreadingHTTPServer((_HOST, port), handler)
+
+
+def serve_beside(settings: Settings, parent: int, *, look_s: float = 1.0) -> None:
+    """Serves on the port of the settings for as long as `parent` is this process's parent.
+
+    Waits for the port while it is busy: the UI of operators and that of readers each have such a server, and whichever
+    is left serves for both.
+    """
+    over = threading.Event()
+    while os.getppid() == parent:
+        try:
+            server = server_of(settings, settings.data_docs_port)
+        except OSError:
+            over.wait(look_s)
+            continue
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": look_s}, daemon=True)
+        thread.start()
+        while os.getppid() == parent and not over.wait(look_s):
+            pass
+        server.shutdown()
+        server.server_close()
