@@ -75,6 +75,11 @@ preflight:
 	  echo "  install Python 3.11, or name it: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
 	@$(PYTHON) $(CHECK) python java
 
+# uv takes packages from where pip does, of whose variable and files it reads nothing
+MIRROR = index=$${UV_DEFAULT_INDEX:-$${UV_INDEX_URL:-$$($(BIN)/python -m pip config list 2>/dev/null \
+  | sed -n "s/^\(:env:\|global\|install\)\.index-url='\(.*\)'$$/\2/p" | head -n 1 || true)}}; \
+  [ -z "$$index" ] || export UV_DEFAULT_INDEX="$$index";
+
 $(STAMPS)/uv: requirements-uv.lock | preflight
 	@$(PYTHON) $(CHECK) disk
 	@echo "setting up .venv"
@@ -88,9 +93,10 @@ $(STAMPS)/extras: $(STAMPS)/uv FORCE
 
 $(STAMPS)/packages: $(LOCKS) $(STAMPS)/uv $(STAMPS)/extras | preflight
 	@$(PYTHON) $(CHECK) disk
-	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes --compile-bytecode $(LOCKS) || { \
+	@$(MIRROR) $(BIN)/uv pip sync --python $(BIN)/python --require-hashes --compile-bytecode $(LOCKS) || { \
 	  echo "error: the packages of $(LOCKS) could not be installed" >&2; \
-	  echo "  check the network, then run make setup again: it continues where it stopped" >&2; exit 1; }
+	  echo "  check the network, then run make setup again: it continues where it stopped. Behind a proxy, or from a mirror:" \
+	    "see docs/deploying.md" >&2; exit 1; }
 	@touch $@
 
 $(STAMPS)/project: pyproject.toml $(STAMPS)/packages | preflight
@@ -164,9 +170,9 @@ bench: setup ## how fast history is hydrated, beside the raw limits; how long a 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate -q
 lock: $(STAMPS)/uv ## resolve pyproject.toml into the lock files
-	@$(COMPILE) --extra demo --group dev -o requirements.lock
+	@$(MIRROR) $(COMPILE) --extra demo --group dev -o requirements.lock
 	@awk '/^[a-z]/ {mine = /^uv==/} mine' requirements.lock > requirements-uv.lock
-	@$(COMPILE) --extra postgres -c requirements.lock | \
+	@$(MIRROR) $(COMPILE) --extra postgres -c requirements.lock | \
 	  awk 'NR == FNR {known[$$1]; next} /^[a-z]/ {mine = !($$1 in known)} mine' requirements.lock - > requirements-postgres.lock
 
 # drivers are stopped before the brokers: otherwise they would wait for a broker for ever, and find no checkpoint

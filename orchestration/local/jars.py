@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from orchestration.local.network import MIRROR, arguments_file, ivy_settings, java_properties
 from orchestration.local.preflight import find_java
 from pipelines.engine.jvm.jars import jar_set, jars_dir
 from pipelines.errors import SwitchyardError
@@ -112,14 +113,22 @@ def ensure(folder: Path | None = None, jars: list[Jar] | None = None) -> bool:
 
 def _retrieve(jars: list[Jar], work: Path) -> None:
     (work / "ivy.xml").write_text(ivy_file(jars))
+    # files, as each may hold a password; `work` is readable by its user alone
+    (work / "java").write_text(arguments_file(java_properties()))
+    first = jars[0]
+    settings = ivy_settings(f"{first.organisation.replace('.', '/')}/{first.name}/{first.version}/{first.file_name}")
+    if settings is not None:
+        (work / "settings.xml").write_text(settings)
     run_java(
-        *("-Xmx256m", "-jar", str(_ivy_jar()), "-error"),
+        *(f"@{work / 'java'}", "-Xmx256m", "-jar", str(_ivy_jar()), "-error"),
+        *(("-settings", str(work / "settings.xml")) if settings is not None else ()),
         *("-ivy", str(work / "ivy.xml"), "-cache", str(work / "cache")),
         *("-retrieve", str(work / "[conf]" / "[artifact]-[revision].[ext]"), "-confs"),
         *dict.fromkeys(jar.set_name for jar in jars),
         doing="fetching the jars",
         timeout_s=FETCH_TIMEOUT_S,
-        fix="check the network and run `make setup` again",
+        fix="check the network and run `make setup` again; behind a proxy set HTTPS_PROXY, and for a mirror "
+        f"{MIRROR}: see docs/deploying.md",
     )
 
 
