@@ -16,13 +16,13 @@ import pytest
 from orchestration import cli
 from orchestration.launchers import local
 from orchestration.launchers.local import LocalLauncher
-from orchestration.local import server_config
+from orchestration.local import server_config, ui
 from orchestration.local.broker import EmbeddedBroker
 from pipelines.engine import driver
 from pipelines.engine.code import freeze, store
 from pipelines.engine.session import session_conf
 from pipelines.private import private
-from pipelines.settings import Settings
+from pipelines.settings import Settings, get_settings
 from tests.shared.sockets import is_local, listening
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,11 +112,29 @@ def test_spark_is_told_to_listen_here_alone() -> None:
     ("given", "program"),
     [([], "dagster dev"), (["READ_ONLY=0"], "dagster dev"), (["READ_ONLY=1"], "dagster-webserver --read-only")],
 )
-def test_the_ui_listens_here_alone_and_can_be_read_only(given: list[str], program: str) -> None:
+def test_the_ui_listens_here_alone_and_can_be_read_only(
+    given: list[str], program: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         # nothing is older than the set-up: only the recipe itself is shown
         ["make", "-n", "ui", "UI_PORT=3999", *given], cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     [started] = [line for line in done.stdout.replace("\\\n", " ").splitlines() if "exec" in line]
-    assert re.search(rf"exec \.venv/bin/{program} -h 127\.0\.0\.1 -p 3999$", started) and "umask 077" in started
+    _, found, *options = started.partition("exec .venv/bin/python -m orchestration.local.ui ")
+    assert found
+
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
+    get_settings.cache_clear()
+    begun: list[list[str]] = []
+    monkeypatch.setattr(ui, "limit_spark", lambda environment, runs: None)
+    monkeypatch.setattr(ui.subprocess, "Popen", lambda command, **_: begun.append(command))
+    monkeypatch.setattr(ui.os, "execve", lambda path, command, environment: begun.append([path, *command[1:]]))
+    ui.main("".join(options).split())
+    get_settings.cache_clear()
+    docs, dagster = begun
+    assert docs[1:] == ["data-docs", "--beside", str(os.getpid())]
+    assert " ".join(dagster).endswith(f"/{program} -h 127.0.0.1 -p 3999")
+    assert mode(tmp_path / "state") == "0o700" and mode(tmp_path / "state" / "dagster" / "dagster.yaml") == "0o600"
+    # and what Dagster writes
+    assert os.umask(0o077) == 0o077

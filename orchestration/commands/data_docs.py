@@ -20,7 +20,10 @@ def data_docs(
         int | None, typer.Option(min=0, max=65535, help="Port to serve on, for this machine alone; 0 picks a free one.")
     ] = None,
     beside: Annotated[
-        int | None, typer.Option(hidden=True, help="Serve for as long as this process is the parent.")
+        int | None,
+        typer.Option(
+            help="Serve while this process is the parent, and wait while the port is busy: as `make ui` does."
+        ),
     ] = None,
 ) -> None:
     """Serve the Data Docs of checks over HTTP, until Ctrl-C. `make ui` does this, too."""

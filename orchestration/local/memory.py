@@ -32,7 +32,7 @@ def spark_runs(memory_mib: int, settings: Settings) -> int:
 
 def machine_mib(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """The memory of this machine in MiB, or of this container if that has less."""
-    total = next(line for line in (proc / "meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    total = next(row for row in (proc / "meminfo").read_text().splitlines() if row.startswith("MemTotal:"))
     kib = int(total.split()[1])
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
