@@ -103,7 +103,7 @@ This page is made of `pipelines/settings.py`."""
 _OTHERS = """\
 ## Only in the environment
 
-These two are not in `switchyard.toml`.
+These are not in `switchyard.toml`.
 
 ### SWITCHYARD_ALERT_WEBHOOK
 
@@ -112,7 +112,12 @@ that needs help; see [operating](operating.md#alerts).
 
 ### SWITCHYARD_JARS_DIR
 
-Folder of the jars. Default: `.switchyard/jars` of the checkout. Set it to share the jars between checkouts."""
+Folder of the jars. Default: `.switchyard/jars` of the checkout. Set it to share the jars between checkouts.
+
+### SWITCHYARD_MAVEN_URL
+
+A mirror of Maven Central. `make setup` fetches the jars from it. Set it on a machine that can't reach the internet; see
+[deploying](deploying.md#behind-a-proxy-or-from-a-mirror)."""
 
 
 def _value(name: str, field: Any) -> Iterator[str]:
