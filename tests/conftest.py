@@ -40,13 +40,14 @@ KEPT = (
 LONGEST = (
     "e2e/test_kills.py",
     "reset/test_cells.py",
+    # beside one with few processes: its commands give up on a broker that does not get to run
+    "e2e/test_demo.py",
     "reset/test_undo.py",
     "e2e/test_runbook.py",
     "e2e/test_switch.py",
     "e2e/test_driver.py",
     "defs/test_dagster_dev.py",
     "e2e/test_supervise.py",
-    "e2e/test_demo.py",
     "e2e/test_benchmarks.py",
     "e2e/test_diff.py",
     "e2e/test_bad_input.py",

@@ -180,13 +180,17 @@ def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
 
 
 def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminClient:
-    """A client of a cluster that answered within `timeout_s`. Raises Unavailable with the reason and what to do."""
+    """A client of a cluster that answered within `timeout_s`. Raises Unavailable with the reason and what to do.
+
+    Without `timeout_s`, a broker that takes connections may take as long as any request; one that refuses them, 5 s.
+    """
     errors = _Errors()
     conf: dict[str, Any] = {**_base(settings), "error_cb": errors}
     client = _made(settings, lambda: AdminClient(conf))
-    deadline = time.monotonic() + (timeout_s or min(settings.request_timeout_s, 5.0))
+    began = time.monotonic()
     while True:
-        left_s = deadline - time.monotonic()
+        patience_s = settings.request_timeout_s if errors.last is None else min(settings.request_timeout_s, 5.0)
+        left_s = began + (timeout_s or patience_s) - time.monotonic()
         try:
             client.list_topics(timeout=min(_LOOK_S, max(left_s, 0.01)))
             return client

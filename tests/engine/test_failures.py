@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ from pipelines.engine.driver import Driver
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
-from pipelines.kafka.client import admin, consumer, failure, producer
+from pipelines.kafka import client
+from pipelines.kafka.client import admin, consumer, failure, producer, require_broker
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
@@ -50,6 +51,40 @@ def test_without_an_answer_no_broker_answers(code: int) -> None:
     assert found.what.startswith("no Kafka broker answers at kafka:9092: ")
     assert "SWITCHYARD_BOOTSTRAP_SERVERS" in found.fix
     assert is_outage(found) and is_outage(KafkaException(KafkaError(code)))
+
+
+class SlowBroker:
+    """An admin client whose broker answers after `answers_s`. Each question without an answer takes a second."""
+
+    def __init__(self, answers_s: float, refuses: Callable[[], None]) -> None:
+        self.now_s, self._answers_s, self._refuses = 0.0, answers_s, refuses
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def poll(self, _: float) -> None:
+        self._refuses()
+
+    def list_topics(self, timeout: float) -> None:
+        if self.now_s < self._answers_s:
+            self.now_s += max(timeout, 1.0)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.mark.parametrize(("answers_s", "refuses", "found"), [(8, False, True), (12, False, False), (8, True, False)])
+def test_a_slow_broker_is_waited_for_longer_than_one_that_refuses_connections(
+    answers_s: float, refuses: bool, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = client._Errors()
+    monkeypatch.setattr(client, "_Errors", lambda: errors)
+    slow = SlowBroker(answers_s, lambda: errors(KafkaError(KafkaError._TRANSPORT)) if refuses else None)
+    monkeypatch.setattr(client, "_made", lambda settings, make: slow)
+    monkeypatch.setattr(client, "time", slow)
+    if found:
+        assert require_broker(SETTINGS) is cast("AdminClient", slow)
+    else:
+        with pytest.raises(Unavailable, match="no Kafka broker answers"):
+            require_broker(SETTINGS)
 
 
 @pytest.mark.parametrize(
