@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("orchestration", "expectations", "pipelines/kafka", "pipelines/model", "pipelines/follow")
+ROOMS = ("orchestration", "expectations", "pipelines/engine", "pipelines/kafka", "pipelines/model", "pipelines/follow")
 ERRORS = {"SwitchyardError", "BadUsage", "Refused", "Unavailable", "LoginRefused"}
 # what helps: a command, or an option of the same command; or text that is made elsewhere
 HELPS = re.compile(r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_out|_way_there|_lead_on|^fix$")
@@ -23,6 +23,8 @@ WITHOUT_FIX = {
 # file -> why no command of ours helps after one of its refusals
 WITHOUT_COMMAND = {
     "orchestration/defs/resets.py": "a field of the job's form does",
+    "pipelines/engine/code.py": "only its author can change the code",
+    "pipelines/engine/probe.py": "only its author can change the code",
     "pipelines/follow/moves.py": "only the consumer's own store does",
     "pipelines/kafka/offsets.py": "no command of ours creates an input",
     "pipelines/kafka/topics.py": "only a backup does, or another topic",

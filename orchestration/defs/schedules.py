@@ -43,7 +43,7 @@ def reprocessing_schedules(apps: Sequence[App]) -> list[ScheduleDefinition]:
 def why_not(state: RegistryState, app: str) -> str | None:
     """Why no scheduled reprocess of `app` should start now; None: it may."""
     if live_release(state, app) is None:
-        return f"nothing of {app} is live"
+        return f"no release of {app} is live"
     for release in state.of_app(app):
         if release.state in ("staged", "hydrating", "ready"):
             return f"{release.name} is {release.state}: promote or retire it first"

@@ -328,8 +328,8 @@ class Driver:
             spec = self._registry.known.releases[self._name].spec
             checked(code_path(self._settings, spec.code_digest), spec.code_digest, self._name)
             self._tries[batch] = self._tries.get(batch, 0) + 1
-            self._status.error = f"{self._name}, batch {batch} ({self._range(query, batch)}): {cause(error)}"
-            log.error("try %d of %d: %s", self._tries[batch], _TRIES, self._status.error)
+            self._status.error = f"batch {batch} ({self._range(query, batch)}): {cause(error)}"
+            log.error("%s, try %d of %d: %s", self._name, self._tries[batch], _TRIES, self._status.error)
             if self._tries[batch] >= _TRIES:
                 reason = self._status.error
                 self._orders.enter(StateSet(release=self._name, state="failed"), reason)

@@ -295,7 +295,10 @@ class Query:
         if error is not None:
             raise error
         if not self._rests and not self._checkpoint.committed(batch_id):
-            raise SwitchyardError(f"batch {batch_id} of {self._release} did not end")
+            raise SwitchyardError(
+                f"batch {batch_id} of {self._release} did not end",
+                fix=f"`switchyard start {self._release} --execute` starts it again, and it repeats the batch",
+            )
 
     def _metrics(self) -> BatchMetrics:
         # the first batch can arrive before start() has returned

@@ -115,7 +115,10 @@ class Sink:
                 # again: a driver that froze in between may have fenced a newer one, and must not take its place
                 self._admit()
                 if last is not None and last.token > self.destination.token:
-                    raise SwitchyardError(f"{self.destination.release} has progress of a newer token, {last.token}")
+                    raise SwitchyardError(
+                        f"{self.destination.release} has progress of a newer token, {last.token}",
+                        fix=f"another driver has run it since: see `switchyard status {self.destination.release}`",
+                    )
                 self.last = last if last is not None and last.generation == self.destination.generation else None
                 if self.last is None and self.destination.seed is not None:
                     self._write_seed(self.destination.seed)

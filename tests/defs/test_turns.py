@@ -245,7 +245,7 @@ def test_a_first_promotion_has_nothing_to_go_back_to() -> None:
 
 def test_scheduled_reprocessing_waits_for_what_is_under_way() -> None:
     live = [*staged("sums.v1", "live"), *promoted(1, None, "sums.v1", NOW)]
-    assert why_not(world(staged("sums.v1"))[0], "sums") == "nothing of sums is live"
+    assert why_not(world(staged("sums.v1"))[0], "sums") == "no release of sums is live"
     assert why_not(world(live)[0], "sums") is None
     assert "sums.v2 is hydrating" in (why_not(world(live, staged("sums.v2", "hydrating"))[0], "sums") or "")
     diff = Opened(id="diff-1", name="diff", releases=("sums.v1",), deadline_ms=NOW)

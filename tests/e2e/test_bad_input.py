@@ -370,7 +370,7 @@ def test_a_batch_that_fails_names_release_batch_range_and_cause(cluster: Cluster
     # it fails by itself after three tries
     cluster.until("it has not failed", lambda: cluster.state.releases["odd.v7"].state == "failed")
     said = cluster.cli("wait", "odd.v7")
-    refused(said, 1, "odd.v7 failed: odd.v7, batch 1 (odd-input[0] 0-2)", "a price below zero")
+    refused(said, 1, "odd.v7 failed: batch 1 (odd-input[0] 0-2)", "a price below zero")
     assert len(said.err.splitlines()) < 12, "the first lines of the cause, not all of it"
     said = cluster.cli("status", "odd.v7")
     assert "failed" in said.out and "a price below zero" in said.out
