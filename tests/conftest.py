@@ -40,7 +40,7 @@ KEPT = (
 LONGEST = (
     "e2e/test_kills.py",
     "reset/test_cells.py",
-    # beside one with few processes: its commands give up on a broker that does not get to run
+    # next to a file with few processes: its commands give up on a broker that gets no CPU time
     "e2e/test_demo.py",
     "reset/test_undo.py",
     "e2e/test_runbook.py",

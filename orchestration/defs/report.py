@@ -46,10 +46,6 @@ _OUTCOMES = {
 }
 
 
-def _severity(outcome: str) -> AssetCheckSeverity:
-    return AssetCheckSeverity.WARN if outcome == "skipped" else AssetCheckSeverity.ERROR
-
-
 # Dagster's metadata: numbers, texts, MetadataValue
 Metadata = dict[str, Any]
 
@@ -182,18 +178,24 @@ def check_result(app: str, result: CheckResult, verdict: Verdict) -> AssetCheckR
         "unexpected": result.unexpected,
         "sample": MetadataValue.text(visible("\n".join(result.sample), lines=True)) if result.sample else None,
     }
+    metadata = {**{name: value for name, value in found.items() if value is not None}, **data_docs(verdict.docs)}
+    return _result_of(app, result.name, result.outcome, metadata)
+
+
+def _result_of(app: str, check: str, outcome: str, metadata: Metadata) -> AssetCheckResult:
+    """The result of one check. A newer version may have recorded an outcome that this one does not know."""
     return AssetCheckResult(
         asset_key=results_key(app),
-        check_name=check_name(result.name),
-        passed=result.outcome in _NOT_AGAINST,
-        severity=_severity(result.outcome),
-        description=_OUTCOMES[result.outcome],
-        metadata={**{name: value for name, value in found.items() if value is not None}, **data_docs(verdict.docs)},
+        check_name=check_name(check),
+        passed=outcome in _NOT_AGAINST,
+        severity=AssetCheckSeverity.WARN if outcome == "skipped" else AssetCheckSeverity.ERROR,
+        description=_OUTCOMES.get(outcome, outcome),
+        metadata=metadata,
     )
 
 
 def event_of(result: AssetCheckResult, partition: str) -> AssetCheckEvaluation:
-    """The event of a check that is none of those that a run was asked for."""
+    """The event of a result that no run yields: a check that the run was not asked for, or a recorded verdict."""
     assert result.asset_key is not None and result.check_name is not None
     return AssetCheckEvaluation(
         asset_key=result.asset_key,
@@ -219,39 +221,23 @@ def verdict_events(release: Release, verdict: VerdictRecorded, suite: str) -> li
     if verdict.failures:
         metadata["failures"] = of_lines(verdict.failures)
     page = data_docs(verdict.docs)
-    key, name = results_key(release.spec.app), release.name
-    whole = AssetCheckEvaluation(
-        asset_key=key,
-        check_name=suite,
-        passed=verdict.passed > 0 and not verdict.failed and not verdict.errored,
-        severity=AssetCheckSeverity.ERROR,
-        description=counts(verdict),
-        metadata={**metadata, **page},
-        partition=name,
-    )
-    if suite not in suite_names():
-        return [whole]
-    # earlier builds recorded only which ones failed or could not be evaluated
-    found = verdict.outcomes or dict.fromkeys(verdict.failures, "failed")
-    outcomes = {
-        each.name: found.get(each.name, "passed")
-        for each in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))
-    }
-    return [
-        whole,
-        *(
-            AssetCheckEvaluation(
-                asset_key=key,
-                check_name=check_name(check),
-                passed=outcome in _NOT_AGAINST,
-                severity=_severity(outcome),
-                description=_OUTCOMES.get(outcome, outcome),
-                metadata=page,
-                partition=name,
-            )
-            for check, outcome in outcomes.items()
-        ),
+    results = [
+        AssetCheckResult(
+            asset_key=results_key(release.spec.app),
+            check_name=suite,
+            passed=verdict.passed > 0 and not verdict.failed and not verdict.errored,
+            description=counts(verdict),
+            metadata={**metadata, **page},
+        )
     ]
+    if suite in suite_names():
+        # earlier builds recorded only which ones failed or could not be evaluated
+        found = verdict.outcomes or dict.fromkeys(verdict.failures, "failed")
+        results += [
+            _result_of(release.spec.app, each.name, found.get(each.name, "passed"), page)
+            for each in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))
+        ]
+    return [event_of(result, release.name) for result in results]
 
 
 def of_lines(lines: Iterable[str]) -> MarkdownMetadataValue:
