@@ -186,11 +186,14 @@ class Sink:
     def flag_idle(self) -> bool:
         """Flags the last boundary for the standing order without a batch, because there is no more input.
 
-        Returns whether it did. It does so only if another batch without input would change nothing.
+        Returns whether it did. It does so only if no further batch is planned, and one without input would change
+        nothing. A planned batch flags its own boundary: `foreseen` may have told of it, even by a driver that has died.
         """
         with self._lock:
             order, last = self._order, self.last
             if order is None or last is None or not self._checkpoint.committed(last.boundary.batch_id):
+                return False
+            if self._checkpoint.last_planned() != last.boundary.batch_id:
                 return False
             if not self._checkpoint.settled(last.boundary.batch_id):
                 return False

@@ -647,6 +647,23 @@ def test_an_idle_release_flags_its_last_boundary_only_when_it_is_settled_and_com
     assert not world.sink.flag_idle()
 
 
+def test_a_release_with_a_planned_batch_is_not_idle(world: World) -> None:
+    """A driver that died in batch 1 may have said that this one will be flagged, and the other release has run to its
+    end. The next driver runs the same batch and flags no earlier boundary.
+    """
+    world.run(0, ("a", "1"))
+    commit(world.checkpoint, 0, next_watermark_ms=0)
+    world.plan(1, 20)
+    world.sink.flag_for(order(past=10))
+    assert not world.sink.flag_idle()
+    with world.under_way(1, ("a", "2")):
+        word = world.sink.foreseen()
+    barrier = world.writer.progress[-1].barrier
+    assert word is not None and barrier is not None
+    assert (word.op, word.boundary) == (barrier.op, barrier.boundary)
+    assert barrier.boundary.batch_id == 1
+
+
 def test_what_is_announced_is_the_last_boundary_and_no_batch(world: World) -> None:
     with pytest.raises(SwitchyardError, match="no committed batch yet"):
         world.sink.announce(paused="op-1")
