@@ -61,7 +61,10 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.driver.memory": f"{heap_mb}m",
         # the JVM maps archived classes only from the class path; executors on other hosts must be sent the jars
         **(
-            {"spark.driver.extraClassPath": ":".join(map(str, jars))}
+            {
+                "spark.driver.extraClassPath": ":".join(map(str, jars)),
+                "spark.python.daemon.module": "pipelines.engine.python_daemon",
+            }
             if master.startswith("local")
             else {"spark.jars": ",".join(map(str, jars))}
         ),

@@ -157,3 +157,12 @@ def test_the_jvm_s_log_obeys_no_control_character_of_a_record(spark: SparkSessio
     line = logged(spark, "log4j2-json.properties", text)
     assert line.endswith("\n") and line[:-1].isprintable()
     assert json.loads(line)["message"] == "failed on \x1b]52;c;aGk=\x07\x9b31m?[red]\r\n\tat a frame"
+
+
+def test_a_python_worker_starts_with_the_modules_of_an_app_loaded(spark: SparkSession) -> None:
+    def loaded(_: int) -> list[str]:
+        import sys
+
+        return [name for name in ("pandas", "pyarrow") if name in sys.modules]
+
+    assert spark.sparkContext.parallelize([0], 1).map(loaded).collect() == [["pandas", "pyarrow"]]
