@@ -64,6 +64,11 @@ query ($key: AssetKeyInput!, $check: String!) {
   }
 }"""
 
+_TICKS = """
+query ($selector: SensorSelector!) {
+  sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorState { ticks(limit: 5) { timestamp status } } } }
+}"""
+
 
 class RunFailed(AssertionError):
     """A run ended otherwise than expected."""
@@ -219,6 +224,12 @@ class DagsterDev:
         """Executions of a check, the newest first."""
         found: list[dict[str, Any]] = self.ask(_CHECKS, key={"path": list(key)}, check=check)["assetCheckExecutions"]
         return found
+
+    def turns(self, sensor: str, *, since_s: float) -> int:
+        """How many of a sensor's last evaluations began after `since_s`, seconds since the epoch, and went well."""
+        selector = {**_SELECTOR, "sensorName": sensor}
+        ticks = self.ask(_TICKS, selector=selector)["sensorOrError"]["sensorState"]["ticks"]
+        return sum(t["timestamp"] > since_s and t["status"] in ("SKIPPED", "SUCCESS") for t in ticks)
 
 
 def metadata_of(events: list[dict[str, Any]], kind: str = "ExecutionStepOutputEvent") -> dict[str, Any]:
