@@ -20,12 +20,14 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import growth, recovering, resetting, switching
+from benchmarks.command import Command, as_process
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.operations.context import open_context
+from orchestration.operations.context import Context, open_context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
@@ -81,18 +83,37 @@ def hydrate(settings: Settings, records: int) -> dict[str, Any]:
     }
 
 
-def _measured(settings: Settings, asked: argparse.Namespace) -> dict[str, Any]:
+def hydration(settings: Settings, asked: argparse.Namespace) -> dict[str, Any]:
+    """What `python -m benchmarks hydrate` prints."""
+    loaded = produce(settings, source_for(APP, Options(density=asked.density)), history=asked.records)
+    raw = raw_consumer(settings, loaded.topic)
+    found = hydrate(settings, asked.records)
+    return {
+        "density": asked.density,
+        "produce_records_per_s": round(loaded.records / loaded.duration_s),
+        "raw_consumer_records_per_s": round(raw),
+        "hydrate": found,
+        "hydrate_to_raw": round(found["records_per_s"] / raw, 3),
+        "cores": os.cpu_count(),
+        "driver_heap_mb": settings.driver_heap_mb,
+        "broker_heap_mb": settings.broker_heap_mb,
+    }
+
+
+def measured(context: Context, switchyard: Command, asked: argparse.Namespace) -> dict[str, Any]:
+    """What `python -m benchmarks` prints of all but hydration."""
     match asked.what:
         case "switch":
-            return switching.measure(settings, asked.keys, asked.rounds)
+            return switching.measure(context, switchyard, asked.keys, asked.rounds)
         case "reset":
-            return resetting.measure(settings, asked.keys)
+            return resetting.measure(context, switchyard, asked.keys)
         case "registry":
-            return growth.measure(settings)
-    return recovering.measure(settings, asked.rounds)
+            return growth.measure(context)
+    return recovering.measure(context, asked.rounds)
 
 
-def main() -> None:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What `arguments` ask for; None: those of this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     kinds = ("hydrate", "switch", "reset", "registry", "recovery")
     parser.add_argument("what", nargs="?", choices=kinds, default="hydrate")
@@ -101,29 +122,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--density", choices=("dense", "sparse"), default="dense")
     parser.add_argument("--port", type=int, default=19392)
-    asked = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    asked = parsed()
     home = Path(tempfile.mkdtemp(prefix="switchyard-bench-"))
     settings = Settings(state_dir=home, broker_port=asked.port)
     broker = EmbeddedBroker(settings)
     broker.start(60)
     try:
-        if asked.what != "hydrate":
-            print(json.dumps(_measured(settings, asked), indent=2))
-            return
-        source = source_for(APP, Options(density=asked.density))
-        loaded = produce(settings, source, history=asked.records)
-        raw = raw_consumer(settings, loaded.topic)
-        found = hydrate(settings, asked.records)
-        report = {
-            "density": asked.density,
-            "produce_records_per_s": round(loaded.records / loaded.duration_s),
-            "raw_consumer_records_per_s": round(raw),
-            "hydrate": found,
-            "hydrate_to_raw": round(found["records_per_s"] / raw, 3),
-            "cores": os.cpu_count(),
-            "driver_heap_mb": settings.driver_heap_mb,
-            "broker_heap_mb": settings.broker_heap_mb,
-        }
+        if asked.what == "hydrate":
+            report = hydration(settings, asked)
+        else:
+            report = measured(open_context(settings), as_process(settings), asked)
         print(json.dumps(report, indent=2))
     finally:
         broker.stop(30)

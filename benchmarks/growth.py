@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from orchestration.operations.context import Context
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.offsets import end_of
-from pipelines.kafka.registry import Registry, now_ms
+from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import PROGRESS, RESULT_TABLE, ensure_topic
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic, release_name, result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -44,28 +45,28 @@ PLAN_BYTES, SUMMARY_BYTES = 1_500, 1_000
 _NUMBER = b"NNNNNNNN"
 
 
-def measure(settings: Settings, sizes: Iterable[int] = SIZES) -> dict[str, Any]:
+def measure(context: Context, sizes: Iterable[int] = SIZES, rounds: int = ROUNDS) -> dict[str, Any]:
     """For each size in entries: seconds, seconds of a processor, and the most memory that the process had.
 
     `first`: a process that reads the whole log, as there is no snapshot that it could begin with, and writes one. `status`,
-    `follower`: the median of some processes after that, the least and the most; the follower's until its first record is
+    `follower`: the median of `rounds` processes after that, the least and the most; the follower's until its first record is
     there. `python_s`: what of them a process takes that only imports. `log`: all entries, counted.
     """
+    settings = context.settings
     apps = [f"app-{number}" for number in range(APPS)]
-    with Registry(settings) as registry:
-        registry.step(lambda _: [entry for app in apps for entry in _live(app)])
+    context.registry.step(lambda _: [entry for app in apps for entry in _live(app)])
     _first_result(settings, apps[0])
     cycles = _cycles(apps)
     report: dict[str, Any] = {
         "cores": os.cpu_count(),
-        "python_s": _median([_run(settings, _IMPORT) for _ in range(ROUNDS)]),
+        "python_s": _median([_run(settings, _IMPORT) for _ in range(rounds)]),
     }
     for size in sizes:
         _fill(settings, cycles, size)
         report[f"{size:,} entries"] = {
             "first": _run(settings, _STATE),
-            "status": _median([_run(settings, _STATUS) for _ in range(ROUNDS)]),
-            "follower": _median([_run(settings, _FOLLOW.format(app=apps[0])) for _ in range(ROUNDS)]),
+            "status": _median([_run(settings, _STATUS) for _ in range(rounds)]),
+            "follower": _median([_run(settings, _FOLLOW.format(app=apps[0])) for _ in range(rounds)]),
             "log": _run(settings, _LOG),
         }
         print(json.dumps(report, indent=2), file=sys.stderr, flush=True)
@@ -83,7 +84,8 @@ from pipelines.follow import LiveConsumer
 began = time.monotonic()
 with LiveConsumer("{app}", group="bench-" + str(time.time_ns())) as consumer:
     while consumer.poll(0.01) is None:
-        pass
+        if time.monotonic() - began > 300:
+            raise SystemExit("no record within 300 s")
     print(round(time.monotonic() - began, 2))
 """
 

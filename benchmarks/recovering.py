@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.switching import APP, HERE, LIVE_PER_S, NEW, OLD, TOPIC, Input
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.operations.context import Context, open_context
+from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.rollback import plan_rollback
@@ -23,22 +23,20 @@ from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
-from pipelines.settings import Settings
 
 KEYS = 20_000
 _TIMEOUT_S = 300.0
 
 
-def measure(settings: Settings, rounds: int) -> dict[str, Any]:
+def measure(context: Context, rounds: int) -> dict[str, Any]:
     """Seconds, `rounds` of each.
 
     `driver_s`: from the restart of a killed driver to its next commit. `results_s`: from a killed broker's first answer
     to the next commit of either release. `switch_s`: of a promote or a rollback that starts at that first answer.
     """
-    ensure_topic(settings, TOPIC, 4, INPUT)
-    source = Input(settings, KEYS)
+    ensure_topic(context.settings, TOPIC, 4, INPUT)
+    source = Input(context.settings, KEYS)
     source.load()
-    context = open_context(settings)
     report: dict[str, Any] = {
         "keys": KEYS,
         "records_per_s": LIVE_PER_S,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 import time
 from typing import Any
 
+from benchmarks.command import Command
 from benchmarks.switching import APP, HERE, OLD, TOPIC
-from orchestration.operations.context import Context, open_context
+from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
@@ -27,29 +26,28 @@ RESETS = {
 }
 
 
-def measure(settings: Settings, keys: int) -> dict[str, Any]:
+def measure(context: Context, switchyard: Command, keys: int) -> dict[str, Any]:
     """Seconds of `reset --stay-stopped` as a plan and carried out, for a cleared state, a kept one, a deleted result, and one
     that is cleared by a tombstone for each key.
 
     `state`, `result`: what the plan says of them.
     """
-    ensure_topic(settings, TOPIC, 4, INPUT)
-    _load(settings, keys)
-    context = open_context(settings)
+    ensure_topic(context.settings, TOPIC, 4, INPUT)
+    _load(context.settings, keys)
     execute(context, plan_stage(context, APP, version=1, code_dir=HERE / "v1"))
     _hydrate(context, keys)
     report: dict[str, Any] = {"keys": keys}
     for output, options in RESETS.items():
         command = ("reset", OLD, *options, "--stay-stopped")
-        planned_s, plan = _timed(settings, *command, "--json")
-        done_s, _ = _timed(settings, *command, "--execute")
+        planned_s, plan = _timed(switchyard, *command, "--json")
+        done_s, _ = _timed(switchyard, *command, "--execute")
         facts = json.loads(plan)["facts"]
         report[output] = {"plan_s": planned_s, "done_s": done_s, "state": facts["state"], "result": facts["result"]}
         if output == "truncate":
             _hydrate(context, keys)
         elif output != "tombstone":
             reset = [*context.registry.state().operations][-1]
-            report[output]["undo_s"] = _timed(settings, "undo", reset, "--execute")[0]
+            report[output]["undo_s"] = _timed(switchyard, "undo", reset, "--execute")[0]
     return report
 
 
@@ -80,10 +78,7 @@ def _hydrate(context: Context, keys: int) -> None:
     execute(context, plan_stop(context, OLD))
 
 
-def _timed(settings: Settings, *command: str) -> tuple[float, str]:
+def _timed(switchyard: Command, *command: str) -> tuple[float, str]:
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestration.cli", *command],
-        env=settings.child_environment(), check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    return round(time.monotonic() - began, 2), done.stdout
+    said = switchyard(*command)
+    return round(time.monotonic() - began, 2), said

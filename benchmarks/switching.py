@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestration.operations.context import Context, open_context
+from benchmarks.command import Command
+from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.run import plan_start, plan_stop
@@ -96,17 +95,17 @@ class Consumer(threading.Thread):
         self._consumer.close()
 
 
-def measure(settings: Settings, keys: int, rounds: int) -> dict[str, Any]:
+def measure(context: Context, switchyard: Command, keys: int, rounds: int) -> dict[str, Any]:
     """Seconds from the start of `promote` and of `rollback`, `rounds` of each, to the consumer's first record of the
     other version; of these, `planned_s` until the operation was opened.
 
     `live_gap_s`: the longest time between two commits of the live release while it was switched away from, promote and
     rollback; `live_batch_s`: the median of that time before.
     """
+    settings = context.settings
     ensure_topic(settings, TOPIC, 4, INPUT)
     source = Input(settings, keys)
     source.load()
-    context = open_context(settings)
     for version, name in ((1, OLD), (2, NEW)):
         execute(context, plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
         execute(context, plan_start(context, name))
@@ -129,7 +128,7 @@ def measure(settings: Settings, keys: int, rounds: int) -> dict[str, Any]:
         gaps: list[float] = []
         for number in range(2, 2 * rounds + 2):
             live, command = (OLD, ("promote", NEW)) if number % 2 == 0 else (NEW, ("rollback", APP))
-            took_s, planned_s = _switch(context, settings, consumer, number, *command)
+            took_s, planned_s = _switch(context, switchyard, consumer, number, *command)
             report[f"{command[0]}_s"].append(took_s)
             report["planned_s"].append(planned_s)
             gaps += _gaps_s(settings, live, time.time() - took_s - 1, time.time())
@@ -154,16 +153,10 @@ def _gaps_s(settings: Settings, release: str, since_s: float, until_s: float) ->
 
 
 def _switch(
-    context: Context, settings: Settings, consumer: Consumer, number: int, *command: str
+    context: Context, switchyard: Command, consumer: Consumer, number: int, *command: str
 ) -> tuple[float, float]:
     began = time.time()
-    subprocess.run(
-        [sys.executable, "-m", "orchestration.cli", *command, "--execute"],
-        env=settings.child_environment(),
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    switchyard(*command, "--execute")
     context.until("the consumer has not gone on", lambda: number in consumer.first, timeout_s=60, poll_s=0.01)
     context.registry.state()
     opened = next(e.at_ms for e in reversed([*context.registry.history()]) if isinstance(e, Opened))

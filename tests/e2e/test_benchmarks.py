@@ -1,36 +1,69 @@
-"""`make bench` with little data: it must end with its figures; their values don't matter."""
+"""`make bench` with little data: it must end with its figures; their values don't matter.
+
+One benchmark runs as a user starts it. The others run here, with drivers as threads and commands in this process.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.cluster import ROOT
+from benchmarks import growth
+from benchmarks.__main__ import measured, parsed
+from pipelines.settings import Settings
+from tests.conftest import sweep
+from tests.e2e.cluster import ROOT, Cluster
+from tests.e2e.harness import SMALL
 from tests.ports import port_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
-def bench(*options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks", *options, "--port", str(port_of("benchmark"))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+@pytest.fixture
+def cluster(broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
+    """An empty cluster for each test: the benchmarks have one app."""
+    cluster = Cluster(broker, tmp_path, lambda: spark, trigger_s=0.1, standby_trigger_s=0.1, heartbeat_s=0.15)
+    with cluster.trials():
+        yield cluster
+    cluster.close()
+    sweep(broker)
+
+
+def bench(cluster: Cluster, *options: str) -> dict[str, Any]:
+    """What `python -m benchmarks` finds with `options`."""
+
+    def switchyard(*arguments: str) -> str:
+        said = cluster.cli(*arguments)
+        assert said.code == 0, said.text
+        return said.out
+
+    return measured(cluster.context(), switchyard, parsed(options))
 
 
 def test_hydration_is_measured_beside_the_raw_limit() -> None:
-    found = bench("--records", "30000")
+    command = [sys.executable, "-m", "benchmarks", "--records", "3000", "--port", str(port_of("benchmark"))]
+    # it replaces the state folder and the port by its own
+    small = Settings(**{**SMALL, "trigger_s": 0.1, "broker_heap_mb": 256})
+    done = subprocess.run(
+        command, cwd=ROOT, env=small.child_environment(), capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["hydrate"]["records"] > 0 and found["hydrate"]["records_per_s"] > 0
     assert found["raw_consumer_records_per_s"] > 0 and found["hydrate_to_raw"] > 0
 
 
-def test_a_switch_is_measured_each_way_and_round() -> None:
-    found = bench("switch", "--keys", "200", "--rounds", "2")
+def test_a_switch_is_measured_each_way_and_round(cluster: Cluster) -> None:
+    found = bench(cluster, "switch", "--keys", "200", "--rounds", "2")
     assert (found["keys"], found["changed"]) == (200, 200)
     assert {name: len(found[name]) for name in ("promote_s", "rollback_s", "planned_s", "delta_applied_s")} == {
         "promote_s": 2, "rollback_s": 2, "planned_s": 4, "delta_applied_s": 4
@@ -38,8 +71,19 @@ def test_a_switch_is_measured_each_way_and_round() -> None:
     assert min(found["promote_s"] + found["rollback_s"]) > 0
 
 
-def test_a_reset_is_measured() -> None:
-    found = bench("reset", "--keys", "20000")
-    assert found.pop("keys") == 20_000
+def test_a_reset_is_measured(cluster: Cluster) -> None:
+    found = bench(cluster, "reset", "--keys", "8000")
+    assert found.pop("keys") == 8_000
     assert set(found) == {"new", "keep", "truncate", "tombstone"}
     assert all(took["plan_s"] > 0 and took["done_s"] > 0 for took in found.values())
+
+
+def test_a_long_registry_is_measured(cluster: Cluster) -> None:
+    found = growth.measure(cluster.context(), sizes=(500, 1_000), rounds=1)
+    assert found["python_s"]["seconds"] > 0
+    for size in (500, 1_000):
+        took = found[f"{size:,} entries"]
+        # what each found: releases, seconds until the first record, entries
+        # filled up to about that size by whole operations
+        assert took["first"]["said"] == "50" and 0.9 * size < int(took["log"]["said"]) <= size
+        assert float(took["follower"]["said"]) > 0 and took["status"]["said"]
