@@ -206,24 +206,34 @@ class Cluster:
         return {r.partition: r.offset for r in read(self.settings.bootstrap, topic)}
 
 
-class ProcessCluster(Cluster):
-    """A cluster as a user has it: a broker of its own, drivers and commands as processes."""
+class Told(Threads):
+    """Tells of each driver what a user is told: a process, and its log."""
 
-    def __init__(self, folder: Path, port: str) -> None:
+    def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
+        super().launch(release, force=force, settle=settle)
+        pid = self._started[-1].pid if release in self.processes else os.getpid()
+        return f"process {pid}, log {LocalLauncher(self._settings).log_path(release)}"
+
+
+class OwnBroker(Cluster):
+    """A cluster with a broker of its own, which can be killed.
+
+    A command that runs as a process starts its drivers as processes.
+    """
+
+    def __init__(self, folder: Path, port: str, spark: Callable[[], Any]) -> None:
         settings = Settings(state_dir=folder / "state", broker_port=port_of(port), broker_heap_mb=512)
         self.broker = EmbeddedBroker(settings)
         self.broker.start(180)
-        self._processes: list[subprocess.Popen[str]] = []
         try:
-            super().__init__(settings, folder)
+            super().__init__(settings, folder, spark)
         except BaseException:
             self.broker.stop()
             raise
+        self.drivers = Told(self.settings)
 
     def close(self) -> None:
-        for process in self._processes:
-            end(process)
-        drivers = [ref for r in self.state.releases.values() if (ref := _driver(r)) is not None]
+        drivers = [ref for name in self.state.releases if (ref := self.process_of(name)) is not None]
         for driver in drivers:
             os.kill(driver.pid, signal.SIGTERM)
         for driver in drivers:
@@ -231,29 +241,22 @@ class ProcessCluster(Cluster):
         super().close()
         self.broker.stop()
 
-    def launcher(self, settings: Settings) -> Launcher:
-        return LocalLauncher(settings)
+    def process_of(self, name: str) -> ProcessRef | None:
+        """The process of a driver; None: it is a thread, or has ended."""
+        release = self.state.releases[name]
+        if release.lease is None or release.lease_ended or release.lease.holder.pid == os.getpid():
+            return None
+        return ProcessRef.of(release.lease.holder.pid)
 
-    @contextmanager
-    def trials(self) -> Iterator[None]:
-        yield
-
-    def cli(self, *arguments: object, **environment: str) -> Said:
-        """Runs `switchyard`. Fails if it prints a traceback."""
-        return finish(self.spawn(*arguments, **environment), 240)
-
-    def spawn(self, *arguments: object, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def as_process(self, *arguments: object, **environment: str) -> Said:
+        """Runs `switchyard` as a process, whose outputs go to one file. Fails if it prints a traceback."""
+        done = subprocess.run(
             [sys.executable, "-m", "orchestration.cli", *map(str, arguments)],
-            env={**self.settings.child_environment(), "COLUMNS": "200", **environment},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._processes.append(process)
-        return process
+            env={**self.settings.child_environment(), **environment}, cwd=self.folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stdout, done.stdout
+        return Said(done.returncode, done.stdout, "", done.stdout)
 
 
 class Follower:
@@ -353,24 +356,6 @@ def say(line: str) -> None:
     print(f"  {line}")
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float) -> Said:
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        raise AssertionError(f"{process.args!r} has not ended within {timeout_s:g} s:\n{out}\n{err}") from None
-    said = Said(process.returncode, out or "", err or "")
-    assert "Traceback" not in said.text, said.text
-    return said
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
-
-
 def folded(settings: Settings, topic: str, until: Mapping[int, int]) -> dict[str, Any]:
     """Key -> last value of a table's result up to the offsets `until`. Shares no code with the diff."""
     fold: dict[str, Any] = {}
@@ -391,9 +376,3 @@ def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
 
 def _options(per_second: int) -> Options:
     return Options(seed=7, per_second=per_second, faults=DISORDER)
-
-
-def _driver(release: Release) -> ProcessRef | None:
-    if release.lease is None or release.lease_ended:
-        return None
-    return ProcessRef.of(release.lease.holder.pid)

@@ -18,6 +18,7 @@ _RELEASE = re.compile(r"\b[a-z-]+\.v\d+(?:\.g\d+)?\b")
 _WORD = re.compile(r"[A-Za-z_]+")
 # how the page breaks a long line, so that none is longer than those of the other pages
 _WIDTH, _CONTINUED = 120, " " * 10
+_OF_THE_JVM = ("WARNING: Using incubator modules", "NOTE: Picked up JDK_JAVA_OPTIONS")
 _UNITS = {"B", "KiB", "MiB", "GiB", "of", "s", "min", "h", "d", "ms"}
 
 
@@ -53,7 +54,7 @@ def as_shown(output: str, settings: Settings) -> str:
     """
     text = output.replace(str(settings.state_dir), ".switchyard")
     text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "vm", text)
-    lines = [line.rstrip() for line in text.splitlines() if not line.startswith("WARNING: Using incubator modules")]
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith(_OF_THE_JVM)]
     return "".join(part + "\n" for line in lines for part in _broken(line))
 
 

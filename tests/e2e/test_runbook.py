@@ -12,10 +12,9 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -24,8 +23,6 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from demo.ledger.reader import read
-from orchestration.local.broker import EmbeddedBroker
-from orchestration.local.process import ProcessRef
 from orchestration.operations.lifecycle import live_release
 from orchestration.operations.looking.in_use import followers_in
 from orchestration.operations.planning.promote import plan_promote
@@ -46,7 +43,7 @@ from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.registry import Entry, GenerationStarted, WantedSet
 from pipelines.model.reset import Target
 from tests.e2e import runbook
-from tests.e2e.cluster import LARGE, Follower, ProcessCluster, folded
+from tests.e2e.cluster import LARGE, Follower, OwnBroker, folded
 from tests.e2e.harness import code_without_suite
 from tests.e2e.runbook import Shown
 from tests.shared.operators import Death
@@ -68,7 +65,7 @@ POISON = "kaboom"
 class Night:
     """A cluster with two versions of `word-count`, of which one word kills the second; and the person on call."""
 
-    cluster: ProcessCluster
+    cluster: OwnBroker
     follower: Follower
     lines: Iterator[str]
     sent: int = 0
@@ -96,6 +93,8 @@ class Night:
     def make_live(self, name: str) -> None:
         """Restores the state of the evening: `name` is live, the other is its standby, and both run."""
         cluster = self.cluster
+        # a test that has failed may have left it dead
+        cluster.broker.start(180)
         for each in (V1, V2):
             cluster.run(plan_start(cluster.context(), each))
         if self.live == name:
@@ -109,17 +108,40 @@ class Night:
             diff(cluster.context(), name)
             cluster.run(plan_promote(cluster.context(), APP, version=int(name[-1])))
 
-    def driver(self, name: str) -> ProcessRef | None:
-        release = self.cluster.state.releases[name]
-        if release.lease is None or self.cluster.context().holder(release) is None:
-            return None
-        return ProcessRef.of(release.lease.holder.pid)
+    def runs(self, name: str) -> bool:
+        return self.cluster.context().holder(self.cluster.state.releases[name]) is not None
+
+    @contextmanager
+    def processes(self) -> Iterator[None]:
+        """Drivers that the test starts in the block are processes."""
+        self.cluster.drivers.processes.update((V1, V2))
+        try:
+            yield
+        finally:
+            self.cluster.drivers.processes.clear()
+
+    def make_processes(self, *names: str) -> None:
+        """Makes running drivers processes, which can be killed."""
+        for name in names:
+            if self.cluster.process_of(name) is None:
+                self.cluster.stop(name)
+                with self.processes():
+                    self.cluster.run(plan_start(self.cluster.context(), name))
 
     def kill(self, name: str) -> None:
-        driver = self.driver(name)
+        driver = self.cluster.process_of(name)
         assert driver is not None
         os.kill(driver.pid, signal.SIGKILL)
-        self.cluster.until(f"{name} lives", lambda: self.driver(name) is None)
+        self.cluster.until(f"{name} lives", lambda: not self.runs(name))
+
+    def lose(self, name: str) -> None:
+        """Ends a driver, though its release should run."""
+        if self.cluster.process_of(name) is not None:
+            self.kill(name)
+            return
+        _, stop = self.cluster.drivers.running(name)
+        stop.set()
+        self.cluster.until(f"{name} lives", lambda: not self.runs(name))
 
     def die_after(self, entry: type[Entry]) -> None:
         """An operator starts to reset the standby, and dies right after one of its entries."""
@@ -128,10 +150,10 @@ class Night:
         assert said.code == -signal.SIGKILL, said.text
 
     def kill_broker(self) -> None:
-        pid = EmbeddedBroker(self.cluster.settings).status().pid
+        pid = self.cluster.broker.status().pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        self.cluster.until("the broker answers", lambda: not EmbeddedBroker(self.cluster.settings).status().answering)
+        self.cluster.until("the broker answers", lambda: not self.cluster.broker.status().answering)
 
     def newest(self, kind: str) -> str:
         """The last operation of that kind."""
@@ -140,7 +162,7 @@ class Night:
     def await_drivers(self) -> None:
         """Waits for a new heartbeat of each driver that has kept running."""
         since = now_ms()
-        drivers = [name for name in (V1, V2) if self.driver(name) is not None]
+        drivers = [name for name in (V1, V2) if self.runs(name)]
 
         def heard() -> bool:
             beats = latest_heartbeats(self.cluster.settings)
@@ -173,14 +195,17 @@ class Night:
 
     # -- the page
 
-    def typed(self, section: str, block: int, *codes: int) -> None:
-        """Types a block's commands and compares the output with the page. `codes`: their exit codes; none: all 0."""
+    def typed(self, section: str, block: int, *codes: int, processes: Collection[str] = ()) -> None:
+        """Types a block's commands and compares the output with the page. `codes`: their exit codes; none: all 0.
+
+        `processes`: commands that run as processes, as do the drivers that these start; the others run here.
+        """
         page = runbook.PAGE.read_text()
         shown = runbook.blocks(page, section)[block]
         found = []
         for code, step in zip(codes or (0,) * len(shown), shown, strict=True):
             command = self.as_meant(step.command)
-            output = self.run(command, code)
+            output = self.run(command, code, process=command.split()[1] in processes)
             found.append(Shown(command, output))
             if command == "switchyard up":
                 self.await_drivers()
@@ -201,29 +226,23 @@ class Night:
                 command = command.replace(named, self.newest(kind))
         return re.sub(r"(?<=--skip )\S+", self.record, command)
 
-    def run(self, command: str, code: int) -> str:
-        environment = {**self.cluster.settings.child_environment(), "COLUMNS": "140", "LOGNAME": "ada"}
-        # Java would print that it has read it
-        environment.pop("JDK_JAVA_OPTIONS", None)
-        done = subprocess.run(
-            [sys.executable, "-m", "orchestration.cli", *shlex.split(command)[1:]], env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-        )  # fmt: skip
-        assert "Traceback" not in done.stdout and done.returncode == code, f"$ {command}\n{done.stdout}"
-        return runbook.as_shown(done.stdout, self.cluster.settings)
+    def run(self, command: str, code: int, *, process: bool) -> str:
+        run = self.cluster.as_process if process else self.cluster.cli
+        said = run(*shlex.split(command)[1:], COLUMNS="140", LOGNAME="ada")
+        assert said.code == code, f"$ {command}\n{said.shown}"
+        return runbook.as_shown(said.shown, self.cluster.settings)
 
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Night]:
-    cluster = ProcessCluster(tmp_path_factory.mktemp("night"), "runbook")
-    cluster.spark = lambda: spark
+    cluster = OwnBroker(tmp_path_factory.mktemp("night"), "runbook", lambda: spark)
     try:
         yield from _night(cluster)
     finally:
         cluster.close()
 
 
-def _night(cluster: ProcessCluster) -> Iterator[Night]:
+def _night(cluster: OwnBroker) -> Iterator[Night]:
     from pydoc_data.topics import topics
 
     lines = (line for name in sorted(topics) for line in topics[name].splitlines() if line.strip() and line.isascii())
@@ -235,13 +254,61 @@ def _night(cluster: ProcessCluster) -> Iterator[Night]:
     follower = Follower(cluster, APP, "billing")
     made = Night(cluster, follower, lines)
     made.produce(2_000)
-    cluster.hydrate(APP, 1, batch=LARGE, code_dir=first)
+    # the first tests kill them
+    with made.processes():
+        cluster.hydrate(APP, 1, batch=LARGE, code_dir=first)
     cluster.make_live(APP, 1)
     with follower:
-        cluster.hydrate(APP, 2, batch=LARGE, code_dir=second)
+        with made.processes():
+            cluster.hydrate(APP, 2, batch=LARGE, code_dir=second)
         made.make_live(V2)
         yield made
         cluster.stop(V1, V2)
+
+
+def test_the_host_was_rebooted(night: Night) -> None:
+    night.make_live(V2)
+    night.make_processes(V1, V2)
+    night.produce(20)
+    for name in (V1, V2):
+        night.kill(name)
+    night.kill_broker()
+    night.typed("The host was rebooted", 0, 1, 0, 0, 0, processes=("status", "up", "start"))
+    started = night.cluster.process_of(V2)
+    night.run("switchyard up --all", 0, process=True)
+    # the first one was not started again
+    assert started == night.cluster.process_of(V2) and night.runs(V1)
+    night.produce(20)
+    for name in (V1, V2):
+        night.right(name)
+
+
+def test_the_broker_is_gone(night: Night) -> None:
+    night.make_live(V2)
+    night.make_processes(V1, V2)
+    drivers = [night.cluster.process_of(name) for name in (V1, V2)]
+    night.kill_broker()
+    night.typed("The broker is gone", 0, 1, 0, 0, processes=("up",))
+    night.produce(20)
+    for name in (V1, V2):
+        night.right(name)
+    assert drivers == [night.cluster.process_of(name) for name in (V1, V2)] and None not in drivers
+
+
+def test_the_live_release_is_dead(night: Night) -> None:
+    night.make_live(V2)
+    night.make_processes(V2)
+    night.kill(V2)
+    night.produce(20)
+    night.typed("The live release is dead", 0, processes=("start",))
+    night.right(V2)
+    # both are at the same boundary
+    night.right(V1)
+    night.kill(V2)
+    night.produce(20)
+    night.typed("The live release is dead", 1, processes=("rollback",))
+    assert night.live == V1
+    night.right(V1)
 
 
 def test_wrong_since_noon(night: Night) -> None:
@@ -291,7 +358,7 @@ def test_an_operator_left_in_the_middle(night: Night) -> None:
     night.right(V1)
     generation = night.cluster.state.releases[V1].generation
     night.die_after(WantedSet)
-    night.cluster.until(f"{V1} has not ended", lambda: night.driver(V1) is None)
+    night.cluster.until(f"{V1} has not ended", lambda: not night.runs(V1))
     night.typed("An operation was left unfinished", 1)
     assert night.cluster.state.releases[V1].generation == generation
     night.produce(20)
@@ -307,44 +374,6 @@ def test_back_to_yesterdays_version(night: Night) -> None:
     night.right(V1)
 
 
-def test_the_live_release_is_dead(night: Night) -> None:
-    night.make_live(V2)
-    night.kill(V2)
-    night.produce(20)
-    night.typed("The live release is dead", 0)
-    night.right(V2)
-    # both are at the same boundary
-    night.right(V1)
-    night.kill(V2)
-    night.produce(20)
-    night.typed("The live release is dead", 1)
-    assert night.live == V1
-    night.right(V1)
-
-
-def test_the_host_was_rebooted(night: Night) -> None:
-    night.make_live(V2)
-    for name in (V1, V2):
-        night.kill(name)
-    night.kill_broker()
-    night.typed("The host was rebooted", 0, 1, 0, 0, 0)
-    night.cluster.run(plan_start(night.cluster.context(), V1))
-    night.produce(20)
-    for name in (V1, V2):
-        night.right(name)
-
-
-def test_the_broker_is_gone(night: Night) -> None:
-    night.make_live(V2)
-    drivers = [night.driver(name) for name in (V1, V2)]
-    night.kill_broker()
-    night.typed("The broker is gone", 0, 1, 0, 0)
-    night.produce(20)
-    for name in (V1, V2):
-        night.right(name)
-    assert drivers == [night.driver(name) for name in (V1, V2)] and None not in drivers
-
-
 def test_a_poison_record(night: Night) -> None:
     night.make_live(V2)
     # stopped meanwhile, so that it finds them in one batch
@@ -358,7 +387,8 @@ def test_a_poison_record(night: Night) -> None:
     night.cluster.run(plan_start(night.cluster.context(), V2))
     night.cluster.until(f"{V2} has not failed", lambda: night.cluster.state.releases[V2].state == "failed")
     night.cluster.until(f"{V2} has not ended", lambda: night.cluster.state.releases[V2].lease_ended)
-    night.typed("A poison record", 0, 0, 1, 0)
+    # it starts a Spark session of its own
+    night.typed("A poison record", 0, 0, 1, 0, processes=("bisect",))
     assert night.record == f"lines:{partition}:{offset}"
     night.right(V1)
     night.gone[partition].add(offset)
@@ -371,7 +401,7 @@ def test_input_cut_by_retention(night: Night) -> None:
     """The last section: after it, the history that others need is deleted."""
     night.make_live(V2)
     # the host was down for so long
-    night.kill(V2)
+    night.lose(V2)
     night.produce(100)
     night.cluster.settle(V1, "lines")
     cut = {p: end - 5 for p, end in end_offsets(night.cluster.settings, ["lines"])["lines"].items()}

@@ -15,7 +15,7 @@ import pytest
 from orchestration import cli
 from orchestration.operations import context
 from pipelines.settings import Settings, get_settings
-from tests.shared.threads import Threads, patient, trials_in
+from tests.shared.threads import Threads, drives, patient, trials_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,15 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Said:
-    """What a command printed, and its exit code."""
+    """What a command printed, and its exit code. `shown`: both outputs as a terminal shows them."""
 
     code: int
     out: str
     err: str
+    shown: str = ""
 
     @property
     def text(self) -> str:
         return self.out + self.err
+
+
+class _Output(io.StringIO):
+    """One of a command's outputs. What is written to it is shown, too, but not the log of a driver in a thread."""
+
+    def __init__(self, shown: io.StringIO) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def write(self, text: str) -> int:
+        if not drives():
+            self._shown.write(text)
+        return super().write(text)
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,8 @@ class Terminal:
 
     def run(self, *arguments: object, **environment: str) -> Said:
         """Runs a command as `main` does. Raises unexpected errors: for the user they would be a traceback."""
-        out, err = io.StringIO(), io.StringIO()
+        shown = io.StringIO()
+        out, err = _Output(shown), _Output(shown)
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.chdir(self.folder)
@@ -65,7 +80,7 @@ class Terminal:
             stack.enter_context(redirect_stdout(out))
             stack.enter_context(redirect_stderr(err))
             code = cli.run(list(map(str, arguments)))
-        return Said(code, out.getvalue(), err.getvalue())
+        return Said(code, out.getvalue(), err.getvalue(), shown.getvalue())
 
     def _launch_with(self, settings: Settings) -> Threads:
         assert self.launcher is not None, "a command that should not start a driver"

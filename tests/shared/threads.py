@@ -29,9 +29,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# how the names of drivers' threads start
+_DRIVER = "driver of "
+
+
 def patient(seconds: float) -> None:
     """Sleeps for at least a fifth of a second: frequent questions to Kafka would slow down what the test waits for."""
     time.sleep(max(seconds, 0.2))
+
+
+def drives() -> bool:
+    """Whether the calling thread is that of a driver."""
+    return threading.current_thread().name.startswith(_DRIVER)
 
 
 class Threads:
@@ -45,7 +54,7 @@ class Threads:
 
     def with_settings(self, settings: Settings) -> Threads:
         """The same launcher; its next drivers get other settings."""
-        found = Threads(settings)
+        found = type(self)(settings)
         found._threads, found._started, found.processes = self._threads, self._started, self.processes
         return found
 
@@ -56,7 +65,7 @@ class Threads:
             return f"process {process.pid}"
         stop = threading.Event()
         driver = Driver(self._settings.for_driver(), release, force=force, settle=settle, signalled=stop)
-        thread = threading.Thread(target=_run, args=(driver,), name=f"driver {release}")
+        thread = threading.Thread(target=_run, args=(driver,), name=f"{_DRIVER}{release}")
         thread.start()
         self._threads[:] = [*(each for each in self._threads if each[1].is_alive()), (release, thread, stop)]
         return "a thread"
