@@ -139,22 +139,27 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, kills: int) -> None:
-    """One reset after the other: an operator starts it and is killed at some line; the next operator resumes it."""
+    """One reset after the other: its operator is killed at some line, then two that resume it; the next one ends it."""
     expected, random, killed = words(live), Random(SEED), 0
     while killed < kills:
         generation = live.state.releases[NAME].generation
-        line = random.randint(1, 500)
-        dead = live.operators.start("reset", NAME, "--to-earliest", "--stop", "--execute", death=Death(line=line)).end()
-        operation = next(o for o in reversed([*live.state.operations.values()]) if o.opened.name == "reset")
-        if operation.closed is None:
-            assert dead.code == -signal.SIGKILL, dead.text
+        lines = [random.randint(1, 500) for _ in range(3)]
+        command = ["reset", NAME, "--to-earliest", "--stop", "--execute"]
+        for line in lines:
+            dead = live.operators.start(*command, death=Death(line=line)).end()
+            operation = next(o for o in reversed([*live.state.operations.values()]) if o.opened.name == "reset")
+            if operation.closed is not None:
+                break
+            assert dead.code == -signal.SIGKILL, f"to be killed at lines {lines}: {dead.text}"
             killed += 1
-            resumed = live.cli("resume", operation.id)
-            assert resumed.code == 0, f"killed at line {line}: {resumed.text}"
+            command = ["resume", operation.id]
+        else:
+            resumed = live.cli(*command)
+            assert resumed.code == 0, f"killed at lines {lines}: {resumed.text}"
         live.settle(NAME, "lines")
-        # applied once, even if parts of it ran twice
-        assert live.state.releases[NAME].generation == generation + 1, line
-        assert of_result(live) == expected, line
+        # applied once, even if parts of it ran several times
+        assert live.state.releases[NAME].generation == generation + 1, lines
+        assert of_result(live) == expected, lines
         comes_to(follower, expected)
 
 
