@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,6 +135,23 @@ class Words:
     def run(self) -> None:
         """Starts it, unless it runs."""
         start(self.context, WORDS)
+
+    def end(self) -> None:
+        """Ends its process at a boundary, if it runs in one."""
+        if self.holder() is not None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(90) == 0, self.drivers.log(WORDS)[-3000:]
+
+    @contextmanager
+    def run_as_a_thread(self, *, force: bool = False) -> Iterator[Threads]:
+        """While the block runs, so does a driver that is neither killed nor frozen: it needs no process."""
+        threads = Threads(self.settings)
+        try:
+            with operator(self.settings, threads) as context:
+                start(context, WORDS, force=force)
+                yield threads
+        finally:
+            threads.end()
 
     def await_rest(self) -> None:
         until(
@@ -323,14 +340,10 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
     words.run()
     zombie, token = words.process, words.token
     topics = topics_of(words.context, WORDS)
-    # neither killed nor frozen: the new one needs no process
-    threads = Threads(settings)
     with ExitStack() as stack:
-        stack.callback(threads.end)
-        context = stack.enter_context(operator(settings, threads))
         end_input = stack.enter_context(producing(settings, "word-count", 200))
         freeze(settings, zombie, topics)
-        start(context, WORDS, force=True)
+        threads = stack.enter_context(words.run_as_a_thread(force=True))
         until("the new driver does not commit", lambda: committed(settings, WORDS).token == token + 1, BATCH_TIMEOUT_S)
         batch = committed(settings, WORDS).boundary.batch_id
         os.killpg(zombie.pid, signal.SIGCONT)
@@ -363,50 +376,46 @@ def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: 
 @pytest.mark.long
 def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Words) -> None:
     words.run()
-    topics = topics_of(words.context, WORDS)
+    topics, registry = topics_of(words.context, WORDS), words.context.registry
     with producing(settings, "word-count", 200) as end_input:
         freeze(settings, words.process, topics)
+        jvm = children(words.process.pid)
+        assert jvm
         words.process.send_signal(signal.SIGTERM)
         os.killpg(words.process.pid, signal.SIGCONT)
+        until("the lease has not ended", lambda: registry.state().releases[WORDS].lease_ended, 90, poll_s=0.005)
+        # from then on nothing may write to what belongs to another driver
+        assert not [pid for pid in jvm if Path(f"/proc/{pid}").exists()]
         assert words.process.wait(90) == 0, words.drivers.log(WORDS)[-3000:]
         end_input()
     # the running batch was finished, in Kafka and in Spark's log
     assert open_transactions(settings, topics) == []
     batch = committed(settings, WORDS).boundary.batch_id
     assert (release_folder(settings, WORDS) / f"g1.t{words.token}" / "commits" / str(batch)).exists()
-    assert words.context.registry.state().releases[WORDS].lease_ended
     assert words.holder() is None
-    words.run()
-    assert words.ledger().clean
+    with words.run_as_a_thread():
+        assert words.ledger().clean
 
 
 @pytest.mark.long
 def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: Settings, words: Words) -> None:
-    words.run()
-    jvm = children(words.process.pid)
-    assert jvm
-    words.process.send_signal(signal.SIGTERM)
-    registry = words.context.registry
-    until("the lease has ended", lambda: registry.state().releases[WORDS].lease_ended, 90, poll_s=0.005)
-    # from then on nothing may write to what belongs to another driver
-    assert not [pid for pid in jvm if Path(f"/proc/{pid}").exists()]
-    assert words.process.wait(90) == 0
+    words.end()
+    with words.run_as_a_thread():
+        words.await_rest()
     before = committed(settings, WORDS)
     folder = release_folder(settings, WORDS)
     aside = folder.with_name("aside")
     folder.rename(aside)
-    size = words.drivers.log_path(WORDS).stat().st_size
+    size = words.drivers.log_path(WORDS).stat().st_size if words.drivers.log_path(WORDS).exists() else 0
     assert words.drivers.spawn(WORDS).wait(120) == 1
     said = words.drivers.log_path(WORDS).read_bytes()[size:].decode()
     assert f"the checkpoint of {WORDS} generation 1 is gone" in said
     assert committed(settings, WORDS) == before
     folder.rmdir()
     aside.rename(folder)
-    words.run()
-    send(settings, LINES, "back again")
-    assert words.ledger().clean
-    words.process.send_signal(signal.SIGTERM)
-    assert words.process.wait(90) == 0
+    with words.run_as_a_thread():
+        send(settings, LINES, "back again")
+        assert words.ledger().clean
 
 
 # -- an app's function
