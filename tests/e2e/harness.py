@@ -1,6 +1,6 @@
 """Drivers and followers as processes, for tests that kill them.
 
-A registry is one topic of a cluster, so a module has the session's broker to itself, or its own broker.
+A registry is one topic of a cluster, so a module has the session's broker to itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from confluent_kafka.admin import OffsetSpec
 
 import pipelines.apps
 from orchestration.launchers.local import Launcher, LocalLauncher
-from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
@@ -37,7 +36,6 @@ from pipelines.kafka.registry import Registry
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
-from tests.ports import port_of
 
 # a boot takes 8 s on two idle cores, and minutes on two busy ones
 BOOT_TIMEOUT_S = 300.0
@@ -64,20 +62,6 @@ SMALL: dict[str, Any] = {
     # a driver here lives for seconds: the optimizing compiler costs more than it gains
     "spark": {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"},
 }
-
-
-@contextmanager
-def cluster(folder: Path, **changes: Any) -> Iterator[Settings]:
-    """The settings of a broker for this module, with small drivers."""
-    settings = Settings(
-        **{"state_dir": folder, "broker_port": port_of("driver"), "broker_heap_mb": 512, **SMALL, **changes}
-    )
-    broker = EmbeddedBroker(settings)
-    broker.start(180)
-    try:
-        yield settings
-    finally:
-        broker.stop()
 
 
 class Drivers(LocalLauncher):
