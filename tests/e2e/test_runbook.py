@@ -276,7 +276,7 @@ def test_the_host_was_rebooted(night: Night) -> None:
     night.typed("The host was rebooted", 0, 1, 0, 0, 0, processes=("status", "up", "start"))
     started = night.cluster.process_of(V2)
     night.run("switchyard up --all", 0, process=True)
-    # the first one was not started again
+    # what ran was not started again
     assert started == night.cluster.process_of(V2) and night.runs(V1)
     night.produce(20)
     for name in (V1, V2):
