@@ -303,14 +303,16 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
     words.run()
     words.await_rest()
     process, token, batch = words.process, words.token, committed(settings, WORDS).boundary.batch_id
-    with producing(settings, "word-count", 200) as end_input:
+    with producing(settings, "word-count", 200):
         until("no batch runs", lambda: committed(settings, WORDS).boundary.batch_id > batch, BATCH_TIMEOUT_S)
         broker = BrokerWithLogin(settings)
         broker.stop()
         away_until = time.monotonic() + 4.0
         # it must not end meanwhile
         until("the time away", lambda: process.poll() is not None or time.monotonic() > away_until, 10)
-        broker.start()
+        broker.start(180)
+    # with another producer: the first one has been seen to send nothing more after the outage
+    with producing(settings, "word-count", 200) as end_input:
         batch = until("no progress", lambda: newest_progress(settings, WORDS), BATCH_TIMEOUT_S).boundary.batch_id
         until("it does not go on", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
         end_input()
