@@ -279,6 +279,11 @@ def is_login(error: KafkaError) -> bool:
     return error.code() in _LOGIN
 
 
+def unreached(error: KafkaError) -> bool:
+    """Whether the cluster didn't get the request, or its answer was lost. The client goes on trying to connect."""
+    return error.code() in _NOT_REACHED
+
+
 def forbidden(error: KafkaError) -> bool:
     """Whether an ACL is missing."""
     return error.code() in _ACLS

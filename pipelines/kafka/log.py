@@ -20,6 +20,7 @@ from pipelines.kafka.client import (
     own,
     producer,
     unavailable,
+    unreached,
 )
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.offsets import end_of
@@ -71,6 +72,8 @@ class LogReader:
         self._asides = asides
         self._clock = clock
         self._next = start
+        # why the cluster could not be reached since the last record
+        self._trouble: KafkaError | None = None
         self._admin = own(settings, client)
         self._consumer: Consumer = consumer(
             settings, auto_offset_reset="earliest", fetch_wait_max_ms=_FETCH_WAIT_MS, enable_partition_eof=True,
@@ -140,21 +143,24 @@ class LogReader:
             if records:
                 yield records
             elif self._clock() > deadline:
-                raise unavailable(self._settings, None)
+                raise unavailable(self._settings, self._trouble)
 
     def _take(self, messages: list[Message]) -> list[Record]:
         values: list[Record] = []
         for message in messages:
             error = message.error()
             if error is None:
-                self._next = (message.offset() or 0) + 1
+                self._next, self._trouble = (message.offset() or 0) + 1, None
                 value = value_of(message) if self._asides else message.value()
                 if value is not None:
                     values.append((message.offset() or 0, value))
             elif error.code() == KafkaError._PARTITION_EOF:
                 # the end is past control records, which a consumer never gets
                 self._next = max(self._next, message.offset() or 0)
-            elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            elif unreached(error):
+                # it may come back, also to a login that was revoked; who waits for records has a deadline
+                self._trouble = error
+            elif not error.retriable():
                 raise KafkaException(error)
         return values
 

@@ -6,10 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import pytest
+from confluent_kafka import KafkaError
 
-from pipelines.errors import Refused
+from pipelines.errors import LoginRefused, Refused
+from pipelines.kafka import log
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, read_tail
 from pipelines.settings import Settings
 from tests.transactions import transactional
@@ -211,5 +214,29 @@ def test_a_reader_waits_at_an_open_transaction_and_goes_on_behind_an_aborted_one
         append(broker, topic, b"2")
         assert reader.read_to_end() == [b"2"]
         assert reader.position >= 4
+    finally:
+        reader.close()
+
+
+class Refusal:
+    """What a consumer gets in place of a record while the cluster refuses its login."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._AUTHENTICATION)
+
+
+def test_a_reader_outlives_a_login_that_is_refused_for_a_while(
+    broker: Settings, fresh_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, times = fresh_topic(), count(step=6)
+    append(broker, topic, b"1")
+    reader = LogReader(broker, topic, clock=lambda: next(times))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "drain", lambda *_, **__: [Refusal()])
+            assert reader.poll(0.2) == []
+            with pytest.raises(LoginRefused, match="refuses the login"):
+                reader.read_to_end()
+        assert reader.read_to_end() == [b"1"]
     finally:
         reader.close()
