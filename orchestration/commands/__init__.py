@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from orchestration.commands import (
     acls,
+    author,
     broker,
     data_docs,
     follow,
@@ -21,4 +22,6 @@ from orchestration.commands import (
 )
 
 # in the order of `switchyard --help`
-MODULES = (broker, produce, release, switch, reset, follow, overview, registry, supervise, metrics, data_docs, acls)
+MODULES = (
+    broker, produce, author, release, switch, reset, follow, overview, registry, supervise, metrics, data_docs, acls,
+)  # fmt: skip

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
@@ -12,9 +16,13 @@ from pipelines.secrets import masked
 from pipelines.settings import Settings
 
 _LONGEST_CHARS = 1500
+_PLATFORM = Path(__file__).parents[1]
 _TRACEBACK = "Traceback (most recent call last)"
 # the last line of a Python traceback: `ValueError: not a price`, `decimal.InvalidOperation: [...]`, `KeyError`
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
+# how the path of a frame begins or goes on that is not an author's: Python, its packages, and Spark's worker
+_NOT_AN_AUTHORS = re.compile(r"/site-packages/|/lib/python\d|/pyspark/|^<frozen |^<string>")
 
 
 def cause(error: BaseException, lines: int = 4) -> str:
@@ -55,15 +63,56 @@ def jvm_ended(release: str, code: int, settings: Settings) -> SwitchyardError:
     )
 
 
+def place(error: BaseException) -> str:
+    """Where in an author's code `error` was raised, as ` (prices.py, line 6, in price)`; nothing, if it wasn't there.
+
+    For an error of this process. `cause` tells the place of one that a Python worker has reported.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _NOT_AN_AUTHORS.search(frame.filename) and not _is_ours(frame.filename)]
+    return f" ({_told(own[-1].filename, own[-1].lineno, own[-1].name)})" if own else ""
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a file is the platform's, and no app's."""
+    path = Path(file)
+    return path.is_relative_to(_PLATFORM) and not path.is_relative_to(_PLATFORM / "apps")
+
+
+def _told(file: str, line: int | str | None, name: str) -> str:
+    return f"{file.rpartition('/')[2]}, line {line}, in {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAt:
+    """An error of an author's code in a Python worker. `place`: `prices.py, line 6, in price`. `raised`: error and message."""
+
+    place: str
+    raised: str
+
+
+def failed_at(error: BaseException) -> FailedAt | None:
+    """Where an author's code has failed, by what a Python worker reported; None: it has not."""
+    ends = [end for end in _ends(str(error).splitlines()) if end.place]
+    return ends[0] if ends else None
+
+
 def _raised(lines: list[str]) -> list[str]:
-    """The last line of each Python traceback in `lines`, the innermost cause first, without repetitions."""
-    ends: list[str] = []
-    inside = False
+    """What each Python traceback in `lines` ends with, and where in an author's code; the innermost cause first, each once."""
+    said = [f"{end.raised} ({end.place})" if end.place else end.raised for end in _ends(lines)]
+    return list(dict.fromkeys(said))
+
+
+def _ends(lines: Iterable[str]) -> Iterator[FailedAt]:
+    """How each Python traceback in `lines` ends."""
+    inside, where = False, ""
     for line in lines:
         if _TRACEBACK in line:
-            inside = True
-        elif inside and not line[0].isspace():
+            inside, where = True, ""
+        elif inside and (frame := _FRAME.match(line)):
+            if not _NOT_AN_AUTHORS.search(frame["file"]):
+                where = _told(*frame.group("file", "line", "name"))
+        elif inside and line.strip() and not line[0].isspace():
             inside = False
             if _RAISED.fullmatch(line):
-                ends.append(line)
-    return list(dict.fromkeys(ends))
+                yield FailedAt(where, line)

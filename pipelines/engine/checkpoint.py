@@ -209,6 +209,20 @@ class Checkpoint:
         """Whether another batch without input would change nothing: the watermark didn't move in `batch_id`."""
         return self.next_watermark_ms(batch_id) == self.planned(batch_id).watermark_ms
 
+    def move_watermark(self, to_ms: int) -> None:
+        """Has the next batch run with the watermark `to_ms`, as later records would; for rehearsals.
+
+        The query must be stopped. Raises CheckpointDamaged if it has no committed batch.
+        """
+        last = self.last_committed()
+        if last is None:
+            raise CheckpointDamaged(f"{self.path} has no committed batch", fix="run a batch first")
+        version, line, *more = self._lines("commits", last)
+        with self._readable("commits", last):
+            facts = json.loads(line)
+            facts["nextBatchWatermarkMs"] = max(to_ms, int(facts["nextBatchWatermarkMs"]))
+        self._write("commits", last, "\n".join([version, json.dumps(facts, separators=(",", ":")), *more]))
+
     def plan_next(self, target: SourcePosition) -> int:
         """Plans the next batch by hand, so that it ends exactly at `target`. Returns its number.
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from pipelines.engine.session import spark_kafka_options
 from pipelines.errors import BadUsage
-from pipelines.model.app import App, AppendStream, AppSettings, Input, Json, Raw, Text
+from pipelines.model.app import App, AppendStream, AppSettings, Input, Json, Raw, Text, Value
 from pipelines.settings import Settings
 
 CORRUPT = "_corrupt"
@@ -32,33 +41,73 @@ def ddl_columns(ddl: str) -> StructType:
 def value_schema(source: Input) -> StructType:
     """Columns of an input's value. Raises BadUsage if its DDL can't be parsed."""
     if isinstance(source.value, Text):
-        return ddl_columns(f"`{source.value.column}` string")
+        return ddl_columns(f"{quoted(source.value.column)} string")
     if isinstance(source.value, Raw):
-        return ddl_columns(f"`{source.value.column}` binary")
+        return ddl_columns(f"{quoted(source.value.column)} binary")
+    return _columns_of(source.value)
+
+
+def _columns_of(value: Json) -> StructType:
+    fields = json_schema(value).fields
+    if unknown := [name for name in value.rename if name not in {field.name for field in fields}]:
+        raise BadUsage(
+            f"rename names {', '.join(unknown)}, which is no field of {value.schema!r}",
+            fix="correct the name in rename",
+        )
+    return StructType([StructField(value.rename.get(f.name, f.name), f.dataType, f.nullable) for f in fields])
+
+
+def json_schema(value: Json) -> StructType:
+    """The fields of a JSON object, by their own names. Raises BadUsage if its DDL can't be parsed."""
     try:
-        return ddl_columns(source.value.schema)
+        return ddl_columns(value.schema)
     except Exception as error:
         raise BadUsage(
-            f"schema {source.value.schema!r} is not Spark DDL: {_first_line(error)}",
-            fix="write columns, such as 'side string, price double'",
+            f"schema {value.schema!r} is not Spark DDL: {_first_line(error)}",
+            fix="as in 'side string, price double'",
         ) from error
 
 
-def key_column(source: Input) -> str | None:
-    """Name of an input's key column. Raises BadUsage unless it is one string column."""
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it as a name, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def key_schema(source: Input) -> StructType:
+    """Columns of an input's key: none where the app doesn't ask for it.
+
+    Raises BadUsage if its DDL can't be parsed, and if a key that isn't JSON is not one string column.
+    """
     if source.key is None:
-        return None
+        return StructType([])
+    if isinstance(source.key, Json):
+        return _columns_of(source.key)
     fields = ddl_columns(source.key).fields
     if len(fields) != 1 or not isinstance(fields[0].dataType, StringType):
-        raise BadUsage(f"key {source.key!r} is not one string column", fix="write for example key='ticker string'")
-    return str(fields[0].name)
+        raise BadUsage(
+            f"key {source.key!r} is not one string column",
+            fix="use one, as in key='ticker string', or key=Json('...') for keys that are JSON objects",
+        )
+    return StructType(fields)
 
 
-def input_schema(source: Input) -> StructType:
-    """All columns that an app's function gets of an input: key, value, event_time, topic, partition, offset."""
-    key = key_column(source)
-    fields = [] if key is None else ddl_columns(f"`{key}` string").fields
-    return StructType([*fields, *value_schema(source).fields, *ddl_columns(_ADDED).fields])
+def input_columns(name: str, source: Input) -> StructType:
+    """All columns that an app's function gets of input `name`: key, value, event_time, topic, partition, offset.
+
+    Raises BadUsage if two have one name.
+    """
+    fields = [*key_schema(source).fields, *value_schema(source).fields]
+    given = ddl_columns(_ADDED).fields
+    seen = {field.name.lower() for field in given}
+    for field in fields:
+        if field.name.lower() in seen:
+            raise BadUsage(
+                f"input {name} would have two columns named {field.name}; "
+                f"{', '.join(each.name for each in given)} are given with each record",
+                fix=f'name the field otherwise, as in Json("...", rename={{"{field.name}": "my_{field.name}"}})',
+            )
+        seen.add(field.name.lower())
+    return StructType([*fields, *given])
 
 
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
@@ -76,42 +125,82 @@ def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
 def parse(raw: DataFrame, source: Input) -> DataFrame:
     """Kafka's columns -> the input's columns and `_malformed`, which is null for a good record.
 
-    For a malformed one it is a struct: topic, partition, offset, key and value (the original bytes), reason.
+    Of a malformed one that is a struct: topic, partition, offset, key and value (bytes as they came), reason. The reason
+    is empty where the JSON does not fit its schema: `misfit.misfit` then says what does not.
     """
-    schema = value_schema(source)
-    key = key_column(source)
-    kept: list[Column] = [F.col("key").alias("_key"), F.col("value").alias("_value")]
-    kept += [] if key is None else [F.col("key").cast("string").alias(key)]
+    kept = [F.col("key").alias("_key"), F.col("value").alias("_value")]
     added = [F.col("timestamp").alias("event_time"), *(F.col(name) for name in SOURCE_COLUMNS)]
+    framed = raw.select(*kept, *added)
     reason = F.when(F.col("_value").isNull(), F.lit("the value is null"))
-    if isinstance(source.value, Json):
-        wanted = StructType([*schema.fields, *ddl_columns(f"{CORRUPT} string").fields])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        parsed = F.from_json(F.col("_value").cast("string"), wanted, options).alias("_parsed")
-        framed = raw.select(*kept, *added).select("*", parsed)
-        columns = [F.col("_parsed").getField(f.name).alias(f.name) for f in schema.fields]
-        reason = reason.when(
-            F.col("_parsed").isNull() | F.col(f"_parsed.{CORRUPT}").isNotNull(),
-            F.lit(f"the value is not JSON of {schema.simpleString()}"),
-        )
-        for field in schema.fields:
-            if not field.nullable:
-                reason = reason.when(F.col(f"_parsed.{field.name}").isNull(), F.lit(f"field {field.name} is missing"))
-    else:
-        framed = raw.select(*kept, *added)
-        if isinstance(source.value, Text):
-            valid = F.is_valid_utf8(F.col("_value").cast("string"))
-            reason = reason.when(~valid, F.lit("the value is not UTF-8"))
-        columns = [F.col("_value").cast(schema.fields[0].dataType).alias(schema.fields[0].name)]
-    if key is not None:
-        reason = reason.when(F.col(key).isNull(), F.lit("the key is null"))
-    names = [] if key is None else [key]
+    columns: list[Column] = []
+    if source.key is not None:
+        reason = reason.when(F.col("_key").isNull(), F.lit("the key is null"))
+        reason = reason.when(~F.is_valid_utf8(F.col("_key").cast("string")), F.lit("the key is not UTF-8"))
+        framed, reason, columns = _read(framed, "key", source.key, key_schema(source), reason)
+    if not isinstance(source.value, Raw):
+        reason = reason.when(~F.is_valid_utf8(F.col("_value").cast("string")), F.lit("the value is not UTF-8"))
+    framed, reason, more = _read(framed, "value", source.value, value_schema(source), reason)
     letter = F.struct(
         *SOURCE_COLUMNS, F.col("_key").alias("key"), F.col("_value").alias("value"), reason.alias("reason")
     )
     return framed.select(
-        *names, *columns, "event_time", *SOURCE_COLUMNS, F.when(reason.isNotNull(), letter).alias(MALFORMED)
+        *columns, *more, "event_time", *SOURCE_COLUMNS, F.when(reason.isNotNull(), letter).alias(MALFORMED)
     )
+
+
+def _read(
+    framed: DataFrame, part: Literal["key", "value"], as_: Value | str, columns: StructType, reason: Column
+) -> tuple[DataFrame, Column, list[Column]]:
+    """Reads a record's key or value: the frame with what was parsed, the reason if it can't be read, and its columns."""
+    if not isinstance(as_, Json):
+        return framed, reason, [F.col(f"_{part}").cast(f.dataType).alias(f.name) for f in columns.fields]
+    parsed, schema = f"_parsed_{part}", json_schema(as_)
+    wanted = StructType([*schema.fields, *ddl_columns(f"{CORRUPT} string").fields])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
+    framed = framed.select("*", F.from_json(F.col(f"_{part}").cast("string"), wanted, options).alias(parsed))
+    reason = reason.when(
+        F.col(parsed).isNull() | F.col(f"{parsed}.{CORRUPT}").isNotNull(),
+        F.lit("" if part == "value" else f"the key is not JSON of {schema.simpleString()}"),
+    )
+    read = [F.col(parsed).getField(field.name) for field in schema.fields]
+    for field, column in zip(schema.fields, read, strict=True):
+        for wrong, why in _faults(column, field.name, field.dataType, field.nullable):
+            reason = reason.when(wrong, F.lit(why if part == "value" else f"{why} in the key"))
+    return framed, reason, [column.alias(f.name) for column, f in zip(read, columns.fields, strict=True)]
+
+
+def _faults(column: Column, path: str, kind: DataType, nullable: bool) -> Iterator[tuple[Column, str]]:
+    """What makes a record malformed although its JSON has the types of its schema, each with the reason."""
+    if not nullable:
+        yield column.isNull(), f"field {path} is missing"
+    if isinstance(kind, DoubleType | FloatType):
+        # JSON has no such number, and a sum with one would never be another again
+        yield F.isnan(column) | (F.abs(column) == float("inf")), f"field {path} is too large a number"
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            for wrong, why in _faults(
+                column.getField(field.name), f"{path}.{field.name}", field.dataType, field.nullable
+            ):
+                # where the struct itself is null, it has no fields that could be missing
+                yield column.isNotNull() & wrong, why
+    elif isinstance(kind, ArrayType):
+        for wrong, why in _faults_within(column, f"{path}[]", kind.elementType, kind.containsNull):
+            yield wrong, why
+    elif isinstance(kind, MapType):
+        values = F.map_values(column)
+        for wrong, why in _faults_within(values, f"{path}{{}}", kind.valueType, kind.valueContainsNull):
+            yield wrong, why
+
+
+def _faults_within(column: Column, path: str, kind: DataType, nullable: bool) -> Iterator[tuple[Column, str]]:
+    """The faults of the elements of an array."""
+
+    def has(number: int) -> Column:
+        # made anew for each fault: `exists` hands its function a variable of its own
+        return F.exists(column, lambda element: list(_faults(element, path, kind, nullable))[number][0])
+
+    for number, (_, why) in enumerate(_faults(F.lit(None), path, kind, nullable)):
+        yield has(number), why
 
 
 def observed(parsed: DataFrame, name: str) -> DataFrame:
@@ -160,12 +249,18 @@ def read_range(
 
 
 def result_of(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:
-    """The app's result on `frames` (by input name), watermark set. Raises BadUsage if the result can't be written."""
-    marked = {
-        name: frame.withWatermark("event_time", app.watermark) if app.watermark else frame
-        for name, frame in frames.items()
-    }
-    result: Any = app.function(**marked, settings=AppSettings({**app.settings, **settings}))
+    """The function's result on `frames` by input name, watermark set. Raises BadUsage if it isn't a DataFrame."""
+    return applied(app, {name: marked(app, frame) for name, frame in frames.items()}, settings)
+
+
+def marked(app: App, frame: DataFrame) -> DataFrame:
+    """An input's frame with the app's watermark, if it has one."""
+    return frame.withWatermark("event_time", app.watermark) if app.watermark else frame
+
+
+def applied(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:
+    """The function's result on `frames`, as they are. Raises BadUsage if it isn't a DataFrame that the app's result can be."""
+    result: Any = app.function(**frames, settings=AppSettings({**app.settings, **settings}))
     if not isinstance(result, DataFrame):
         raise BadUsage(
             f"app {app.name} returned {type(result).__name__}, not a DataFrame", fix="return the result as a DataFrame"
@@ -197,19 +292,19 @@ def value_columns(app: App, columns: list[str]) -> list[str]:
 
 
 def serialised(app: App, result: DataFrame) -> DataFrame:
-    """Rows -> `key`, `value` (JSON text; a null value is a tombstone) and `source` (topic:partition:offset or null)."""
+    """Rows -> `key` (JSON text, null without a key), `value` (JSON text; a null value is a tombstone) and `source` (topic:partition:offset or null)."""
     values = value_columns(app, result.columns)
     as_json = {"ignoreNullFields": "false"}
-    value = F.to_json(F.struct(*values), as_json)
+    value = F.to_json(F.struct(*map(quoted, values)), as_json)
     if not isinstance(app.result, AppendStream):
         empty = F.lit(True)
         for name in values:
-            empty = empty & F.col(f"`{name}`").isNull()
+            empty = empty & F.col(quoted(name)).isNull()
         value = F.when(~empty, value)
     source = F.concat_ws(":", *SOURCE_COLUMNS) if carries_source(app, result.columns) else F.lit(None).cast("string")
-    return result.select(
-        F.to_json(F.struct(*app.result.key), as_json).alias("key"), value.alias("value"), source.alias("source")
-    )
+    has_key = bool(app.result.key)
+    key = F.to_json(F.struct(*map(quoted, app.result.key)), as_json) if has_key else F.lit(None).cast("string")
+    return result.select(key.alias("key"), value.alias("value"), source.alias("source"))
 
 
 def _first_line(error: Exception) -> str:

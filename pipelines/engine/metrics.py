@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pipelines.engine.frames import json_schema
+from pipelines.engine.misfit import misfit
+from pipelines.model.app import Input, Json
 
 _LATE = "numRowsDroppedByWatermark"
 
@@ -41,8 +45,8 @@ class BatchMetrics:
     malformed: list[DeadLetter]
 
 
-def batch_metrics(query: Any, sources: Iterable[str]) -> BatchMetrics:
-    """Metrics of the last execution of `query` (a StreamingQuery), from the observations named after `sources`.
+def batch_metrics(query: Any, inputs: Mapping[str, Input]) -> BatchMetrics:
+    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as its `inputs`.
 
     Spark reports them only after the batch is committed; the sink needs them within the batch's transaction.
     """
@@ -50,17 +54,21 @@ def batch_metrics(query: Any, sources: Iterable[str]) -> BatchMetrics:
     observed = execution.observedMetrics()
     rows_in = 0
     malformed: dict[tuple[str, int, int], DeadLetter] = {}
-    for name in sources:
+    for name, source in inputs.items():
         if observed.contains(name):
             # one call to the JVM, instead of one for each field of each record
             metric = json.loads(observed.apply(name).json())
             rows_in += metric["rows"]
             for letter in metric["malformed"]:
                 at = letter["topic"], letter["partition"], letter["offset"]
-                malformed[at] = DeadLetter(
-                    *at, _bytes(letter.get("key")), _bytes(letter.get("value")), letter["reason"]
-                )
+                key, value = _bytes(letter.get("key")), _bytes(letter.get("value"))
+                malformed[at] = DeadLetter(*at, key, value, letter["reason"] or _misfit(value, source))
     return BatchMetrics(rows_in, _late_dropped(execution.executedPlan()), [malformed[at] for at in sorted(malformed)])
+
+
+def _misfit(value: bytes | None, source: Input) -> str:
+    assert isinstance(source.value, Json)
+    return misfit(value or b"", json_schema(source.value))
 
 
 def _bytes(base64_text: str | None) -> bytes | None:

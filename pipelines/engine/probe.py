@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.engine.causes import cause
+from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import input_schema, nothing, result_of, serialised
+from pipelines.engine.frames import serialised
+from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App, AppendStream, Table, setting_like
@@ -65,53 +67,57 @@ def probe(
 
 
 def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
-    """The app's result on empty frames. Also runs it as a stream on an empty folder. Raises as `probe` does."""
-    schemas = {name: input_schema(source) for name, source in app.inputs.items()}
-    empty = {name: nothing(spark, schema) for name, schema in schemas.items()}
+    """The app's result on streaming frames, after it has run as a stream that reads nothing. Raises as `probe` does."""
+    rehearsal = Rehearsal(spark, app, settings)
     try:
-        result = result_of(app, empty, settings)
-        serialised(app, result).toArrow()
+        result = rehearsal.result()
+        written = serialised(app, result)
     except SwitchyardError:
         raise
     except Exception as error:
-        raise BadUsage(
-            f"the function of app {app.name} raises on empty input: {_cause(error)}", fix="fix the function"
-        ) from error
-    if not result._jdf.queryExecution().analyzed().deterministic():
+        raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix="correct the function") from error
+    _refuse_what_a_replay_changes(spark, app, result)
+    _start_on_nothing(app, rehearsal, written)
+    return result
+
+
+def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFrame) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    plan = result._jdf.queryExecution().analyzed()
+    if not plan.deterministic():
         raise Refused(
             f"the function of app {app.name} is not deterministic (rand, uuid or the like): a replay would not give the same result",
             fix="derive such values from the input's columns",
         )
-    _start_on_nothing(spark, app, schemas, settings)
-    return result
+    if plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
+        raise Refused(
+            f"the function of app {app.name} reads the clock (current_timestamp, current_date, now or the like): "
+            "a replay would not give the same result",
+            fix="use event_time, the time of the record",
+        )
 
 
-def _start_on_nothing(spark: SparkSession, app: App, schemas: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> None:
+    """Runs a batch in which the function sees no row: Spark then plans all that a batch needs, and starts it."""
+    for name in app.inputs:
+        rehearsal.add(name, [tick()])
     with tempfile.TemporaryDirectory() as folder:
-        frames = {}
-        for name, schema in schemas.items():
-            (Path(folder) / name).mkdir()
-            frames[name] = spark.readStream.schema(schema).json(f"{folder}/{name}")
         try:
-            result = result_of(app, frames, settings)
             query = (
-                result.writeStream.format("noop")
+                written.writeStream.format("noop")
                 .outputMode(app.output_mode)
-                .option("checkpointLocation", f"{folder}/checkpoint")
+                .option("checkpointLocation", folder)
                 .trigger(availableNow=True)
                 .start()
             )
             query.awaitTermination()
-            sources = query._jsq.streamingQuery().sources()
-            read = [str(sources.apply(number).toString()) for number in range(sources.size())]
         except Exception as error:
-            kind = "stream" if isinstance(app.result, AppendStream) else "table"
+            kind = "a stream" if isinstance(app.result, AppendStream) else "a table"
             raise BadUsage(
-                f"app {app.name} can't run as an endless query with a {kind} as its result: {_cause(error)}",
-                fix="see Spark's rules for streaming queries in the output mode of this result",
+                f"app {app.name} can't run as {kind}: {_cause(error)}", fix=_other_result(app, written)
             ) from error
-    for name in schemas:
-        times = sum(source.endswith(f"/{name}]") for source in read)
+        read = rehearsal.times_read(query)
+    for name, times in read.items():
         if times == 0:
             raise BadUsage(
                 f"the function of app {app.name} does not read its input {name}", fix="leave it out of the app's inputs"
@@ -124,8 +130,26 @@ def _start_on_nothing(spark: SparkSession, app: App, schemas: Mapping[str, Any],
             )
 
 
+def _other_result(app: App, written: DataFrame) -> str:
+    """What to do about a plan that Spark can't run in the app's output mode: whether it can in the other one, Spark says."""
+    spark = written.sparkSession
+    jvm: Any = spark.sparkContext._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    other, result = (
+        (modes.Append(), 'result=AppendStream(...), or Table(..., emit="final")')
+        if app.output_mode == "update"
+        else (modes.Update(), "result=Table(...)")
+    )
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    try:
+        checker.checkForStreaming(written._jdf.queryExecution().analyzed(), other)
+    except Py4JError:
+        return "see Spark's rules for streaming queries"
+    return f"Spark can run it with {result}"
+
+
 def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {cause(error, lines=3)}"
+    return f"{type(error).__name__}: {cause(error, lines=3)}{place(error)}"
 
 
 def main(arguments: list[str]) -> None:

@@ -55,9 +55,13 @@ def setting_like(app: str, key: str, known: Any, given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A JSON object; `schema` is Spark DDL. A field declared NOT NULL must be there, or the record is malformed."""
+    """A JSON object; `schema` is Spark DDL. A field declared NOT NULL must be there, or the record is malformed.
+
+    `rename`: field -> column, for a field whose name the function's DataFrame can't have, as `offset`.
+    """
 
     schema: str
+    rename: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,14 @@ Value = Json | Text | Raw
 class Stream:
     """An input to which records are only ever appended.
 
-    The function gets the key's column (`key`, Spark DDL of one string column), the value's columns, and
-    `event_time timestamp, topic string, partition int, offset long`. A tombstone is malformed here.
+    The function gets the key's columns, the value's columns, and `event_time timestamp, topic string, partition int,
+    offset long`. `key` is Spark DDL of one string column, for keys that are UTF-8 text, or `Json` for keys that are JSON
+    objects, as those of results are. A tombstone is malformed here.
     """
 
     topic: str
     value: Value
-    key: str | None = None
+    key: str | Json | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +113,11 @@ class AppendStream:
     """A result to which rows are only ever appended.
 
     If the result has all of the columns `topic`, `partition` and `offset`, they name the source record of a row. They
-    become the header `source`, by which two runs are compared, and are left out of the value.
+    become the header `source`, by which two runs are compared, and are left out of the value. Without a `key`, records have
+    none, and Kafka spreads them over the partitions.
     """
 
-    key: tuple[str, ...]
+    key: tuple[str, ...] = ()
     partitions: int = 4
 
 
@@ -166,8 +172,8 @@ def app(
         )
     if not inputs:
         raise BadUsage(f"app {name} has no input", fix="name at least one Stream in inputs")
-    if not result.key:
-        raise BadUsage(f"app {name}: its result has no key", fix="name the key columns in Table or AppendStream")
+    if isinstance(result, Table) and not result.key:
+        raise BadUsage(f"app {name}: its table has no key", fix="name the key columns, as in Table(key=('ticker',))")
     if result.partitions < 1:
         raise BadUsage(f"app {name}: its result has {result.partitions} partitions", fix="use at least 1")
 

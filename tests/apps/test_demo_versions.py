@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipelines.apps.stock_stats import stock_stats
 from pipelines.model import App
-from tests.apps.rows import at, frame, run
+from pipelines.testing import AppTest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,22 +30,19 @@ def test_definition_is_the_same(number: int) -> None:
     assert {n: getattr(other, n) for n in names} == {n: getattr(stock_stats, n) for n in names}
 
 
+def of_an_ask_and_a_bid(spark: SparkSession, app: App, bid: str) -> list[float]:
+    """Lowest ask, trades and average ask of one window with an ask of 10.00 and that bid."""
+    with AppTest(spark, app, advance_s=5) as test:
+        test.send("trades", {"side": "ask", "price": "10.00"}, key="IBM")
+        test.send("trades", {"side": "bid", "price": bid}, key="IBM")
+        [row] = test.run().rows
+    return [row[name] for name in ("lowest_ask", "trades", "average_ask")]
+
+
 def test_version_1_takes_bids_for_asks(spark: SparkSession) -> None:
-    trades = frame(
-        spark,
-        stock_stats,
-        "trades",
-        [("IBM", "ask", Decimal("10.00"), at(0)), ("IBM", "bid", Decimal("4.00"), at(0))],
-    )
-    assert run(version(1), {"trades": trades}, advance_s=5) == [("IBM", "2013-03-01T12:00:00Z", 4.0, 2, 7.0)]
-    assert run(stock_stats, {"trades": trades}, advance_s=5) == [("IBM", "2013-03-01T12:00:00Z", 10.0, 1, 10.0)]
+    assert of_an_ask_and_a_bid(spark, version(1), "4.00") == [4.0, 2, 7.0]
+    assert of_an_ask_and_a_bid(spark, stock_stats, "4.00") == [10.0, 1, 10.0]
 
 
 def test_version_3_has_a_lowest_ask_over_the_average(spark: SparkSession) -> None:
-    trades = frame(
-        spark,
-        stock_stats,
-        "trades",
-        [("IBM", "ask", Decimal("10.00"), at(0)), ("IBM", "bid", Decimal("9.00"), at(0))],
-    )
-    assert run(version(3), {"trades": trades}, advance_s=5) == [("IBM", "2013-03-01T12:00:00Z", 10.0, 1, 5.0)]
+    assert of_an_ask_and_a_bid(spark, version(3), "9.00") == [10.0, 1, 5.0]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipelines.apps.large_orders import large_orders
+from pipelines.model import App
+from pipelines.testing import AppTest
 from tests.apps.mutants import mutant
-from tests.apps.rows import at, frame, run
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -27,20 +27,24 @@ ORDERS = [
 ]
 
 EXPECTED = [
-    ("c1", "o4", "ada", 123456789.10, "2013-03-01T12:00:04.000Z", "orders", 0, 3),
-    ("c1", "o4", "ada", 123456789.10, "2013-03-01T12:00:04.000Z", "orders", 0, 4),
-    ("c2", "o3", "ben", 10000.01, "2013-03-01T12:00:03.250Z", "orders", 0, 2),
+    # customer, order, sales person, amount, time, and the offset of the order
+    ("c1", "o4", "ada", 123456789.10, "2026-01-01T12:00:04.000Z", "orders:0:3"),
+    ("c1", "o4", "ada", 123456789.10, "2026-01-01T12:00:04.000Z", "orders:0:4"),
+    ("c2", "o3", "ben", 10000.01, "2026-01-01T12:00:03.250Z", "orders:0:2"),
 ]
 
 
-@pytest.fixture(scope="module")
-def orders(spark: SparkSession) -> DataFrame:
-    rows = [(customer, order, person, Decimal(amount), at(s)) for customer, order, person, amount, s in ORDERS]
-    return frame(spark, large_orders, "orders", rows)
+def found(spark: SparkSession, app: App, **settings: int) -> list[tuple[Any, ...]]:
+    with AppTest(spark, app, **settings) as test:
+        for customer, order, person, amount, seconds in ORDERS:
+            value = {"order_id": order, "sales_person": person, "amount": amount}
+            test.send("orders", value, key=customer, time=seconds)
+        batch = test.run()
+    return sorted((*row.values(), source) for row, source in zip(batch.rows, batch.sources, strict=True))
 
 
-def test_golden(orders: DataFrame) -> None:
-    assert run(large_orders, {"orders": orders}) == EXPECTED
+def test_golden(spark: SparkSession) -> None:
+    assert found(spark, large_orders) == EXPECTED
 
 
 def test_definition() -> None:
@@ -49,14 +53,8 @@ def test_definition() -> None:
     assert large_orders.output_mode == "append"
 
 
-def test_settings_are_heeded(orders: DataFrame) -> None:
-    assert [row[1] for row in run(large_orders, {"orders": orders}, over_dollars=9_999)] == [
-        "o1",
-        "o2",
-        "o4",
-        "o4",
-        "o3",
-    ]
+def test_settings_are_heeded(spark: SparkSession) -> None:
+    assert [row[1] for row in found(spark, large_orders, over_dollars=9_999)] == ["o1", "o2", "o4", "o4", "o3"]
 
 
 @pytest.mark.parametrize(
@@ -72,5 +70,5 @@ def test_settings_are_heeded(orders: DataFrame) -> None:
         ('        "sales_person",\n', '        F.col("customer").alias("sales_person"),\n'),
     ],
 )
-def test_a_fault_in_any_clause_is_seen(orders: DataFrame, there: str, instead: str) -> None:
-    assert run(mutant(large_orders, there, instead), {"orders": orders}) != EXPECTED
+def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    assert found(spark, mutant(large_orders, there, instead)) != EXPECTED

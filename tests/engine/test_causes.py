@@ -49,12 +49,13 @@ JVM stacktrace:
         (RuntimeError(SPARK), "[USER_RAISED_EXCEPTION] this word is poison SQLSTATE: P0001 | JVM stacktrace:"),
         (
             RuntimeError(WORKER),
-            "An exception was thrown from the Python worker. | ValueError: x is no price",
+            "An exception was thrown from the Python worker. | ValueError: x is no price (helper.py, line 6, in price)",
         ),
         (
             RuntimeError(CHAINED),
             "Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: Lost task 0.0 "
-            "| decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] | KeyError",
+            "| decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (worker.py, line 1, in main) "
+            "| KeyError (helper.py, line 6, in price)",
         ),
         (RuntimeError("Traceback (most recent call last):\n  File 'a'\nKeyError: 'b'\n"), "KeyError: 'b'"),
     ],

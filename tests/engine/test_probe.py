@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
 from pipelines.engine.probe import run_on_nothing
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model import AppendStream, Json, Stream
+from pipelines.model import AppendStream, Json, Stream, Table
 from pipelines.model.app import App
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 Body = Callable[..., Any]
 
 
-def app_of(body: Body, *inputs: str) -> App:
+def app_of(body: Body, *inputs: str, watermark: str | None = None) -> App:
     """An app `odd` whose function is `body` of its inputs, each with the columns of a trade."""
     source = Stream(topic="odd-input", key="ticker string", value=Json("price double"))
     return App(
@@ -29,6 +32,7 @@ def app_of(body: Body, *inputs: str) -> App:
         inputs=dict.fromkeys(inputs, source),
         result=AppendStream(key=("ticker",)),
         function=lambda settings, **given: body(**given),
+        watermark=watermark,
     )
 
 
@@ -39,19 +43,25 @@ def renamed(trades: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("body", "kind", "words"),
     [
-        (lambda trades: trades.schema["prices"], BadUsage, ["the function of app odd raises on empty input", "KeyError", "prices"]),
+        (lambda trades: trades.schema["prices"], BadUsage, ["the function of app odd raises: ", "KeyError", "prices", "(test_probe.py, line "]),
         (lambda trades: "rows", BadUsage, ["app odd returned str, not a DataFrame"]),
         (lambda trades: trades.select("price"), BadUsage, ["lacks the key column ticker", "it has price"]),
-        (lambda trades: trades.select("ticker", "size"), BadUsage, ["raises on empty input", "`size`"]),
-        (lambda trades: trades.groupBy("ticker").count(), BadUsage, ["can't run as an endless query with a stream as its result"]),
+        (lambda trades: trades.select("ticker", "size"), BadUsage, ["the function of app odd raises: ", "`size`"]),
+        (lambda trades: trades.groupBy("ticker").count(), BadUsage, ["can't run as a stream: ", "Spark can run it with result=Table(...)"]),
         (lambda trades: trades.select("ticker", F.rand().alias("r")), Refused, ["is not deterministic"]),
+        (lambda trades: trades.select("ticker", F.now().alias("at")), Refused, ["reads the clock", "event_time"]),
+        (
+            lambda trades: trades.where(F.current_date() > F.col("event_time")).select("ticker", "price"),
+            Refused,
+            ["reads the clock", "event_time"],
+        ),
         (
             lambda trades: renamed(trades.unionAll(trades)),
             BadUsage,
             ["reads its input trades 2 times", "separate input on the same topic"],
         ),
     ],
-    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "twice"],
+    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "now", "today", "twice"],
 )  # fmt: skip
 def test_a_function_that_can_not_run_is_found_on_empty_frames(
     spark: SparkSession, body: Body, kind: type[SwitchyardError], words: list[str]
@@ -60,6 +70,40 @@ def test_a_function_that_can_not_run_is_found_on_empty_frames(
         run_on_nothing(spark, app_of(body, "trades"), {})
     said = f"{refusal.value.what}; {refusal.value.fix}"
     assert [word for word in words if word not in said] == [], said
+
+
+def test_a_left_join_is_refused_for_a_table_and_says_what_it_could_be(spark: SparkSession) -> None:
+    def joined(trades: DataFrame, orders: DataFrame) -> DataFrame:
+        near = "t.ticker = o.ticker AND o.event_time BETWEEN t.event_time AND t.event_time + INTERVAL 1 SECOND"
+        return trades.alias("t").join(orders.alias("o"), F.expr(near), "left").select("t.ticker", "o.price")
+
+    app = app_of(joined, "trades", "orders", watermark="1 second")
+    assert run_on_nothing(spark, app, {}).columns == ["ticker", "price"]
+    with pytest.raises(BadUsage, match="app odd can't run as a table") as refused:
+        run_on_nothing(spark, replace(app, result=Table(key=("ticker",))), {})
+    assert "result=AppendStream(...)" in refused.value.fix
+
+
+def counted(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
+    state.update((total,))
+    yield pd.DataFrame({"ticker": [key[0]], "count": [total]})
+
+
+def test_what_runs_on_streams_alone_is_tried_as_a_stream(spark: SparkSession) -> None:
+    dropped = app_of(
+        lambda trades: trades.dropDuplicatesWithinWatermark(["ticker"]).select("ticker", "price"),
+        "trades",
+        watermark="1 minute",
+    )
+    assert run_on_nothing(spark, dropped, {}).columns == ["ticker", "price"]
+    with_state = app_of(
+        lambda trades: trades.groupBy("ticker").applyInPandasWithState(
+            counted, "ticker string, count long", "count long", "append", "NoTimeout"
+        ),
+        "trades",
+    )
+    assert run_on_nothing(spark, with_state, {}).columns == ["ticker", "count"]
 
 
 def test_an_input_that_is_not_read_is_named(spark: SparkSession) -> None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestration.launchers.local import LocalLauncher
-from orchestration.operations.context import Context
 from orchestration.operations.planning import stage
 from pipelines.engine.code import FrozenCode
 from pipelines.engine.driver import Driver
@@ -111,7 +110,7 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
     # Spark's Python workers read the code when a task first needs it, so it must outlive the trial
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
-    def trial(_: Context, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def trial(_: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         path = folder / f"{code.digest}.zip"
         path.write_bytes(code.data)
         return probe(path, code.digest, app, settings, lambda: spark)

@@ -13,13 +13,13 @@ from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
-from orchestration.operations.planning.probe import probe
 from orchestration.operations.planning.topics import create_result
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode
 from orchestration.operations.reading import Reading
+from orchestration.operations.trials import default_code_dir, probe
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM
@@ -36,13 +36,6 @@ from pipelines.model.registry import (
     Staged,
     TopicsKnown,
 )
-
-
-def default_code_dir() -> Path:
-    """The folder of the repository's own apps."""
-    import pipelines.apps
-
-    return Path(pipelines.apps.__path__[0])
 
 
 def _how_to_fill(app: str) -> str:
@@ -74,7 +67,7 @@ def plan_stage(
     state = context.standing()
     name, number = _free_name(state, app, version)
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
-    facts = probe(context, code, app, given)
+    facts = probe(context.settings, code, app, given)
     if facts["suite"] is not None:
         # checked here, so that a missing suite does not show only after the whole history is read
         require_suite(facts["suite"])

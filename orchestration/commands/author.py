@@ -1,0 +1,91 @@
+"""`switchyard try`: for people who write apps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestration.commands.context import load_settings
+from orchestration.commands.options import App, From, Json, Set, settings_of
+from orchestration.commands.terminal import out, print_json, print_table
+
+Rows = Annotated[
+    Path,
+    typer.Option(
+        "--rows",
+        metavar="FILE",
+        help="JSON lines, a record each: input, key, value, time, partition. A blank line begins the next batch.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command("try")(try_)
+
+
+def try_(app: App, rows: Rows, code: From = None, set_: Set = None, as_json: Json = False) -> None:
+    """Show what an app makes of some records. It needs no broker, and nothing is kept.
+
+    A line {"watermark": "2026-01-01T12:01:00Z"} moves the watermark.
+    """
+    from orchestration.operations.trials import try_rows
+
+    batches = try_rows(load_settings(), app, code, settings_of(set_), _read(rows))
+    if as_json:
+        print_json(batches)
+        return
+    for number, batch in enumerate(batches, start=1):
+        _show(batch, f"batch {number}" if len(batches) > 1 else None)
+
+
+def _show(batch: dict[str, Any], title: str | None) -> None:
+    rows, letters = batch["rows"], batch["dead_letters"]
+    if rows:
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        print_table(columns, ([_cell(row, name) for name in columns] for row in rows), title=title)
+    else:
+        out(f"{title}: no rows" if title else "no rows")
+    if letters:
+        print_table(
+            ["dead letter", "reason"],
+            ([f"{each['topic']}[{each['partition']}] offset {each['offset']}", each["reason"]] for each in letters),
+        )
+    if batch["late"]:
+        out(f"{batch['late']} late rows dropped")
+    if batch["watermark"]:
+        out(f"watermark {batch['watermark']}")
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    return "" if name not in row else value if isinstance(value, str) else json.dumps(value)
+
+
+def _read(path: Path) -> list[list[Any]]:
+    """The file's batches. Raises BadUsage for a file that isn't there, and for a line that isn't JSON."""
+    from pipelines.errors import BadUsage
+
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BadUsage(f"{path} can't be read: {reason}", fix="name a file of JSON lines after --rows") from error
+    batches: list[list[Any]] = [[]]
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            batches.append([])
+            continue
+        try:
+            batches[-1].append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise BadUsage(
+                f"{path}, line {number} is not JSON: {error.msg}", fix="write one JSON object on each line"
+            ) from error
+    found = [batch for batch in batches if batch]
+    if not found:
+        raise BadUsage(f"{path} has no record", fix="write one JSON object on each line")
+    return found

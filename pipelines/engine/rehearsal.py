@@ -1,0 +1,54 @@
+"""An app on inputs in memory: its frames as a driver makes them, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from pipelines.engine.frames import MALFORMED, applied, input_columns, marked, observed, parse
+from pipelines.engine.memory import MemorySource, Record
+from pipelines.model.app import App
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+# the topic of a record that no function sees; no topic of Kafka's has an empty name
+_TICK = ""
+
+
+class Rehearsal:
+    """The inputs of an app and the result of its function, ready to be started as a query."""
+
+    def __init__(self, spark: SparkSession, app: App, settings: Mapping[str, Any]) -> None:
+        self._app, self._settings = app, settings
+        self._sources = {name: MemorySource(spark) for name in app.inputs}
+
+    def result(self) -> DataFrame:
+        """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does."""
+        return applied(self._app, {name: self._input(name) for name in self._app.inputs}, self._settings)
+
+    def add(self, name: str, records: Iterable[Record]) -> None:
+        """Gives input `name` records for the next batch."""
+        self._sources[name].add(list(records))
+
+    def times_read(self, query: Any) -> dict[str, int]:
+        """Input -> how often `query`, which runs or has run, reads it."""
+        streams = query._jsq.streamingQuery().sources()
+        read = [streams.apply(number) for number in range(streams.size())]
+        return {name: sum(source.is_source(each) for each in read) for name, source in self._sources.items()}
+
+    def _input(self, name: str) -> DataFrame:
+        input_columns(name, self._app.inputs[name])
+        is_tick = F.col("topic") == _TICK
+        parsed = parse(self._sources[name].frame, self._app.inputs[name])
+        good = observed(parsed.withColumn(MALFORMED, F.when(~is_tick, F.col(MALFORMED))), name)
+        return marked(self._app, good.where(~is_tick))
+
+
+def tick() -> Record:
+    """A record that makes Spark run a batch. The app's function does not see it, and it is not malformed."""
+    return Record(topic=_TICK, partition=0, offset=-1, key=None, value=None, time=_LONG_AGO)

@@ -1,0 +1,284 @@
+"""Runs an app as a driver runs it, on records that a test sends, batch by batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
+
+from pipelines.engine.causes import cause, failed_at
+from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.frames import serialised
+from pipelines.engine.memory import Record
+from pipelines.engine.metrics import BatchMetrics, batch_metrics
+from pipelines.engine.rehearsal import Rehearsal, tick
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.model.app import App, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Value = Mapping[str, Any] | str | bytes | None
+Time = float | str | datetime
+Row = dict[str, Any]
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+class AppFailed(SwitchyardError):
+    """A batch failed, as it would in a driver."""
+
+
+def at(time: Time) -> datetime:
+    """A time: a `datetime` with a zone as it is, text in ISO 8601, or so many seconds after noon of 1 January 2026, UTC."""
+    if isinstance(time, datetime):
+        return time
+    if isinstance(time, str):
+        found = datetime.fromisoformat(time)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return NOON + timedelta(seconds=time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A record that went to the dead letters. `offset`: its own, in its partition of `topic`."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one `run` gave.
+
+    `rows`: the result's rows as a consumer reads them, key and value in one dict. A deleted key of a table has its key
+    columns only. `sources`: of each row, `topic:partition:offset` of the record that it came from, for a stream whose rows
+    name it; else None. `late`: how many rows Spark dropped because the watermark had passed them. `watermark`: the newest one;
+    None where the app has none, or where nothing has set it yet.
+    """
+
+    rows: list[Row]
+    sources: list[str | None]
+    late: int
+    dead_letters: list[Letter]
+    watermark: datetime | None
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class AppTest:
+    """An app under test, with state, a watermark and dead letters of its own.
+
+        with AppTest(spark, word_count) as test:
+            test.send("lines", "a quick fox")
+            assert test.run().rows == [{"word": "a", "count": 1}, ...]
+
+    Raises BadUsage for an input or a setting that the app does not have. `settings` override the app's own.
+    """
+
+    def __init__(self, spark: SparkSession, app: App, **settings: Any) -> None:
+        if unknown := [name for name in settings if name not in app.settings]:
+            raise BadUsage(
+                f"app {app.name} has no setting {', '.join(unknown)}; it has {', '.join(app.settings) or 'none'}",
+                fix="check the settings that AppTest is given",
+            )
+        self._spark, self._app = spark, app
+        self._folder = Path(mkdtemp(prefix="switchyard-test-"))
+        self._rehearsal = Rehearsal(spark, app, settings)
+        self._pending: dict[str, list[Record]] = {name: [] for name in app.inputs}
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._result: DataFrame | None = None
+        self.table: dict[tuple[Any, ...], Row] = {}
+
+    def __enter__(self) -> AppTest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Deletes the state."""
+        _unload_states(self._spark)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Column of the result -> Spark's name of its type."""
+        return dict(self._frame().dtypes)
+
+    def send(self, source: str, value: Value, *, key: Value = None, time: Time = 0.0, partition: int = 0) -> Record:
+        """Puts a record into input `source`, for the next `run` to read.
+
+        `value` and `key`: a dict is sent as JSON, text as UTF-8, bytes as they are; None is null. Offsets ascend from 0 in
+        each partition.
+        """
+        if source not in self._app.inputs:
+            raise BadUsage(
+                f"app {self._app.name} has no input {source}; it has {', '.join(self._app.inputs)}",
+                fix="name one of these",
+            )
+        topic = self._app.inputs[source].topic
+        offset = self._offsets.get((source, partition), 0)
+        self._offsets[source, partition] = offset + 1
+        record = Record(
+            topic=topic, partition=partition, offset=offset, key=_bytes(key), value=_bytes(value), time=at(time)
+        )
+        self._pending[source].append(record)
+        return record
+
+    def run(self) -> Batch:
+        """Runs the app on what was sent since the last run, as one batch.
+
+        If that batch moves the watermark, Spark runs a second batch without input, which emits what the new watermark
+        closes; its rows are in the same answer. Raises AppFailed if the batch fails.
+        """
+        for name, records in self._pending.items():
+            if records:
+                self._rehearsal.add(name, records)
+                self._pending[name] = []
+        run = _Run(self._app)
+        query = (
+            self._frame()
+            .writeStream.foreachBatch(run.take)
+            .outputMode(self._app.output_mode)
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        run.begin(query)
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            raise AppFailed(*_failure(self._app, run.error or error)) from (run.error or error)
+        finally:
+            if query.isActive:
+                query.stop()
+        if isinstance(self._app.result, Table):
+            run.fold_into(self.table)
+        return Batch(
+            rows=run.rows, sources=run.sources, late=run.late, dead_letters=run.letters, watermark=_watermark(query)
+        )
+
+    def advance_watermark(self, to: Time) -> Batch:
+        """Moves the watermark to `to`, as later records of every input would, and runs. The app sees no record of it.
+
+        Raises BadUsage if the app has no watermark.
+        """
+        if self._app.watermark is None:
+            raise BadUsage(f"app {self._app.name} has no watermark", fix='give @app one, as in watermark="10 seconds"')
+        checkpoint = Checkpoint(self._folder / "checkpoint", {})
+        if checkpoint.last_committed() is None:
+            self._tick()
+        checkpoint.move_watermark(int(at(to).timestamp() * 1000))
+        return self._tick()
+
+    def restart(self) -> None:
+        """Drops what Spark holds in memory: the next run reads its state from the checkpoint, as after a driver's restart."""
+        _unload_states(self._spark)
+        self._result = None
+
+    def _frame(self) -> DataFrame:
+        if self._result is None:
+            self._result = self._rehearsal.result()
+        return self._result
+
+    def _tick(self) -> Batch:
+        for pending in self._pending.values():
+            pending.append(tick())
+        return self.run()
+
+
+class _Run:
+    """The batches of one `run`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._query: Any = None
+        self._begun = threading.Event()
+        self.rows: list[Row] = []
+        self.sources: list[str | None] = []
+        self.letters: list[Letter] = []
+        self.late = 0
+        self.error: BaseException | None = None
+        self._written: list[tuple[Row, Row | None]] = []
+
+    def begin(self, query: Any) -> None:
+        self._query = query
+        self._begun.set()
+
+    def take(self, rows: DataFrame, batch_id: int) -> None:
+        """Spark's call with a batch."""
+        try:
+            table = serialised(self._app, rows).toArrow()
+            # the first batch can come before start() has returned
+            self._begun.wait(30)
+            self._add(batch_metrics(self._query, self._app.inputs))
+            for row in table.to_pylist():
+                key, value = (None if row[name] is None else json.loads(row[name]) for name in ("key", "value"))
+                self._written.append((key or {}, value))
+                self.rows.append({**(key or {}), **(value or {})})
+                self.sources.append(row["source"])
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def fold_into(self, table: dict[tuple[Any, ...], Row]) -> None:
+        """Applies the batches' rows to `table`: key columns -> row."""
+        for key, value in self._written:
+            if value is None:
+                table.pop(tuple(key.values()), None)
+            else:
+                table[tuple(key.values())] = value
+
+    def _add(self, metrics: BatchMetrics) -> None:
+        self.late += metrics.late_dropped
+        self.letters += [
+            Letter(topic=m.topic, partition=m.partition, offset=m.offset, key=m.key, value=m.value, reason=m.reason)
+            for m in metrics.malformed
+        ]
+
+
+def _failure(app: App, error: BaseException) -> tuple[str, str]:
+    """What is wrong, the author's line first, and what to do."""
+    if (found := failed_at(error)) is not None:
+        return f"{found.place}: {found.raised}", f"correct the function of app {app.name}"
+    return f"app {app.name} failed: {cause(error)}", "see what Spark says"
+
+
+def _bytes(value: Value) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else json.dumps(dict(value), default=str)).encode()
+
+
+def _watermark(query: Any) -> datetime | None:
+    progress = query.lastProgress
+    text = json.loads(progress.json).get("eventTime", {}).get("watermark") if progress is not None else None
+    found = datetime.fromisoformat(text) if text else None
+    return None if found is None or found.timestamp() == 0 else found
+
+
+def _unload_states(spark: SparkSession) -> None:
+    """Has Spark let go of every state that it holds in memory."""
+    jvm: Any = spark.sparkContext._jvm
+    stores = getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$")
+    getattr(stores, "MODULE$").stop()

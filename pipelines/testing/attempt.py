@@ -1,0 +1,121 @@
+"""Shows what an app makes of some records: `python -m pipelines.testing.attempt ZIP DIGEST APP SETTINGS_JSON`
+
+Reads batches of records from standard input, a JSON array of arrays. A record is an object:
+
+    {"input": "trades", "key": "IBM", "value": {"side": "ask", "price": 10.5}, "time": "2026-01-01T12:00:00Z"}
+
+`input` may be left out if the app has one input; `key`, `value`, `time` and `partition` mean what they mean in
+`AppTest.send`. `{"watermark": TIME}` moves the watermark instead.
+
+Prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, or
+`{"error": {"what", "fix", "exit_code"}}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.engine.code import load
+from pipelines.engine.session import send_code
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.model.app import App, setting_like
+from pipelines.testing.apptest import AppTest, Batch
+from pipelines.testing.session import session
+
+_FIELDS = ("input", "key", "value", "time", "partition")
+_EXAMPLE = 'write it like {"key": "IBM", "value": {"side": "ask"}, "time": "2026-01-01T12:00:00Z"}'
+
+
+def attempt(test: AppTest, app: App, records: list[Any], number: int) -> Batch:
+    """Sends the records of one batch and runs it. `number`: of the batch, from 1. Raises BadUsage for a bad record."""
+    moved: Batch | None = None
+    for line, record in enumerate(records, start=1):
+        where = f"batch {number}, record {line}"
+        if not isinstance(record, dict):
+            raise BadUsage(f"{where} is not a JSON object", fix=_EXAMPLE)
+        if set(record) == {"watermark"}:
+            moved = test.advance_watermark(_time(record["watermark"], where))
+            continue
+        if unknown := sorted(set(record) - set(_FIELDS)):
+            raise BadUsage(f"{where} has {', '.join(unknown)}; it may have {', '.join(_FIELDS)}", fix=_EXAMPLE)
+        source = record.get("input") or next(iter(app.inputs))
+        if "input" not in record and len(app.inputs) > 1:
+            raise BadUsage(
+                f"{where} names no input; app {app.name} has {', '.join(app.inputs)}", fix="add one as input"
+            )
+        test.send(
+            source,
+            record.get("value"),
+            key=record.get("key"),
+            time=_time(record.get("time", 0.0), where),
+            partition=record.get("partition", 0),
+        )
+    ran = test.run()
+    if moved is None:
+        return ran
+    return Batch(
+        rows=moved.rows + ran.rows,
+        sources=moved.sources + ran.sources,
+        late=moved.late + ran.late,
+        dead_letters=moved.dead_letters + ran.dead_letters,
+        watermark=ran.watermark or moved.watermark,
+    )
+
+
+def _time(text: Any, where: str) -> float | str:
+    from pipelines.testing.apptest import at
+
+    try:
+        at(text)
+    except (TypeError, ValueError) as error:
+        raise BadUsage(f"{where}: {text!r} is not a time", fix="write it like 2026-01-01T12:00:00Z") from error
+    return text  # type: ignore[no-any-return]
+
+
+def _shown(batch: Batch) -> dict[str, Any]:
+    return {
+        "rows": batch.rows,
+        "sources": batch.sources,
+        "late": batch.late,
+        "dead_letters": [
+            {"topic": d.topic, "partition": d.partition, "offset": d.offset, "reason": d.reason}
+            for d in batch.dead_letters
+        ],
+        "watermark": None if batch.watermark is None else batch.watermark.isoformat(),
+    }
+
+
+def _run(
+    path: Path, digest: str, name: str, given: Mapping[str, Any], batches: list[list[Any]]
+) -> list[dict[str, Any]]:
+    app, _ = load(path, digest, name, of=name)
+    known = {key: setting_like(name, key, app.settings.get(key), value) for key, value in given.items()}
+    with session() as spark:
+        # what a function hands to Python workers is imported there by name
+        send_code(spark, path, digest, name)
+        with AppTest(spark, app, **known) as test:
+            return [_shown(attempt(test, app, records, number)) for number, records in enumerate(batches, start=1)]
+
+
+def main(arguments: list[str]) -> None:
+    path, digest, name, given = arguments
+    answer: dict[str, Any]
+    # an app that prints must not spoil the answer
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            answer = {"batches": _run(Path(path), digest, name, json.loads(given), json.load(sys.stdin))}
+        except SwitchyardError as error:
+            answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
+    print(json.dumps(answer), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

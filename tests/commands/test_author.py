@@ -1,0 +1,108 @@
+"""`switchyard try`: what an app makes of some rows, without a broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestration import cli
+from orchestration.commands.author import _read
+from pipelines.errors import BadUsage
+
+ROWS = """\
+{"key": "IBM", "value": {"side": "ask", "price": 10.5}, "time": "2026-01-01T12:00:07Z"}
+{"key": "IBM", "value": {"side": "ask"}, "time": "2026-01-01T12:00:07Z"}
+
+{"watermark": "2026-01-01T12:01:00Z"}
+{"input": "trades", "key": "IBM", "value": {"side": "ask", "price": 9}, "time": "2026-01-01T12:00:07Z"}
+"""
+FAILING = """\
+from pyspark.sql import functions as F
+
+from pipelines.model import AppendStream, Json, Stream, app
+
+
+def price_of(text):
+    return float(text)
+
+
+@app(name="prices", inputs={"given": Stream(topic="given", value=Json("id string, price string"))},
+     result=AppendStream(key=("id",)))
+def prices(given, settings):
+    return given.select("id", F.udf(price_of, "double")("price").alias("price"))
+"""
+
+
+def switchyard(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["switchyard", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_rows_go_through_an_app_s_frozen_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
+    file = tmp_path / "rows.jsonl"
+    file.write_text(ROWS)
+    options = ("--rows", str(file), "--set", "advance_s=5", "--json")
+    assert switchyard(monkeypatch, "try", "stock-stats", *options) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    row = {
+        "ticker": "IBM",
+        "window_start": "2026-01-01T12:00:05Z",
+        "lowest_ask": 10.5,
+        "trades": 1,
+        "average_ask": 10.5,
+    }
+    assert first["rows"] == [row]
+    assert first["dead_letters"] == [
+        {"topic": "trades", "partition": 0, "offset": 1, "reason": "field price is missing"}
+    ]
+    # the watermark has passed the window
+    assert (second["rows"], second["late"]) == ([], 1)
+    assert second["watermark"] == "2026-01-01T12:01:00+00:00"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_where_a_function_fails_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "my_prices.py").write_text(FAILING)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"value": {"id": "a", "price": "much"}}\n')
+    assert switchyard(monkeypatch, "try", "prices", "--from", str(tmp_path / "code"), "--rows", str(file)) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: my_prices.py, line 7, in price_of: ValueError: could not convert string"), said
+
+
+def test_a_blank_line_begins_the_next_batch(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('\n{"value": 1}\n{"value": 2}\n\n\n{"value": 3}\n')
+    assert _read(file) == [[{"value": 1}, {"value": 2}], [{"value": 3}]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "can't be read: No such file"),
+        (b"\xff", "can't be read: it is not UTF-8"),
+        (b"\n\n", "has no record"),
+        (b'{"value": 1}\n{"value": \n', "line 2 is not JSON"),
+    ],
+)
+def test_a_file_that_has_no_rows_is_refused(tmp_path: Path, text: bytes | None, said: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(BadUsage, match=said):
+        _read(file)

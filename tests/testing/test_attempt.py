@@ -1,0 +1,51 @@
+"""The records of `switchyard try`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines.apps.word_count import word_count
+from pipelines.errors import BadUsage
+from pipelines.model import App, AppendStream, Json, Stream
+from pipelines.testing import AppTest
+from pipelines.testing.attempt import attempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_input_may_be_left_out_where_there_is_one(spark: SparkSession) -> None:
+    with AppTest(spark, word_count) as test:
+        records = [{"value": "fox"}, {"input": "lines", "value": "fox", "time": 5, "partition": 1}]
+        assert attempt(test, word_count, records, 1).rows == [{"word": "fox", "count": 2}]
+
+
+TWO = App(
+    name="two",
+    inputs={name: Stream(topic=name, value=Json("n int")) for name in ("left", "right")},
+    result=AppendStream(key=("n",)),
+    function=lambda left, right, settings: left.select("n", "topic").unionAll(right.select("n", "topic")),
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ([1], "batch 3, record 2 is not a JSON object"),
+        ({"value": {"n": 1}}, "batch 3, record 2 names no input; app two has left, right"),
+        ({"input": "middle", "value": {}}, "app two has no input middle"),
+        (
+            {"input": "left", "offset": 3},
+            "batch 3, record 2 has offset; it may have input, key, value, time, partition",
+        ),
+        ({"input": "left", "time": "noon"}, "batch 3, record 2: 'noon' is not a time"),
+        ({"input": "left", "time": [1]}, r"batch 3, record 2: \[1\] is not a time"),
+    ],
+)
+def test_a_record_that_can_not_be_sent_is_refused(spark: SparkSession, record: Any, said: str) -> None:
+    with AppTest(spark, TWO) as test, pytest.raises(BadUsage, match=said):
+        attempt(test, TWO, [{"input": "left", "value": {"n": 1}}, record], 3)
