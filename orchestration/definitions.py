@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagster import Definitions, in_process_executor
 
-from orchestration.defs.catalog import find_apps, readers
+from orchestration.catalog import find_apps, readers
 from orchestration.defs.checks import gates
 from orchestration.defs.inputs import input_assets
 from orchestration.defs.jobs import JOBS

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import typer.main
 
+from orchestration.catalog import find_apps, topics_of
 from orchestration.cli import build
+from orchestration.sources import app_names
 from pipelines.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,6 +107,18 @@ def test_the_site_has_a_page_for_each_command_with_its_options() -> None:
         text = pages[f"commands/{name}.md"]
         assert text.startswith(f"# `switchyard {name}`\n") and f"]({name}.md)" in pages["commands/index.md"]
         assert all(option in text for each in command.params for option in each.opts if option.startswith("-"))
+
+
+def test_the_site_has_a_page_for_each_app_with_its_checks_and_its_code() -> None:
+    pages = hook().app_pages()
+    apps = find_apps()
+    assert list(pages) == ["apps/index.md", *(f"apps/{app.name}.md" for app in apps)]
+    for app in apps:
+        text = pages[f"apps/{app.name}.md"]
+        assert text.startswith(f"# {app.name}\n") and f"]({app.name}.md)" in pages["apps/index.md"]
+        assert all(f"`{topic}`" in text for topic in topics_of(app)) and f'name="{app.name}"' in text
+        assert (f"switchyard produce {app.name}" in text) == (app.name in app_names())
+        assert app.suite is None or "| not empty |" in text
 
 
 def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:

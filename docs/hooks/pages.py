@@ -1,4 +1,4 @@
-"""Pages that no one writes: one per command, those that are kept beside the README, and settings.md. A hook of MkDocs.
+"""Pages that no one writes: one per command and per app, those that are kept beside the README, and settings.md. A hook of MkDocs.
 
 The text of a command's page is Typer's own, as `typer utils docs` prints it. `python docs/hooks/pages.py` writes
 docs/settings.md from the descriptions in pipelines/settings.py.
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 # the item of the navigation that the commands' pages are put under
 SECTION = "Commands"
+APPS = "Apps"
 SETTINGS = ROOT / "docs" / "settings.md"
 # title of a group of settings -> the first one in it; the order is that of the class
 GROUPS = {
@@ -52,9 +53,74 @@ def pages() -> dict[str, str]:
     return {"commands/index.md": index, **found}
 
 
+def app_pages() -> dict[str, str]:
+    """Path in docs/ -> Markdown, of each app of the repository, and of their index."""
+    sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
+    from orchestration.catalog import find_apps, first_line, in_words
+
+    found = find_apps()
+    rows = [
+        f"| [`{a.name}`]({a.name}.md) | {a.shows or ''} | {in_words(a)} | {_first_line(first_line(a))} |" for a in found
+    ]
+    head = [
+        "# Apps",
+        "",
+        "The apps of the repository, as examples to learn from and to try. `switchyard apps` lists them, too.",
+        "",
+    ]
+    index = "\n".join([*head, "| app | shows | result | what it does |", "|---|---|---|---|", *rows, ""])
+    return {"apps/index.md": index, **{f"apps/{a.name}.md": _app_page(a) for a in found}}
+
+
+def _app_page(app: Any) -> str:
+    """What an app reads and writes, its checks, its code, and how to try it."""
+    from expectations.suites import SuiteInputs, checks_of
+    from orchestration.catalog import in_words
+    from orchestration.sources import app_names
+
+    reads = [f"| `{name}` | `{i.topic}` | {_form(i.key)} | {_form(i.value)} |" for name, i in app.inputs.items()]
+    facts = [f"- **Result**: {in_words(app)}, {app.result.partitions} partitions."]
+    facts += [f"- **Watermark**: {app.watermark}."] if app.watermark else []
+    facts += [f"- **Setting** `{name}`: {value!r} by default." for name, value in app.settings.items()]
+    parts = [f"# {app.name}", inspect.cleandoc(app.function.__doc__ or "")]
+    parts += ["| input | topic | key | value |\n|---|---|---|---|\n" + "\n".join(reads), "\n".join(facts)]
+    if app.name in app_names():
+        parts += ["## Try it", _TRY.format(app=app.name)]
+    if app.suite is not None:
+        checks = checks_of(app.suite, SuiteInputs(app_settings=app.settings))
+        lines = [f"| {_first_line(c.name)} | {_first_line(c.detail)} |" for c in checks]
+        parts += ["## Checks", "| check | what it expects |\n|---|---|\n" + "\n".join(lines)]
+    source = Path(inspect.getfile(app.function)).read_text().rstrip()
+    parts += ["## Code", f"```python\n{source}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+_TRY = """\
+```console
+$ switchyard produce {app} --history 100000
+$ switchyard stage {app} --execute
+$ switchyard start {app} --execute
+$ switchyard wait {app}.v1
+$ switchyard check {app}.v1
+$ switchyard promote {app}.v1 --execute
+$ switchyard follow {app} --from-beginning
+```"""
+
+
+def _form(part: Any) -> str:
+    """How a key or a value is written in its topic."""
+    if part is None:
+        return "not read"
+    if isinstance(part, str):
+        return f"text: `{part}`"
+    kind = type(part).__name__
+    return f"JSON: `{part.schema}`" if kind == "Json" else f"{'text' if kind == 'Text' else 'bytes'}: `{part.column}`"
+
+
 def copied() -> dict[str, str]:
     """Path in docs/ -> Markdown, of the pages beside the README."""
-    return {page: (ROOT / name).read_text().replace("](docs/", "](") for page, name in COPIED.items()}
+    texts = {page: (ROOT / name).read_text().replace("](docs/", "](") for page, name in COPIED.items()}
+    return {page: text.replace("](CHANGELOG.md", "](changelog.md") for page, text in texts.items()}
 
 
 def settings_page() -> str:
@@ -146,11 +212,13 @@ def _first_line(text: str | None) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Puts the commands into the navigation."""
+    """Puts the commands and the apps into the navigation."""
     for section in config.nav or ():
         for item in next(iter(section.values())):
             if isinstance(item, dict) and SECTION in item:
                 item[SECTION] = list(pages())
+            if isinstance(item, dict) and APPS in item:
+                item[APPS] = list(app_pages())
     return config
 
 
@@ -158,7 +226,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages to the site."""
     from mkdocs.structure.files import File
 
-    for path, content in {**pages(), **copied()}.items():
+    for path, content in {**pages(), **app_pages(), **copied()}.items():
         files.append(File.generated(config, path, content=content))
     return files
 

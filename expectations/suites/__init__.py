@@ -1,28 +1,19 @@
-"""The suites by name, as apps name them."""
+"""The suites: a module each, found by the name that an app gives. Adding one is adding its module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+import importlib
+from collections.abc import Sequence
 
-from expectations.suites import large_orders, stock_stats, word_count
+from expectations.names import require_suite
 from expectations.suites.base import Check, Suite, SuiteInputs
-from pipelines.errors import BadUsage
-
-SUITES: Mapping[str, Suite] = MappingProxyType(
-    {
-        "large_orders": large_orders.suite,
-        "stock_stats": stock_stats.suite,
-        "word_count": word_count.suite,
-    }
-)
 
 
 def checks_of(name: str, inputs: SuiteInputs) -> Sequence[Check]:
     """The checks of suite `name`. Raises BadUsage if there is no such suite."""
-    if name not in SUITES:
-        raise BadUsage(f"there is no suite {name!r}", fix=f"there are: {', '.join(sorted(SUITES))}")
-    return SUITES[name](inputs)
+    require_suite(name)
+    suite: Suite = importlib.import_module(f"{__name__}.{name}").suite
+    return suite(inputs)
 
 
-__all__ = ["SUITES", "Check", "Suite", "SuiteInputs", "checks_of"]
+__all__ = ["Check", "Suite", "SuiteInputs", "checks_of"]

@@ -1,16 +1,17 @@
-"""`switchyard try`: for people who write apps."""
+"""`switchyard apps | try`: for people who write apps."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import App, From, Json, Set, settings_of
 from orchestration.commands.terminal import out, print_json, print_table
+from pipelines.model.app import Shows
 
 Rows = Annotated[
     Path,
@@ -24,7 +25,28 @@ Rows = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
+    app.command()(apps)
     app.command("try")(try_)
+
+
+def apps(as_json: Json = False) -> None:
+    """List the repository's apps: what each reads, and what it makes of it."""
+    from orchestration.catalog import find_apps, first_line, in_words, topics_of
+
+    found = find_apps()
+    if as_json:
+        print_json([
+            {"name": each.name, "shows": each.shows, "inputs": topics_of(each), "result": in_words(each),
+             "watermark": each.watermark, "suite": each.suite, "settings": dict(each.settings), "does": first_line(each)}
+            for each in found
+        ])  # fmt: skip
+        return
+    order = [*get_args(Shows), None]
+    rows = sorted(found, key=lambda each: (order.index(each.shows), each.name))
+    print_table(
+        ("app", "shows", "reads", "result", "what it does"),
+        ((each.name, each.shows or "", ", ".join(topics_of(each)), in_words(each), first_line(each)) for each in rows),
+    )
 
 
 def try_(app: App, rows: Rows, code: From = None, set_: Set = None, as_json: Json = False) -> None:

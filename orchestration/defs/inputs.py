@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dagster import AssetSpec
 
-from orchestration.defs.catalog import readers
+from orchestration.catalog import readers
 from orchestration.defs.names import group_of, input_key
 from pipelines.model.app import App
 

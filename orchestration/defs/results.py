@@ -10,8 +10,8 @@ from typing import Any
 from dagster import AssetExecutionContext, AssetsDefinition, Config, MaterializeResult, MetadataValue, asset
 from pydantic import Field
 
+from orchestration.catalog import topics_of
 from orchestration.defs import report
-from orchestration.defs.catalog import topics_of
 from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, releases_of, results_key
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run

@@ -90,6 +90,20 @@ class Source(Protocol):
         ...
 
 
+def without_trades(make: Callable[[Options], Source]) -> Callable[[Options], Source]:
+    """`make`, but it raises BadUsage for the options that only sources of trades have."""
+
+    def made(options: Options) -> Source:
+        source = make(options)
+        if options.density != "dense" or options.tickers:
+            raise BadUsage(
+                f"--density and --tickers do not apply to {source.topic}", fix="leave them out; they are for trades"
+            )
+        return source
+
+    return made
+
+
 def generator(seed: int, *path: int) -> np.random.Generator:
     """The random numbers of one block. They do not depend on earlier blocks."""
     return np.random.default_rng([seed, *path])

@@ -1,37 +1,39 @@
-"""Which app has which source."""
+"""Which app has which source: each module of this package says so in its `APPS`."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
 
+import orchestration.sources
 from orchestration.sources.base import Options, Source
-from orchestration.sources.lines import ReferenceLines
-from orchestration.sources.orders import Orders
-from orchestration.sources.trades import DenseTrades, SparseTrades
 from pipelines.errors import BadUsage
 
-SOURCES: Mapping[str, Callable[[Options], Source]] = {
-    "large-orders": Orders,
-    "stock-stats": DenseTrades,
-    "word-count": ReferenceLines,
-}
+Make = Callable[[Options], Source]
+
+
+@cache
+def sources() -> Mapping[str, Make]:
+    """App -> what makes its source."""
+    package = orchestration.sources
+    found: dict[str, Make] = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        found |= getattr(importlib.import_module(module.name), "APPS", {})
+    return MappingProxyType(dict(sorted(found.items())))
 
 
 def app_names() -> list[str]:
-    """The apps that have a source."""
-    return sorted(SOURCES)
+    """The apps that have a source, sorted."""
+    return list(sources())
 
 
 def source_for(app: str, options: Options) -> Source:
-    """The source of `app`'s input. Raises BadUsage for an app without one, and for options that do not fit it."""
-    if app not in SOURCES:
+    """The source of `app`'s input. Raises BadUsage for an app without one, and for options that don't fit it."""
+    if app not in sources():
         raise BadUsage(
             f"there is no source of input for {app!r}", fix=f"the apps with a source are: {', '.join(app_names())}"
         )
-    if app != "stock-stats" and (options.density != "dense" or options.tickers):
-        raise BadUsage(f"--density and --tickers do not apply to {app}", fix="leave them out; they are for stock-stats")
-    if options.density == "sparse":
-        if options.per_second is not None:
-            raise BadUsage("--per-second does not apply to --density sparse", fix="use --per-day")
-        return SparseTrades(options)
-    return SOURCES[app](options)
+    return sources()[app](options)

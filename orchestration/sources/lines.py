@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from orchestration.sources.base import Options, Record, disorder, generator, spoil
+from orchestration.sources.base import Options, Record, disorder, generator, spoil, without_trades
 
 START_MS = 1_362_148_200_000  # 2013-03-01T14:30:00Z
 
@@ -42,3 +42,6 @@ class ReferenceLines:
 def _malformed_text(value: bytes, number: int) -> bytes:
     """Not UTF-8."""
     return b"\xff\xfe" + value
+
+
+APPS = {"word-count": without_trades(ReferenceLines)}

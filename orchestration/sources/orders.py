@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from orchestration.sources.base import Options, Record, disorder, generator, malformed_json, spoil
+from orchestration.sources.base import Options, Record, disorder, generator, malformed_json, spoil, without_trades
 
 START_MS = 1_362_148_200_000  # 2013-03-01T14:30:00Z
 CUSTOMERS = 500
@@ -52,3 +52,6 @@ class Orders:
             )
         ]
         return spoil(records, random, options.faults, malformed_json)
+
+
+APPS = {"large-orders": without_trades(Orders)}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from orchestration.sources.base import Int64s, Options, Record, disorder, generator, malformed_json, spoil
 from orchestration.sources.prices import REAL, TICKERS, Daily, daily_prices, weekday_after
+from pipelines.errors import BadUsage
 
 SESSION_OPENS = time(14, 30, tzinfo=UTC)
 SESSION_S = 23_400
@@ -139,3 +140,15 @@ def _trades(
 
 def _opens_ms(day: date) -> int:
     return int(datetime.combine(day, SESSION_OPENS).timestamp()) * 1000
+
+
+def trades(options: Options) -> DenseTrades | SparseTrades:
+    """The trades of the density that the options ask for. Raises BadUsage for an option of the other one."""
+    if options.density == "dense":
+        return DenseTrades(options)
+    if options.per_second is not None:
+        raise BadUsage("--per-second does not apply to --density sparse", fix="use --per-day")
+    return SparseTrades(options)
+
+
+APPS = {"stock-stats": trades}

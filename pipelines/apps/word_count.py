@@ -13,6 +13,7 @@ from pipelines.model import AppSettings, Stream, Table, Text, app
     inputs={"lines": Stream(topic="lines", value=Text("line"))},
     result=Table(key=("word",), partitions=4),
     suite="word_count",
+    shows="aggregate",
 )
 def word_count(lines: DataFrame, settings: AppSettings) -> DataFrame:
     """Lower-cased words between non-word characters, but for "the".

@@ -11,6 +11,8 @@ from pipelines.errors import BadUsage
 from pipelines.model.names import is_app_name
 
 Comparable = Literal["exact", "last-value", "no"]
+# what an app is an example of; the groups of `switchyard apps`, in this order
+Shows = Literal["single event", "aggregate", "window", "join", "multi-phase", "low level", "late data"]
 Setting = str | int | float | bool
 
 
@@ -138,6 +140,7 @@ class App:
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     comparable: Comparable = "exact"
     reset_allowed: bool = True
+    shows: Shows | None = None
 
     @property
     def output_mode(self) -> Literal["update", "append"]:
@@ -159,12 +162,13 @@ def app(
     settings: Mapping[str, Setting] | None = None,
     comparable: Comparable = "exact",
     reset_allowed: bool = True,
+    shows: Shows | None = None,
 ) -> Callable[[Callable[..., Any]], App]:
     """Turns a function `(input DataFrames by name..., settings) -> DataFrame` into an app.
 
     `suite` names the expectation suite of the result; `watermark` is a Spark interval ("10 seconds") on
     `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
-    instead. Raises BadUsage if the definition contradicts itself.
+    instead. `shows`: what the app is an example of, by which `switchyard apps` groups it. Raises BadUsage if the definition contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(
@@ -188,6 +192,7 @@ def app(
             settings=MappingProxyType(dict(settings or {})),
             comparable=comparable,
             reset_allowed=reset_allowed,
+            shows=shows,
         )
 
     return make

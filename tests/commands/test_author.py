@@ -43,6 +43,24 @@ def switchyard(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(end.value.code or 0)
 
 
+def test_the_apps_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert switchyard(monkeypatch, "apps", "--json") == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert found["stock-stats"] == {
+        "name": "stock-stats",
+        "shows": "window",
+        "inputs": ["trades"],
+        "result": "table by ticker, window_start",
+        "watermark": "10 seconds",
+        "suite": "stock_stats",
+        "settings": {"window_s": 5, "advance_s": 1},
+        "does": "Per ticker and window of `window_s`, advancing by `advance_s`: over its asks, bids left out.",
+    }
+    assert switchyard(monkeypatch, "apps") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in found)
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_rows_go_through_an_app_s_frozen_code(

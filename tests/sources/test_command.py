@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.commands import produce as command
-from orchestration.sources import Options, source_for
+from orchestration.sources import Options, app_names, source_for
 from pipelines.errors import BadUsage, SwitchyardError
 
 
@@ -27,7 +27,7 @@ def invoke(*arguments: str) -> object:
         (["stock-stats", "--history", "5", "--records", "5"], "need a rate"),
         (["stock-stats", "--rate", "5", "--density", "thick"], "thick"),
         (["stock-stats", "--rate", "5", "--late", "2"], "--late"),
-        (["stock-market", "--rate", "5"], "large-orders, stock-stats, word-count"),
+        (["stock-market", "--rate", "5"], ", ".join(app_names())),
     ],
 )
 def test_bad_usage(arguments: list[str], what: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestration.catalog import find_apps, topics_of
 from orchestration.sources import Faults, Options, Record, Source, app_names, source_for
 from orchestration.sources.base import LATE_MS, OUT_OF_ORDER_MS
 from orchestration.sources.prices import TICKERS, daily_prices
@@ -26,7 +27,7 @@ def stock_stats(faults: Faults = CLEAN, **options: Any) -> Source:
     return source_for("stock-stats", Options(faults=faults, **options))
 
 
-@pytest.mark.parametrize("app", ["large-orders", "stock-stats", "word-count"])
+@pytest.mark.parametrize("app", app_names())
 def test_a_seed_makes_the_same_records(app: str) -> None:
     def make(seed: int) -> list[Record]:
         return take(source_for(app, Options(seed=seed)), 3_000)
@@ -35,7 +36,7 @@ def test_a_seed_makes_the_same_records(app: str) -> None:
     assert make(1) != make(2)
 
 
-@pytest.mark.parametrize("app", ["large-orders", "stock-stats", "word-count"])
+@pytest.mark.parametrize("app", app_names())
 def test_a_second_run_goes_on_where_the_first_ended(app: str) -> None:
     source = source_for(app, Options(faults=CLEAN))
     blocks = source.blocks(None)
@@ -48,15 +49,10 @@ def test_a_second_run_goes_on_where_the_first_ended(app: str) -> None:
 
 
 def test_topics_are_those_of_the_apps() -> None:
-    from pipelines.apps.large_orders import large_orders
-    from pipelines.apps.stock_stats import stock_stats
-    from pipelines.apps.word_count import word_count
-
-    apps = {app.name: app for app in (large_orders, stock_stats, word_count)}
+    apps = {app.name: app for app in find_apps()}
     assert sorted(apps) == app_names()
     for name, app in apps.items():
-        (source,) = app.inputs.values()
-        assert source.topic == source_for(name, Options()).topic
+        assert topics_of(app) == [source_for(name, Options()).topic]
 
 
 def test_dense_trades() -> None:
@@ -153,7 +149,7 @@ def test_orders_are_at_and_beside_the_threshold() -> None:
 @pytest.mark.parametrize(
     ("app", "options", "what"),
     [
-        ("nothing", {}, "large-orders, stock-stats, word-count"),
+        ("nothing", {}, ", ".join(app_names())),
         ("word-count", {"density": "sparse"}, "--density"),
         ("large-orders", {"tickers": ("IBM",)}, "--tickers"),
         ("stock-stats", {"tickers": ("NONE",)}, "AAPL"),

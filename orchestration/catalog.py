@@ -1,15 +1,16 @@
-"""The apps of the repository, which have assets."""
+"""The apps of the repository: what `switchyard apps` lists, and what has assets in Dagster."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections import Counter
 from collections.abc import Sequence
 
 import pipelines.apps
 from pipelines.errors import BadUsage
-from pipelines.model.app import App
+from pipelines.model.app import App, Table
 
 
 def find_apps() -> tuple[App, ...]:
@@ -25,6 +26,17 @@ def find_apps() -> tuple[App, ...]:
     if twice:
         raise BadUsage(f"apps defined more than once: {', '.join(twice)}", fix="keep one app of each name")
     return tuple(sorted(found, key=lambda app: app.name))
+
+
+def first_line(app: App) -> str:
+    """What the app's docstring says it does, in one line."""
+    return inspect.cleandoc(app.function.__doc__ or "").partition("\n")[0]
+
+
+def in_words(app: App) -> str:
+    """The kind of the app's result: `table by ticker, day` or `stream by user`."""
+    kind = "table" if isinstance(app.result, Table) else "stream"
+    return f"{kind} by {', '.join(app.result.key)}" if app.result.key else kind
 
 
 def topics_of(app: App) -> list[str]:
