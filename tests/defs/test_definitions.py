@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from expectations.suites import SuiteInputs, checks_of
 from orchestration.catalog import find_apps, topics_of
+from pipelines.model import App
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,7 +120,7 @@ def test_nothing_else_is_an_asset(loaded: Any) -> None:
     assert len(loaded["assets"]) == 2 * len(APPS) + len(topics)
 
 
-# by hand: the words of each expectation, as Dagster names it
+# by hand: the words of each expectation, as Dagster names it; of the apps whose suites show how names are made
 EXPECTATIONS = {
     "large-orders": "not_empty schema order_id_there sales_person_there amount_there ordered_at_there topic_there "
     "partition_there offset_there each_order_once amount_in_range ordered_at_readable volume_against_live",
@@ -130,11 +132,18 @@ EXPECTATIONS = {
 }
 
 
+def expectations_of(app: App) -> list[str]:
+    if app.name in EXPECTATIONS:
+        return EXPECTATIONS[app.name].split()
+    assert app.suite is not None
+    return [check.name.replace(" ", "_") for check in checks_of(app.suite, SuiteInputs(app_settings=app.settings))]
+
+
 def test_each_expectation_is_a_check_and_so_is_the_verdict_partitioned_by_release(loaded: Any) -> None:
     assert loaded["checks"] == {
-        f"results/{app}:{name}": f"releases_{app.replace('-', '_')}"
-        for app, names in EXPECTATIONS.items()
-        for name in [app.replace("-", "_"), *names.split()]
+        f"results/{app.name}:{name}": f"releases_{app.name.replace('-', '_')}"
+        for app in find_apps()
+        for name in [app.name.replace("-", "_"), *expectations_of(app)]
     }
 
 
@@ -185,9 +194,7 @@ def test_runs_with_spark_share_a_pool_but_those_that_consumers_wait_for(loaded: 
 
 def test_schedules(loaded: Any) -> None:
     assert loaded["schedules"] == {
-        "reprocess_large_orders": "STOPPED",
-        "reprocess_stock_stats": "STOPPED",
-        "reprocess_word_count": "STOPPED",
+        **{f"reprocess_{app.replace('-', '_')}": "STOPPED" for app in APPS},
         "quality_checks_hourly": "RUNNING",
         "refresh_hourly": "RUNNING",
         "janitor_often": "RUNNING",
