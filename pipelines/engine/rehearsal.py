@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,15 @@ from pyspark.sql import functions as F
 
 from pipelines.engine.frames import MALFORMED, applied, input_columns, marked, observed, parse
 from pipelines.engine.memory import MemorySource, Record
+from pipelines.errors import Refused
 from pipelines.model.app import App
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+# Spark's names of what sets timers by the clock
+_CLOCKS = {"ProcessingTime$", "ProcessingTimeTimeout$"}
 # the topic of a record that no function sees; no topic of Kafka's has an empty name
 _TICK = ""
 
@@ -28,8 +31,18 @@ class Rehearsal:
         self._sources = {name: MemorySource(spark) for name in app.inputs}
 
     def result(self) -> DataFrame:
-        """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does."""
-        return applied(self._app, {name: self._input(name) for name in self._app.inputs}, self._settings)
+        """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does.
+
+        Raises Refused for timers that go off by the clock: Spark would run batches without end to see whether one does.
+        """
+        found = applied(self._app, {name: self._input(name) for name in self._app.inputs}, self._settings)
+        if any(_is_by_clock(node) for node in _nodes(found._jdf.queryExecution().analyzed())):
+            raise Refused(
+                f"the function of app {self._app.name} has timers by the clock (processing time): "
+                "a replay would not give the same result",
+                fix="use timers by event time, as in transformWithStateInPandas(..., timeMode='eventTime'), and a watermark",
+            )
+        return found
 
     def add(self, name: str, records: Iterable[Record]) -> None:
         """Gives input `name` records for the next batch."""
@@ -47,6 +60,24 @@ class Rehearsal:
         parsed = parse(self._sources[name].frame, self._app.inputs[name])
         good = observed(parsed.withColumn(MALFORMED, F.when(~is_tick, F.col(MALFORMED))), name)
         return marked(self._app, good.where(~is_tick))
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
+
+
+def _is_by_clock(node: Any) -> bool:
+    match node.getClass().getSimpleName():
+        case "TransformWithStateInPandas":
+            mode = node.timeMode()
+        case "FlatMapGroupsInPandasWithState":
+            mode = node.timeout()
+        case _:
+            return False
+    return mode.getClass().getSimpleName() in _CLOCKS
 
 
 def tick() -> Record:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from pipelines.engine.probe import run_on_nothing
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -104,6 +105,48 @@ def test_what_runs_on_streams_alone_is_tried_as_a_stream(spark: SparkSession) ->
         "trades",
     )
     assert run_on_nothing(spark, with_state, {}).columns == ["ticker", "count"]
+
+
+class Idle(StatefulProcessor):
+    """Keeps nothing."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        pass
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+def with_processor(trades: DataFrame, time_mode: str) -> DataFrame:
+    return trades.groupBy("ticker").transformWithStateInPandas(Idle(), "ticker string, n long", "append", time_mode)
+
+
+def with_timeout(trades: Any, timeout: str) -> Any:
+    return trades.groupBy("ticker").applyInPandasWithState(
+        counted, "ticker string, count long", "count long", "append", timeout
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "by_event_time", "by_clock"),
+    [
+        (with_processor, "eventTime", "processingTime"),
+        (with_timeout, "EventTimeTimeout", "ProcessingTimeTimeout"),
+    ],
+)
+def test_timers_go_off_by_event_time_and_not_by_the_clock(
+    spark: SparkSession, body: Callable[[DataFrame, str], DataFrame], by_event_time: str, by_clock: str
+) -> None:
+    good = app_of(lambda trades: body(trades, by_event_time), "trades", watermark="10 seconds")
+    assert run_on_nothing(spark, good, {}).columns[0] == "ticker"
+    with pytest.raises(Refused, match="has timers by the clock") as refused:
+        run_on_nothing(spark, app_of(lambda trades: body(trades, by_clock), "trades", watermark="10 seconds"), {})
+    assert "eventTime" in refused.value.fix
 
 
 def test_an_input_that_is_not_read_is_named(spark: SparkSession) -> None:

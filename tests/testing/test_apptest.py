@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
-from pipelines.errors import BadUsage
+from pipelines.errors import BadUsage, Refused
 from pipelines.model import App, AppendStream, Json, Stream, Table, app
 from pipelines.model.app import Result
 from pipelines.testing import AppFailed, AppTest, at
@@ -224,3 +231,60 @@ def test_what_an_app_does_not_have_is_refused(spark: SparkSession) -> None:
             test.send("orders", {})
         with pytest.raises(BadUsage, match="app odd has no watermark"):
             test.advance_watermark(1)
+
+
+class Alarm(StatefulProcessor):
+    """Tells of a key when its time has come: `n` seconds after the record."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            for due in frame["due"]:
+                self._handle.registerTimer(due)
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"name": [key[0]], "due": [expiredTimerInfo.getExpiryTimeInMs()]})
+
+    def close(self) -> None:
+        pass
+
+
+def alarms(given: DataFrame, time_mode: str) -> DataFrame:
+    due = given.select("name", "event_time", F.expr("unix_millis(event_time) + n * 1000").alias("due"))
+    told = due.groupBy("name").transformWithStateInPandas(Alarm(), "name string, due long", "append", time_mode)
+    return told.select("name", F.date_format(F.timestamp_millis("due"), "HH:mm:ss").alias("due"))
+
+
+def alarm_app(time_mode: str) -> App:
+    return app_of(
+        lambda given: alarms(given, time_mode),
+        Json("n int NOT NULL"),
+        AppendStream(key=("name",)),
+        key="name string",
+        watermark="10 seconds",
+    )
+
+
+def test_timers_go_off_when_the_watermark_has_reached_them_also_after_a_restart(spark: SparkSession) -> None:
+    with AppTest(spark, alarm_app("eventTime")) as test:
+        test.send("given", {"n": 30}, key="a", time=0)
+        test.send("given", {"n": 20}, key="b", time=0)
+        assert test.run().rows == []
+        test.restart()
+        assert test.advance_watermark(19.999).rows == []
+        assert test.advance_watermark(20).rows == [{"name": "b", "due": "12:00:20"}]
+        # a record moves the watermark, too; and one timer sets off no other
+        test.send("given", {"n": 60}, key="c", time=41)
+        assert test.run().rows == [{"name": "a", "due": "12:00:30"}]
+
+
+def test_timers_by_the_clock_are_refused_as_at_staging(spark: SparkSession) -> None:
+    with AppTest(spark, alarm_app("processingTime")) as test, pytest.raises(Refused, match="timers by the clock"):
+        test.run()
