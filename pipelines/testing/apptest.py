@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
-from pipelines.engine.causes import cause, failed_at
+from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.frames import serialised
 from pipelines.engine.memory import Record
@@ -35,7 +35,7 @@ NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
 class AppFailed(SwitchyardError):
-    """A batch failed, as it would in a driver."""
+    """The function or a batch failed, as it would in a driver."""
 
 
 def at(time: Time) -> datetime:
@@ -149,7 +149,7 @@ class AppTest:
         """Runs the app on what was sent since the last run, as one batch.
 
         If that batch moves the watermark, Spark runs a second batch without input, which emits what the new watermark
-        closes; its rows are in the same answer. Raises AppFailed if the batch fails.
+        closes; its rows are in the same answer. Raises AppFailed if the function or the batch fails.
         """
         for name, records in self._pending.items():
             if records:
@@ -198,7 +198,16 @@ class AppTest:
 
     def _frame(self) -> DataFrame:
         if self._result is None:
-            self._result = self._rehearsal.result()
+            try:
+                self._result = self._rehearsal.result()
+            except SwitchyardError:
+                raise
+            except Exception as error:
+                raised = f"{type(error).__name__}: {cause(error)}{place(error)}"
+                raise AppFailed(
+                    f"the function of app {self._app.name} raises: {raised}",
+                    fix="correct the function, or the settings",
+                ) from error
         return self._result
 
     def _tick(self) -> Batch:

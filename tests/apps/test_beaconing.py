@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.apps.beaconing import beaconing
 from pipelines.model import App
-from pipelines.testing import AppTest, Batch
+from pipelines.testing import AppFailed, AppTest, Batch
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def test_a_bad_record_is_no_contact_and_the_alerts_go_on(spark: SparkSession) ->
 
 
 def test_one_interval_is_not_called_constant(spark: SparkSession) -> None:
-    with AppTest(spark, beaconing, threshold=2) as test, pytest.raises(ValueError, match="threshold must be 3 or more"):
+    with AppTest(spark, beaconing, threshold=2) as test, pytest.raises(AppFailed, match="threshold must be 3 or more"):
         test.run()
 
 

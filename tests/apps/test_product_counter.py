@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.apps.product_counter import product_counter
 from pipelines.model import App
-from pipelines.testing import AppTest, Batch
+from pipelines.testing import AppFailed, AppTest, Batch
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_a_bad_record_is_no_view_and_the_counters_go_on(spark: SparkSession) -> 
 def test_counters_that_are_told_never_or_nowhere_are_refused(spark: SparkSession, settings: dict[str, Any]) -> None:
     with (
         AppTest(spark, product_counter, **settings) as test,
-        pytest.raises(ValueError, match="every_s and stores must be 1 or more"),
+        pytest.raises(AppFailed, match="every_s and stores must be 1 or more"),
     ):
         test.run()
 

@@ -223,6 +223,18 @@ def test_a_batch_that_fails_says_where_in_the_function(spark: SparkSession) -> N
     assert "test_apptest.py, line " in failed.value.what and "in price_of" in failed.value.what
 
 
+def test_a_function_that_raises_says_where(spark: SparkSession) -> None:
+    def body(given: DataFrame) -> DataFrame:
+        raise ValueError("size must be 1 or more")
+
+    with (
+        AppTest(spark, app_of(body, Json("n int"), AppendStream(key=("n",)))) as test,
+        pytest.raises(AppFailed, match="the function of app odd raises: ValueError: size must be 1 or more") as failed,
+    ):
+        test.run()
+    assert "(test_apptest.py, line " in failed.value.what and "in body)" in failed.value.what
+
+
 def test_what_an_app_does_not_have_is_refused(spark: SparkSession) -> None:
     with pytest.raises(BadUsage, match="app odd has no setting limit; it has none"):
         AppTest(spark, SUMS, limit=1)
