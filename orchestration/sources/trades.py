@@ -151,4 +151,4 @@ def trades(options: Options) -> DenseTrades | SparseTrades:
     return SparseTrades(options)
 
 
-APPS = {"stock-stats": trades}
+APPS = {"daily-gains": trades, "stock-stats": trades}
