@@ -27,20 +27,26 @@ _SITE = "switchyard"
 _BEACON = re.compile(r"https://great-expectations-web-assets[^\s\"')]*")
 
 
-def open_context(docs_dir: Path) -> EphemeralDataContext:
-    """A context whose Data Docs are a static site in `docs_dir`.
+def open_context(docs_dir: Path | None) -> EphemeralDataContext:
+    """A context whose Data Docs are a static site in `docs_dir`; None: one that writes no file.
 
     Its suites and validation results are files there, too: the site's index is built from them, and GX deletes a page
     without its result.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    docs_dir.mkdir(parents=True, exist_ok=True)
     config = DataContextConfig(
         config_version=4.0,
         store_backend_defaults=InMemoryStoreBackendDefaults(),
         analytics_enabled=False,
         progress_bars=ProgressBarsConfig(globally=False),
     )
+    if docs_dir is not None:
+        _write_to(docs_dir, config)
+    return gx.get_context(mode="ephemeral", project_config=config)
+
+
+def _write_to(docs_dir: Path, config: DataContextConfig) -> None:
+    docs_dir.mkdir(parents=True, exist_ok=True)
     config.stores[config.expectations_store_name]["store_backend"] = _folder(docs_dir / "results" / "suites")
     config.stores[config.validation_results_store_name]["store_backend"] = _folder(docs_dir / "results" / "validations")
     config.data_docs_sites = {
@@ -57,7 +63,6 @@ def open_context(docs_dir: Path) -> EphemeralDataContext:
             },
         }
     }
-    return gx.get_context(mode="ephemeral", project_config=config)
 
 
 def _folder(path: Path) -> dict[str, str]:

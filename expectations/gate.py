@@ -66,14 +66,14 @@ def _inputs(request: GateRequest) -> SuiteInputs:
     )
 
 
-def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest) -> Verdict:
+def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest, *, docs: bool = True) -> Verdict:
     """The verdict of `checks` on `rows`, a result's final rows. Writes the Data Docs to `request.docs_dir`.
 
-    GX's SQL metrics share one temporary view of the session, so never run two of these at once in a session.
+    `docs=False`: writes nothing, as a test of a suite needs no page. GX's SQL metrics share one temporary view of the session, so never run two of these at once in a session.
     """
     # if the result can't be read, fail here once, not in each check
     count = rows.count()
-    context = open_context(request.docs_dir)
+    context = open_context(request.docs_dir if docs else None)
     release = f"{request.release}.g{request.generation}"
     # persist=False: GX would never unpersist it; no spark_config: GX would restart the session
     source = context.data_sources.add_spark(name="results", persist=False)
@@ -91,7 +91,7 @@ def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest) -
         generation=request.generation,
         rows=count,
         results=_results(checks, validation),
-        docs=build_page(context, validation),
+        docs=build_page(context, validation) if docs else None,
     )
 
 

@@ -32,13 +32,19 @@ def test_a_good_result_passes(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expected", "row"),
     [
-        *[(f"{name} there", told(9, **{name: None})) for name in NAMES],
         ("each event once", told(1)),
         ("message as agreed", told(9, message="You are viewing Facebook.")),
     ],
 )
 def test_a_defect_is_found(spark: SparkSession, tmp_path: Path, expected: str, row: Row) -> None:
     assert red(check(spark, tmp_path, "close_notifications", [*GOOD, row], DDL)) == {expected}
+
+
+def test_a_field_that_is_not_there_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [*GOOD, *[told(10 + number, **{name: None}) for number, name in enumerate(NAMES)]]
+    verdict = check(spark, tmp_path, "close_notifications", rows, DDL)
+    assert red(verdict) == {f"{name} there" for name in NAMES}
+    assert {result.unexpected for result in verdict.results if result.outcome == "failed"} == {1}
 
 
 def test_nothing_another_schema_and_another_volume_are_found(spark: SparkSession, tmp_path: Path) -> None:
