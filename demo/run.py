@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from demo.ledger.check import check_log
+from demo.ledger.verify import Ledger
 from orchestration.commands.show import show_comparison, show_plan, show_verdict
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.preflight import Problem, check_port
@@ -125,20 +126,25 @@ class Demo:
             self._settle(follower)
         with self._step("hold what the consumer saw against a recompute of the input"):
             ledger = check_log(APP, self._settings.bootstrap, self._log)
-        report = {
-            **hydrated,
-            "diff": {n: getattr(found, n) for n in ("only_live", "only_new", "changed", "identical")},
-            "checks": {"passed": verdict.passed, "failed": verdict.failed + verdict.errored},
-            "switch_s": round(switch_s, 2),
-            "rollback_s": round(rollback_s, 2),
-            "follower": {"records": ledger.records, "duplicates": ledger.duplicates, "missing": ledger.missing},
-            "follower_wrong": ledger.wrong,
-            "follower_steps_back": ledger.steps_back,
-            "input_records": ledger.input_records,
-            "live_before": live_before,
-            "live_after": live_after,
-            "steps_s": self._steps,
-        }
+        self._report(
+            {
+                **hydrated,
+                "diff": {n: getattr(found, n) for n in ("only_live", "only_new", "changed", "identical")},
+                "checks": {"passed": verdict.passed, "failed": verdict.failed + verdict.errored},
+                "switch_s": round(switch_s, 2),
+                "rollback_s": round(rollback_s, 2),
+                **_figures_of(ledger),
+                "live_before": live_before,
+                "live_after": live_after,
+                "steps_s": self._steps,
+            },
+            ledger,
+        )
+        self._finish()
+        return 0 if ledger.clean and verdict.ok else 1
+
+    def _report(self, report: dict[str, Any], ledger: Ledger) -> None:
+        """Writes the report and shows it, with what the ledger found."""
         self._report_path.write_text(json.dumps(report, indent=2) + "\n")
         self._console.print_json(data=report)
         self._console.print(
@@ -147,8 +153,6 @@ class Demo:
         )
         if ledger.samples:
             self._console.print_json(data=ledger.samples)
-        self._finish()
-        return 0 if ledger.clean and verdict.ok else 1
 
     def _hydrate(self, name: str) -> dict[str, Any]:
         """Waits until `name` has caught up, with a bar; figures from its first record to its last of the history."""
@@ -339,6 +343,15 @@ class Demo:
 
 
 _SWITCHYARD = (sys.executable, "-m", "orchestration.cli")
+
+
+def _figures_of(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "follower": {"records": ledger.records, "duplicates": ledger.duplicates, "missing": ledger.missing},
+        "follower_wrong": ledger.wrong,
+        "follower_steps_back": ledger.steps_back,
+        "input_records": ledger.input_records,
+    }
 
 
 def end_demo(settings: Settings) -> None:

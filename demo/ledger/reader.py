@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 SILENCE_TIMEOUT_S = 30.0
 
@@ -30,21 +30,7 @@ def read(
 
     Raises LookupError for an unknown topic, TimeoutError when the broker falls silent.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "ledger-unused",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "log_level": 2,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
-            # by default, a full queue stops fetching for a whole second
-            "fetch.queue.backoff.ms": 5,
-            "queued.max.messages.kbytes": 65_536,
-            **(properties or {}),
-        }
-    )
+    consumer = _consumer(bootstrap, properties or {})
     try:
         found = consumer.list_topics(topic, timeout=10).topics[topic]
         if found.error is not None:
@@ -77,16 +63,32 @@ def read(
                     left.discard(partition)
                 if offset >= ends[partition]:
                     continue
-                headers = message.headers()
-                source = dict(headers).get("source") if headers else None
-                yield Record(
-                    message.key(),
-                    message.value(),
-                    message.timestamp()[1],
-                    topic,
-                    partition,
-                    offset,
-                    source.decode() if isinstance(source, bytes) else source,
-                )
+                yield _record(message, topic, partition, offset)
     finally:
         consumer.close()
+
+
+def _consumer(bootstrap: str, properties: Mapping[str, str]) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ledger-unused",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 2,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+            # by default, a full queue stops fetching for a whole second
+            "fetch.queue.backoff.ms": 5,
+            "queued.max.messages.kbytes": 65_536,
+            **properties,
+        }
+    )
+
+
+def _record(message: Message, topic: str, partition: int, offset: int) -> Record:
+    headers = message.headers()
+    source = dict(headers).get("source") if headers else None
+    at_ms = message.timestamp()[1]
+    text = source.decode() if isinstance(source, bytes) else source
+    return Record(message.key(), message.value(), at_ms, topic, partition, offset, text)

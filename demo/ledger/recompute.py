@@ -15,6 +15,8 @@ from demo.ledger.reader import Record
 
 Key = tuple[str, ...]
 Value = Mapping[str, Any]
+# ticker and start in ms -> lowest price in cents, number of trades, their sum in cents
+Panes = dict[tuple[bytes, int], list[int]]
 
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 
@@ -50,27 +52,21 @@ def stock_stats(
     window_ms, advance_ms = window_s * 1000, advance_s * 1000
     pane_ms = gcd(window_ms, advance_ms)
     sure_ms = int((grace_s - apart_s) * 1000)
-    panes: dict[tuple[bytes, int], list[int]] = {}
+    panes: Panes = {}
     late: set[tuple[bytes, int]] = set()
     clocks: dict[int, int] = {}
-    loads = json.loads
     count = malformed = 0
     for ticker, value, time_ms, _, partition, _, _ in records:
         count += 1
-        try:
-            trade = loads(value.decode())  # type: ignore[union-attr]
-            side, price = trade["side"], trade["price"]
-            if ticker is None or side is None or not -1e6 < price < 1e6:
-                raise ValueError("out of range")
-        except (AttributeError, ValueError, KeyError, TypeError):
+        if ticker is None or (trade := _trade(value)) is None:
             malformed += 1
             continue
+        side, cents = trade
         clock = clocks.get(partition, time_ms)
         if time_ms >= clock:
             clocks[partition] = time_ms
         if side != "ask" and not bids_are_asks:
             continue
-        cents = round(price * 100)
         at = (ticker, time_ms - time_ms % pane_ms)
         pane = panes.get(at)
         if pane is None:
@@ -86,22 +82,34 @@ def stock_stats(
                 for start in _starts(at[1], window_ms, advance_ms)
                 if start + window_ms <= clock - sure_ms
             )
-    windows: dict[tuple[bytes, int], list[int]] = {}
+    values = _windows(panes, window_ms, advance_ms)
+    return Expected(values=values, records=count, malformed=malformed, late={_window_key(at) for at in late})
+
+
+def _trade(value: bytes | None) -> tuple[str, int] | None:
+    """Side and price in cents; None if the value is malformed."""
+    try:
+        trade = json.loads(value.decode())  # type: ignore[union-attr]
+        side, price = trade["side"], trade["price"]
+        if side is None or not -1e6 < price < 1e6:
+            return None
+        return side, round(price * 100)
+    except (AttributeError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _windows(panes: Panes, window_ms: int, advance_ms: int) -> dict[Key, Value]:
+    windows: Panes = {}
     for (ticker, pane_start), (lowest, trades, total) in panes.items():
         for start in _starts(pane_start, window_ms, advance_ms):
             window = windows.setdefault((ticker, start), [lowest, 0, 0])
             window[0] = min(window[0], lowest)
             window[1] += trades
             window[2] += total
-    return Expected(
-        values={
-            _window_key(at): {"lowest_ask": lowest / 100, "trades": trades, "average_ask": total / trades / 100}
-            for at, (lowest, trades, total) in windows.items()
-        },
-        records=count,
-        malformed=malformed,
-        late={_window_key(at) for at in late},
-    )
+    return {
+        _window_key(at): {"lowest_ask": lowest / 100, "trades": trades, "average_ask": total / trades / 100}
+        for at, (lowest, trades, total) in windows.items()
+    }
 
 
 def word_count(records: Iterable[Record]) -> Expected:

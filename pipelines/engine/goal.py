@@ -74,9 +74,9 @@ class Goal:
                 # before the mark: after a crash between the two, the release must not run on
                 reason = f"the replay of {wanted.op} has reached its end"
                 self._orders.enter(WantedSet(release=self._name, wanted="stopped"), reason)
-            if release.under is not None and release.under.then is not None:
+            if release.under is not None and (left_out := release.under.left_out) is not None:
                 query.pause()
-                query.sink.skip_to(release.under.then, wanted.op)
+                query.sink.skip_to(left_out.end, wanted.op)
             else:
                 query.sink.announce(reached=wanted.op)
         except BaseException:

@@ -134,6 +134,16 @@ class GenerationStarted(Entry):
     processed: tuple[Span, ...] = ()
     max_records_per_batch: int | None = None
 
+    @property
+    def end(self) -> SourcePosition | None:
+        """Where a bounded replay stops; None: it isn't bounded."""
+        return self.until if self.then is None else None
+
+    @property
+    def left_out(self) -> Span | None:
+        """The input that it leaves out."""
+        return Span(start=self.until, end=self.then) if self.until is not None and self.then is not None else None
+
 
 class StateSet(Entry):
     kind: Literal["state"] = "state"
@@ -528,7 +538,7 @@ class Release:
     @property
     def bounded(self) -> bool:
         """Whether the current generation is a replay that stops."""
-        return self.under is not None and self.under.until is not None and self.under.then is None
+        return self.under is not None and self.under.end is not None
 
     def topic_of(self, generation: int) -> str:
         """The topic that a generation writes, or wrote."""

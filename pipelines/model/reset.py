@@ -123,9 +123,9 @@ def _way_out(target: Target) -> str:
             return "use --to-earliest (the first kept record) or --to-latest (the end), or leave the partition out with --input-topics"
 
 
-def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosition]:
-    """The positions before and after the one record that `target` skips. Other partitions don't move. If two sources
-    read the topic, neither does one that has already read the record.
+def record_of(target: Target, seen: Partitions) -> Span:
+    """The one record that `target` skips, between the positions before and after it. Other partitions don't move. If two
+    sources read the topic, neither does one that has already read the record.
 
     Raises Refused if all have read it, or it doesn't exist.
     """
@@ -141,11 +141,11 @@ def around(target: Target, seen: Partitions) -> tuple[SourcePosition, SourcePosi
             fix="`switchyard bisect RELEASE` finds the record that makes a batch fail",
         )
     before: dict[str, dict[int, int]] = {}
-    behind: dict[str, dict[int, int]] = {}
+    after: dict[str, dict[int, int]] = {}
     for (source, p), here in seen.items():
         before.setdefault(source, {})[p] = offset if (source, p) in to_come else here.position
-        behind.setdefault(source, {})[p] = offset + 1 if (source, p) in to_come else here.position
-    return SourcePosition(sources=before), SourcePosition(sources=behind)
+        after.setdefault(source, {})[p] = offset + 1 if (source, p) in to_come else here.position
+    return Span(start=SourcePosition(sources=before), end=SourcePosition(sources=after))
 
 
 def move(old: SourcePosition, new: SourcePosition) -> Move:
@@ -442,8 +442,12 @@ def spans_of(release: Release, last: Progress | None, of: Container[int] | None 
         begun = release.generations.get(number)
         if begun is None or (of is not None and number not in of):
             continue
-        if begun.until is not None and begun.then is not None and end.boundary.position.dominates(begun.then):
-            found += [Span(start=begun.start, end=begun.until), Span(start=begun.then, end=end.boundary.position)]
+        left_out = begun.left_out
+        if left_out is not None and end.boundary.position.dominates(left_out.end):
+            found += [
+                Span(start=begun.start, end=left_out.start),
+                Span(start=left_out.end, end=end.boundary.position),
+            ]
         else:
             found.append(Span(start=begun.start, end=end.boundary.position))
     return found

@@ -282,16 +282,8 @@ class Story:
             keeper_2 = stack.enter_context(Keeper(settings, drivers, new))
             keepers = [keeper_1, keeper_2]
             say("the second release hydrates beside it")
-            left = [hydrating // 2, live]
-            while any(left):
-                # both at once, so that one boots while the other is killed
-                for index, keeper in ((0, keeper_2), (1, keeper_1)):
-                    if left[index] and keeper.steady:
-                        left[index] -= killer.kill(keeper, lambda keeper=keeper: phase_of(keeper.release))
-                for keeper in keepers:
-                    assert not keeper.errors
-                if not any(keeper.steady for keeper in keepers):
-                    until("nothing commits", lambda: any(k.steady or k.errors for k in keepers), RECOVERY_TIMEOUT_S)
+            # both at once, so that one boots while the other is killed
+            self._kill_both(killer, keepers, [live, hydrating // 2], phase_of)
             for keeper in keepers:
                 hydrated(keeper)
             say(f"both are up: {len(killer.kills)} kills")
@@ -304,26 +296,30 @@ class Story:
             say(f"switched: {len(killer.kills)} kills")
 
             end_input()
-            for release in (old, new):
-                until(f"{release} has not read everything", lambda r=release: at_rest(settings, r, inputs), 120)
+            for keeper in keepers:
+                until(
+                    f"{keeper.release} has not read everything",
+                    lambda k=keeper: at_rest(settings, k.release, inputs),
+                    120,
+                )
             follower.come_to_rest()
             follower.end()
-            for keeper in keepers:
-                keeper.rest()
-            for release in (old, new):
-                assert open_transactions(settings, topics_of(context, release)) == []
-                stop(context, release)
-                assert drivers.of(release).wait(30) == 0
+            self._stop(context, settings, drivers, keepers)
             say("stopped")
 
-        ledgers = {
-            old: check_result(self.app, settings.bootstrap, result_topic(old, 1), **self.first_ledger),
-            new: check_result(self.app, settings.bootstrap, result_topic(new, 1)),
-            "follower": check_log(self.app, settings.bootstrap, follower.path),
-        }
         numbers = [each["switch"] for each in follower.lines()]
         print(f"\n{self.app}, seed {seed}, {time.monotonic() - began:.0f} s, {max(numbers)} switches")
         print(killer.table(keepers))
+        self._check(settings, killer, follower.path, numbers)
+
+    def _check(self, settings: Settings, killer: Killer, followed: Path, numbers: list[int]) -> None:
+        """Both results and what the follower got are complete, without a duplicate, and enough was killed."""
+        old, new = f"{self.app}.v1", f"{self.app}.v2"
+        ledgers = {
+            old: check_result(self.app, settings.bootstrap, result_topic(old, 1), **self.first_ledger),
+            new: check_result(self.app, settings.bootstrap, result_topic(new, 1)),
+            "follower": check_log(self.app, settings.bootstrap, followed),
+        }
         for name, ledger in ledgers.items():
             print(f"{name}: {_line(ledger)}")
         assert len(killer.kills) >= self.kills
@@ -332,6 +328,28 @@ class Story:
         assert numbers == sorted(numbers)
         for name, ledger in ledgers.items():
             assert ledger.clean, f"{name}: {ledger.as_json()}"
+
+    @staticmethod
+    def _kill_both(killer: Killer, keepers: list[Keeper], kills: list[int], phase_of: Callable[[str], str]) -> None:
+        """Kills the driver of each keeper so many times, whichever is steady."""
+        left = list(kills)
+        while any(left):
+            for index, keeper in reversed(list(enumerate(keepers))):
+                if left[index] and keeper.steady:
+                    left[index] -= killer.kill(keeper, lambda keeper=keeper: phase_of(keeper.release))
+            for keeper in keepers:
+                assert not keeper.errors
+            if not any(keeper.steady for keeper in keepers):
+                until("nothing commits", lambda: any(k.steady or k.errors for k in keepers), RECOVERY_TIMEOUT_S)
+
+    @staticmethod
+    def _stop(context: Context, settings: Settings, drivers: Drivers, keepers: list[Keeper]) -> None:
+        for keeper in keepers:
+            keeper.rest()
+        for release in (keeper.release for keeper in keepers):
+            assert open_transactions(settings, topics_of(context, release)) == []
+            stop(context, release)
+            assert drivers.of(release).wait(30) == 0
 
     def _diff(self, context: Context, keepers: list[Keeper], new: str) -> None:
         for keeper in keepers:

@@ -22,13 +22,13 @@ from pipelines.model.reset import (
     Replays,
     Seen,
     Target,
-    around,
     batch_records,
     free_until,
     goal,
     move,
     next_stop,
     objections,
+    record_of,
     resolve,
     spans_of,
     toward,
@@ -147,15 +147,15 @@ def test_of_two_sources_on_one_topic_only_that_which_has_yet_to_read_a_record_le
         for p in (0, 1)
     }
     skip = {offset: Target(kind="skip", text="--skip", offsets={"trades": {0: offset}}) for offset in (40, 55, 70, 100)}
-    before, behind = around(skip[55], both)
-    assert before.sources == {"left": {0: 60, 1: 9}, "right": {0: 55, 1: 9}}
-    assert behind.sources == {"left": {0: 60, 1: 9}, "right": {0: 56, 1: 9}}
-    before, behind = around(skip[70], both)
-    assert {s: o[0] for s, o in before.sources.items()} == {"left": 70, "right": 70}
-    assert {s: o[0] for s, o in behind.sources.items()} == {"left": 71, "right": 71}
+    record = record_of(skip[55], both)
+    assert record.start.sources == {"left": {0: 60, 1: 9}, "right": {0: 55, 1: 9}}
+    assert record.end.sources == {"left": {0: 60, 1: 9}, "right": {0: 56, 1: 9}}
+    record = record_of(skip[70], both)
+    assert {s: o[0] for s, o in record.start.sources.items()} == {"left": 70, "right": 70}
+    assert {s: o[0] for s, o in record.end.sources.items()} == {"left": 71, "right": 71}
     for offset, said in ((40, "was already read"), (100, "is past the end, 100")):
         with pytest.raises(Refused, match=said):
-            around(skip[offset], both)
+            record_of(skip[offset], both)
 
 
 def test_which_way_a_position_goes() -> None:

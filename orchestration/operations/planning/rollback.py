@@ -72,23 +72,19 @@ def plan_rollback(
     if dead:
         # a dead release has no barrier to meet at
         warnings = _without_meeting(context, live, standby, allowed)
-        stages = _apart(live, standby, allowed, compare=lacking is not None)
+        meeting = _apart(live, standby, allowed, compare=lacking is not None)
     else:
         require_near(context, standby, beats)
-        stages = (*ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
+        meeting = (*ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
     if lacking is not None:
         warnings += (f"{lacking}; so both results are compared as a whole first, which takes a minute or more",)
-    stages += (
-        *([delta] if delta is not None else []),
-        AppendSwitch(alias=app, number=number, old=live.name, new=standby.name,
-                     evidence=compared, allowed=allowed),
-    )  # fmt: skip
+    switch = AppendSwitch(alias=app, number=number, old=live.name, new=standby.name, evidence=compared, allowed=allowed)
     return Plan(
         id=known_as,
         operation=Kind.ROLLBACK,
         releases=(standby.name, live.name),
         alias=app,
-        stages=stages,
+        stages=(*meeting, *([delta] if delta is not None else []), switch),
         reason=reason,
         facts=switch_facts(live, replace(standby, verdict=None), number, evidence, backlog),
         warnings=warnings,

@@ -44,11 +44,6 @@ def plan_start(
     if wanting(state, release, "running"):
         # a release that is already wanted running may be restarted even during an operation
         refuse_blocked(state, release.name)
-    stages: tuple[Stage, ...] = (
-        Want(release=release.name, wanted="running"),
-        Launch(release=release.name, force=force),
-    )
-    generation = release.generation
     candidate = starting_state(state, release) == "hydrating"
     lost = losses(context, state, release)
     gone = lost_parts(lost)
@@ -62,19 +57,21 @@ def plan_start(
     if candidate and not anew and history.unread and context.holder(release) is None:
         anew, history = True, history_of(context, state, release, anew=True)
     # a candidate never continues from a failed run, nor from a position whose next input is deleted
-    if anew:
-        generation = max(release.generations) + 1
-        stages = (*_fresh(context, release, generation, lost), *stages)
+    generation = max(release.generations) + 1 if anew else release.generation
     if candidate:
         history.require(accept=accept_missing)
-        stages = (*history.stages, *stages)
-    if generation == release.generation:
+    if not anew:
         _refuse_cut_off(context, release)
     return Plan(
         id=new_id("start"),
         operation=Kind.START,
         releases=(release.name,),
-        stages=stages,
+        stages=(
+            *(history.stages if candidate else ()),
+            *(_fresh(context, release, generation, lost) if anew else ()),
+            Want(release=release.name, wanted="running"),
+            Launch(release=release.name, force=force),
+        ),
         reason=reason,
         facts={
             "state": release.state,
@@ -84,7 +81,7 @@ def plan_start(
         },
         # a new generation has no position yet that could have been moved
         warnings=(
-            *((moved,) if generation == release.generation and (moved := moved_by_hand(context, release)) else ()),
+            *((moved,) if not anew and (moved := moved_by_hand(context, release)) else ()),
             *(f"{loss.what}; {loss.way}" for loss in lost if loss.part not in gone),
         ),
         undo=f"switchyard stop {release.name} --execute",

@@ -23,7 +23,7 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss, Part
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import Choice, Partitions, in_one_piece, means_the_same, move, objections
@@ -32,8 +32,8 @@ from pipelines.model.reset import Choice, Partitions, in_one_piece, means_the_sa
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
     """A reset that makes sense. `last`: the newest progress record; None: there is none. `old`: the present position;
-    `new`: the position that it starts from. `until`: where it stops. With `then`, it skips the records from `until` to
-    `then` instead.
+    `new`: the position that it starts from. `end`: where it stops; None: it continues. `left_out`: the record that it
+    skips.
 
     `seen`: the partitions of its inputs; `scope`: those that move. `lost`: its lost parts; `gone`: the kinds of lost
     parts without which no batch can be committed.
@@ -50,8 +50,8 @@ class Reset:
     scope: set[tuple[str, int]]
     old: SourcePosition
     new: SourcePosition
-    until: SourcePosition | None
-    then: SourcePosition | None
+    end: SourcePosition | None
+    left_out: Span | None
 
     @property
     def generation(self) -> int:
@@ -89,14 +89,18 @@ class Reset:
         end = self.release.ended.get(self.read)
         if end is None or self.read == self.release.generation:
             return self.choice
-        return replace(self.choice, move=move(filled(end.boundary.position, self.seen), self.then or self.new))
+        return replace(self.choice, move=move(filled(end.boundary.position, self.seen), self.continues))
+
+    @property
+    def continues(self) -> SourcePosition:
+        """Where it reads what it has not read before."""
+        return self.left_out.end if self.left_out is not None else self.new
 
     @property
     def replay(self) -> int:
         """How many records the release reads again."""
-        # with a skipped record, the records before and after it
-        left_out = self.then.records_since(self.until) if self.until is not None and self.then is not None else 0
-        end = SourcePosition(sources=ends_of(self.seen)) if self.until is None or self.then else self.until
+        end = SourcePosition(sources=ends_of(self.seen)) if self.end is None else self.end
+        left_out = 0 if self.left_out is None else self.left_out.end.records_since(self.left_out.start)
         return end.records_since(self.new) - left_out
 
 
@@ -120,17 +124,17 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
     if request.chosen_state == "keep" and not is_fresh(last):
         refuse_without_checkpoint(context, release)
     course = where_to(context, request, seen, scope, old)
-    if is_fresh(last) and course.until is not None and course.until.same(old) and course.then is not None:
+    if is_fresh(last) and course.left_out is not None and course.left_out.start.same(old):
         # nothing to stop for: it starts after the record that is left out
-        course = Course(new=course.then)
+        course = Course(new=course.left_out.end)
     choice = Choice(
         state=request.chosen_state,
         output=request.chosen_output,
-        move=move(old, course.then or course.new),
+        move=move(old, course.new if course.left_out is None else course.left_out.end),
         table=release.spec.table,
         stateful=_has_state(context, release),
         scoped=scope != set(seen),
-        bounded=course.until is not None and course.then is None,
+        bounded=course.end is not None,
         live=is_read(state, release),
     )
     refuse_objections(objections(choice), force=request.force)
@@ -139,7 +143,7 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
     refuse_readers(context, state, release, choice)
     return Reset(
         state=state, release=release, request=request, choice=choice, lost=lost, gone=gone, last=last,
-        seen=seen, scope=scope, old=old, new=course.new, until=course.until, then=course.then,
+        seen=seen, scope=scope, old=old, new=course.new, end=course.end, left_out=course.left_out,
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def _plan_of(context: Reading, reset: Reset, history: History, cost: Cost, reaso
             "positions": figures_of(reset.seen, reset.new),
             "left_out": left_out_record(request.target),
         },
-        tables=(positions_table(reset.seen, reset.scope, reset.new, reset.until, reset.then),),
+        tables=(positions_table(reset.seen, reset.scope, reset.new, reset.end, reset.left_out),),
         warnings=warnings_of(reset, replay_s),
         undo=way_back(context, plan_id, same=choice.output == "keep") if lasts else "",
         deadline_s=DEADLINE_S + request.timeout_s,

@@ -11,34 +11,31 @@ from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage
 from pipelines.model.parts import Loss
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.registry import Release
-from pipelines.model.reset import Partitions, around, resolve
+from pipelines.model.reset import Partitions, record_of, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What a reset reads: from `new` on, to `until` if it stops there, and from `then` on if it leaves a record out there."""
+    """What a reset reads: from `new` on, without `left_out`, to `end` if it stops there."""
 
     new: SourcePosition
-    until: SourcePosition | None = None
-    then: SourcePosition | None = None
+    end: SourcePosition | None = None
+    left_out: Span | None = None
 
 
 def where_to(
     context: Reading, request: Request, seen: Partitions, scope: set[tuple[str, int]], old: SourcePosition
 ) -> Course:
-    """Where a reset starts, where it stops, and, if a record is skipped there, where it continues."""
+    """Where a reset starts and stops, and what it leaves out."""
     if request.target.kind == "skip":
         _only_skips(request)
-        until, then = around(request.target, seen)
-        return Course(new=old, until=until, then=then)
+        return Course(new=old, left_out=record_of(request.target, seen))
     new = resolve(request.target, timed(context, seen, request.target), scope)
     if request.until is None:
         return Course(new=new)
-    return Course(
-        new=new, until=_until(request, new, resolve(request.until, timed(context, seen, request.until), scope))
-    )
+    return Course(new=new, end=_end(request, new, resolve(request.until, timed(context, seen, request.until), scope)))
 
 
 def _only_skips(request: Request) -> None:
@@ -88,13 +85,13 @@ def _refuse_unknown(release: Release, seen: Partitions, named: Mapping[str, Sequ
                            fix=f"it has {join([str(p) for p in sorted(has)])}")  # fmt: skip
 
 
-def _until(request: Request, new: SourcePosition, until: SourcePosition) -> SourcePosition:
-    if not until.dominates(new) or until.same(new):
+def _end(request: Request, new: SourcePosition, end: SourcePosition) -> SourcePosition:
+    if not end.dominates(new) or end.same(new):
         raise BadUsage(
             f"--until {request.until.text if request.until else ''} is not after {request.target.text}",
             fix="give a later end",
         )
-    return until
+    return end
 
 
 def filled(position: SourcePosition, seen: Partitions) -> SourcePosition:

@@ -12,7 +12,7 @@ from orchestration.operations.plans.plan import Table
 from orchestration.operations.plans.requests import asked_position
 from orchestration.operations.reading import Reading
 from pipelines.kafka.registry import now_ms
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import Choice, Partitions, Target, objections
 
@@ -34,25 +34,22 @@ def positions_table(
     seen: Partitions,
     scope: set[tuple[str, int]],
     new: SourcePosition,
-    until: SourcePosition | None,
-    then: SourcePosition | None,
+    end: SourcePosition | None = None,
+    left_out: Span | None = None,
 ) -> Table:
-    """Old and new positions per partition. `until`: where the replay stops; with `then`, it skips from `until` to
-    `then`.
-    """
+    """Old and new positions per partition. `end`: where the replay stops. `left_out`: the record that it skips."""
     rows = []
     for (source, partition), here in sorted(seen.items()):
-        to, end, out = new.sources[source][partition], here.end, 0
+        to, out = new.sources[source][partition], 0
+        stop = here.end if end is None else end.sources[source][partition]
         name = f"{here.topic}[{partition}]"
-        if until is not None and then is not None:
-            first = until.sources[source][partition]
-            if out := then.sources[source][partition] - first:
+        if left_out is not None:
+            first = left_out.start.sources[source][partition]
+            if out := left_out.end.sources[source][partition] - first:
                 name += f" (skips {first:,})"
-        elif until is not None:
-            end = until.sources[source][partition]
         if (source, partition) not in scope:
             name += " (not moved)"
-        rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, end - to - out):,}"))
+        rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, stop - to - out):,}"))
     return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
 
 

@@ -158,7 +158,7 @@ def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | No
             **asdict(cost),
             "positions": figures_of(seen, to),
         },
-        tables=(positions_table(seen, set(seen), to, None, None),),
+        tables=(positions_table(seen, set(seen), to),),
         warnings=_warnings(undo),
         undo=way_back(context, plan_id, same=undo.same) if lasts else "",
         deadline_s=DEADLINE_S + timeout_s,

@@ -39,9 +39,9 @@ class BeginGeneration(Stage):
 
     def describe(self) -> str:
         how = "its own state, where it ended" if self.again else "the present state" if self.keeps else "an empty state"
-        until = ", up to the given end" if self.until and not self.then else ""
-        until = ", and skip the given record" if self.then else until
-        return f"{'resume' if self.again else 'start'} generation {self.generation} of {self.release} with {how}{until}"
+        skips, stops = self.then is not None, self.until is not None
+        limit = ", and skip the given record" if skips else ", up to the given end" if stops else ""
+        return f"{'resume' if self.again else 'start'} generation {self.generation} of {self.release} with {how}{limit}"
 
     @property
     def subject(self) -> str:
