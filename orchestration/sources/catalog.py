@@ -6,9 +6,9 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
-import orchestration.sources
 from orchestration.sources.base import Options, Source
 from pipelines.errors import BadUsage
 
@@ -18,9 +18,8 @@ Make = Callable[[Options], Source]
 @cache
 def sources() -> Mapping[str, Make]:
     """App -> what makes its source."""
-    package = orchestration.sources
     found: dict[str, Make] = {}
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}."):
         found |= getattr(importlib.import_module(module.name), "APPS", {})
     return MappingProxyType(dict(sorted(found.items())))
 

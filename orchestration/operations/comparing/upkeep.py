@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestration.operations.comparing.evidence import evidence_home
-from pipelines.errors import SwitchyardError
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import EvidenceRecorded
@@ -25,12 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Changes = Mapping[str, str | None]
-
-
 # rows per batch of reading and writing
-_ROWS = 100_000
-_ABOUT = b"switchyard"
+ROWS = 100_000
+ABOUT = b"switchyard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,55 +85,13 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
         # opened once, because it may be replaced while it is read
         with pq.ParquetFile(path) as file:
             about = _about(file.metadata)
-            for batch in file.iter_batches(_ROWS):
+            for batch in file.iter_batches(ROWS):
                 for new, key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     changes[new][key] = value
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         _warn(path, error)
         return _none(evidence), {}, {}
     return about, *changes
-
-
-def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
-    """Replaces what is saved beside an evidence, atomically: Parquet of `new boolean, key string, value string`.
-
-    Raises SwitchyardError if it can't be written.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    about = {
-        "live_result": upkeep.live_result.topics,
-        "new_result": upkeep.new_result.topics,
-        "at_ms": upkeep.at_ms,
-        "keys": len(live) + len(new),
-    }
-    schema = pa.schema(
-        [("new", pa.bool_()), ("key", pa.string()), ("value", pa.string())], metadata={_ABOUT: json.dumps(about)}
-    )
-    path = path_of(settings, evidence)
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    try:
-        with pq.ParquetWriter(unfinished, schema) as file:
-            for side, changes in ((False, live), (True, new)):
-                for rows in _batches(side, changes, schema):
-                    file.write_batch(rows)
-        unfinished.replace(path)
-    except OSError as error:
-        raise SwitchyardError(
-            f"{path} can't be written: {error}", fix="free some disk space, or fix the permissions of its folder"
-        ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _batches(side: bool, changes: Changes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    keys = list(changes)
-    for first in range(0, len(keys), _ROWS):
-        some = keys[first : first + _ROWS]
-        yield pa.record_batch([[side] * len(some), some, [changes[key] for key in some]], schema=schema)
 
 
 def path_of(settings: Settings, evidence: EvidenceRecorded) -> Path:
@@ -152,7 +104,7 @@ def _none(evidence: EvidenceRecorded) -> Upkeep:
 
 
 def _about(metadata: pa.parquet.FileMetaData) -> Upkeep:
-    known = json.loads(metadata.metadata[_ABOUT])
+    known = json.loads(metadata.metadata[ABOUT])
     return Upkeep(
         live_result=ResultPosition(topics=known["live_result"]),
         new_result=ResultPosition(topics=known["new_result"]),

@@ -9,9 +9,9 @@ from orchestration.operations.lifecycle import find_release, live_release, refus
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.planning.meeting import ahead, meeting_stages
+from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
 from orchestration.operations.planning.stage import unchecked
-from orchestration.operations.planning.switching import deadline_of, switch_facts
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage

@@ -19,7 +19,7 @@ from orchestration.operations.planning.meeting import (
     require_near,
     require_running,
 )
-from orchestration.operations.planning.switching import deadline_of, switch_facts
+from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage

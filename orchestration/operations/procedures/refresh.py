@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from orchestration.operations.comparing.changes import Changes
 from orchestration.operations.comparing.evidence import evidence_for
-from orchestration.operations.comparing.upkeep import Upkeep, load, save, too_old
+from orchestration.operations.comparing.saving import save
+from orchestration.operations.comparing.upkeep import Upkeep, load, too_old
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import before_live, live_release, refuse_blocked
 from orchestration.operations.looking.progress import progress_of

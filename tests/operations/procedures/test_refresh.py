@@ -11,7 +11,8 @@ import pytest
 
 from orchestration.operations import reading
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, backlog_of
-from orchestration.operations.comparing.upkeep import Upkeep, load, path_of, save, too_old, upkeep_of
+from orchestration.operations.comparing.saving import save
+from orchestration.operations.comparing.upkeep import Upkeep, load, path_of, too_old, upkeep_of
 from orchestration.operations.context import Context
 from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.procedures import refresh as ref

@@ -1,4 +1,4 @@
-"""What all plans that move consumers have in common: their deadline and their facts."""
+"""What all plans that move consumers have in common: their deadline and their facts. It decides nothing."""
 
 from __future__ import annotations
 

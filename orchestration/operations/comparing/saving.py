@@ -1,0 +1,61 @@
+"""Saves what two results have written since their diff. Only a refresh does; planners can't."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from orchestration.operations.comparing.upkeep import ABOUT, ROWS, Upkeep, path_of
+from pipelines.errors import SwitchyardError
+from pipelines.model.registry import EvidenceRecorded
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# key -> last value; None: deleted
+Changes = Mapping[str, str | None]
+
+
+def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
+    """Replaces what is saved beside an evidence, atomically: Parquet of `new boolean, key string, value string`.
+
+    Raises SwitchyardError if it can't be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    about = {
+        "live_result": upkeep.live_result.topics,
+        "new_result": upkeep.new_result.topics,
+        "at_ms": upkeep.at_ms,
+        "keys": len(live) + len(new),
+    }
+    schema = pa.schema(
+        [("new", pa.bool_()), ("key", pa.string()), ("value", pa.string())], metadata={ABOUT: json.dumps(about)}
+    )
+    path = path_of(settings, evidence)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        with pq.ParquetWriter(unfinished, schema) as file:
+            for side, changes in ((False, live), (True, new)):
+                for rows in _batches(side, changes, schema):
+                    file.write_batch(rows)
+        unfinished.replace(path)
+    except OSError as error:
+        raise SwitchyardError(
+            f"{path} can't be written: {error}", fix="free some disk space, or fix the permissions of its folder"
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _batches(side: bool, changes: Changes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    keys = list(changes)
+    for first in range(0, len(keys), ROWS):
+        some = keys[first : first + ROWS]
+        yield pa.record_batch([[side] * len(some), some, [changes[key] for key in some]], schema=schema)
