@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pipelines.follow import moves
 from pipelines.model import switch as rules
 from pipelines.model.switch import Met, Run
-from tests.switch.world import ALIAS, Broken, Follower, Kind, Rules, World, planted
+from tests.switch.readers import Follower
+from tests.switch.rules import ALIAS, Broken, Kind, Rules
+from tests.switch.world import World, planted
 
 # PROTOCOL_SEARCH_EXAMPLES=20000 searches for long
 EXAMPLES = int(os.environ.get("PROTOCOL_SEARCH_EXAMPLES", "0"))
