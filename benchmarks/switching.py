@@ -22,7 +22,7 @@ from pipelines.follow import LiveConsumer
 from pipelines.kafka.client import producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import INPUT, ensure_topic
-from pipelines.model.registry import Opened
+from pipelines.model.entries import Opened
 from pipelines.settings import Settings
 
 APP, OLD, NEW, TOPIC = "many-keys", "many-keys.v1", "many-keys.v2", "numbers"
@@ -137,7 +137,11 @@ def measure(context: Context, switchyard: Command, keys: int, rounds: int) -> di
                 "the consumer has not applied the delta", lambda n=number: consumer.settled == n, timeout_s=300
             )
             report["delta_applied_s"].append(round(time.monotonic() - began, 2))
-        report |= {"live_gap_s": round(max(gaps), 2), "live_batch_s": round(statistics.median(usual), 2)}
+        report |= {
+            # None: no batch of the live release ended meanwhile
+            "live_gap_s": round(max(gaps), 2) if gaps else None,
+            "live_batch_s": round(statistics.median(usual), 2),
+        }
     finally:
         consumer.stop()
         source.stop()
