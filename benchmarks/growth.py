@@ -16,10 +16,7 @@ from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import PROGRESS, RESULT_TABLE, ensure_topic
-from pipelines.model.names import REGISTRY_TOPIC, progress_topic, release_name, result_topic
-from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     Carried,
     Closed,
     Entry,
@@ -35,6 +32,9 @@ from pipelines.model.registry import (
     Switch,
     encode,
 )
+from pipelines.model.names import REGISTRY_TOPIC, progress_topic, release_name, result_topic
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Progress
 from pipelines.settings import Settings
 
 APPS = 25

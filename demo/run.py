@@ -79,15 +79,7 @@ class Demo:
 
     def run(self) -> int:
         """Runs it and writes the report. Returns 0 if the consumer missed nothing and got nothing twice."""
-        if not self._settings.embedded:
-            raise SwitchyardError("the demo brings its own broker", fix="unset SWITCHYARD_BOOTSTRAP_SERVERS")
-        with self._step("bring up the broker"):
-            self._wipe()
-            if self._ui:
-                self._require_ui_port()
-            EmbeddedBroker(self._settings).start(60)
-        with self._step(f"load {HISTORY:,} trades of history"):
-            self._command("produce", APP, "--history", str(HISTORY))
+        self._bring_up()
         producer = self._spawn("produce", APP, "--rate", str(RATE))
         self._context = context = open_context(self._settings)
         with self._step("stage and start version 1, whose bug is that bids are taken for asks"):
@@ -142,6 +134,17 @@ class Demo:
         )
         self._finish()
         return 0 if ledger.clean and verdict.ok else 1
+
+    def _bring_up(self) -> None:
+        if not self._settings.embedded:
+            raise SwitchyardError("the demo brings its own broker", fix="unset SWITCHYARD_BOOTSTRAP_SERVERS")
+        with self._step("bring up the broker"):
+            self._wipe()
+            if self._ui:
+                self._require_ui_port()
+            EmbeddedBroker(self._settings).start(60)
+        with self._step(f"load {HISTORY:,} trades of history"):
+            self._command("produce", APP, "--history", str(HISTORY))
 
     def _report(self, report: dict[str, Any], ledger: Ledger) -> None:
         """Writes the report and shows it, with what the ledger found."""

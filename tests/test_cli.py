@@ -16,7 +16,7 @@ from orchestration.commands.release import _bar
 from orchestration.operations.procedures.wait import Hydration
 from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
-from pipelines.model.registry import Opened
+from pipelines.model.entries import Opened
 from pipelines.settings import Settings, get_settings
 
 HEAVY = ("pyspark", "dagster", "great_expectations", "pandas", "confluent_kafka")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import tomllib
@@ -79,3 +80,30 @@ def test_the_demo_is_of_the_size_that_it_says(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("DEMO_HISTORY", raising=False)
     importlib.reload(run)
     assert (run.HISTORY, run.RATE) == (1_000_000, 2_000)
+
+
+MOST_LINES, MOST_LINES_OF_A_FUNCTION = 700, 60
+CODE = [
+    path
+    for folder in ("pipelines", "expectations", "orchestration", "demo", "benchmarks", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Its lines without its signature, and without the classes in it, whose functions count for themselves."""
+    classes = [node for node in function.body if isinstance(node, ast.ClassDef)]
+    inner = sum((node.end_lineno or 0) - node.lineno + 1 for node in classes)
+    return (function.end_lineno or 0) - function.body[0].lineno + 1 - inner
+
+
+def test_modules_and_functions_can_be_read_at_once() -> None:
+    long = []
+    for path in CODE:
+        text = path.read_text()
+        if (lines := text.count("\n")) > MOST_LINES:
+            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and lines_of(node) > MOST_LINES_OF_A_FUNCTION:
+                long.append(f"{path.relative_to(ROOT)}: {node.name} has {lines_of(node)} lines")
+    assert long == []

@@ -17,7 +17,7 @@ from orchestration.commands.terminal import say
 from pipelines.engine.session import session_conf
 from pipelines.errors import Refused
 from pipelines.logs import JsonLines, LogFormat, configure_command
-from pipelines.model.registry import EvidenceRecorded
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.secrets import remember
 from pipelines.settings import Settings, get_settings
 from tests.operations.builders import Log, context_of, evidence, staged

@@ -45,7 +45,7 @@ ALLOWED = {
     "pipelines/kafka/client.py:failure": "librdkafka's words, of which there is no code",
     "pipelines/kafka/client.py:unavailable": "librdkafka's words, of which there is no code",
     "pipelines/kafka/login.py:_pem": "the head of a key's file",
-    "pipelines/model/registry.py:rate": "numbers by their names",
+    "pipelines/model/entries.py:rate": "numbers by their names",
 }
 
 

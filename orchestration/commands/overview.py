@@ -17,7 +17,7 @@ from orchestration.commands.terminal import out, print_json, print_json_line, pr
 from pipelines.model.text import utc
 
 if TYPE_CHECKING:
-    from pipelines.model.registry import Entry
+    from pipelines.model.entries import Entry
     from pipelines.model.unread import Unread
 
 
@@ -45,7 +45,7 @@ def log(
     from orchestration.operations.plans.plan import Plan
     from orchestration.operations.supervising.overview import audit
     from pipelines.errors import BadUsage, SwitchyardError
-    from pipelines.model.registry import Opened, Proposed
+    from pipelines.model.entries import Opened, Proposed
     from pipelines.model.unread import Unread
 
     entries: deque[Entry | Unread] = deque(maxlen=limit)
@@ -191,8 +191,9 @@ def register_follower(
     """
     from orchestration.operations.context import open_context
     from pipelines.errors import BadUsage
+    from pipelines.model.entries import FollowerRegistered
     from pipelines.model.names import is_group_name
-    from pipelines.model.registry import FollowerRegistered, RegistryState
+    from pipelines.model.registry import RegistryState
 
     if not is_group_name(group):
         raise BadUsage(f"{group!r} can't be a follower's group", fix="use text without control characters")
@@ -217,7 +218,7 @@ def forget_follower(
     """Remove a registered follower that will not come back, so that releases can be retired."""
     from orchestration.operations.context import open_context
     from pipelines.errors import BadUsage
-    from pipelines.model.registry import FollowerRemoved
+    from pipelines.model.entries import FollowerRemoved
 
     context = open_context(load_settings(), say=say)
     known = context.registry.state().followers.get(alias, ())

@@ -28,8 +28,9 @@ from orchestration.operations.plans.plan import Plan, Table
 from orchestration.operations.procedures.examine import ChecksFailed
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import Switch, VerdictRecorded
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Release, Switch, VerdictRecorded
+from pipelines.model.registry import Release
 from pipelines.model.text import markdown, visible
 from pipelines.settings import get_settings
 

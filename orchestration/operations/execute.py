@@ -12,7 +12,7 @@ from orchestration.operations.plans.kind import RESETS, Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Want
 from pipelines.errors import SwitchyardError
-from pipelines.model.registry import WantedSet
+from pipelines.model.entries import WantedSet
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from orchestration.operations.plans.stages.switching import AppendSwitch
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.registry import Carried, Closed, Entry, Holder, Opened, Operation, RegistryState
+from pipelines.model.entries import Carried, Closed, Entry, Holder, Opened
+from pipelines.model.registry import Operation, RegistryState
 from pipelines.model.switch import abortion, emptying, expired
 from pipelines.model.unread import refuse_unread
 

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import Entry, ReleaseState, StateSet, Wanted, WantedSet
 from pipelines.model.names import progress_topic, release_name, split_release
-from pipelines.model.registry import (
-    Entry,
-    Operation,
-    RegistryState,
-    Release,
-    ReleaseState,
-    StateSet,
-    Wanted,
-    WantedSet,
-)
+from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import refuse_unread
 
 

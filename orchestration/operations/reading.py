@@ -11,9 +11,10 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import Entry
 from pipelines.model.missing import InputNow
 from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import Entry, RegistryState, Release, fold
+from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.model.switch import expired
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings

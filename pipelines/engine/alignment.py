@@ -12,8 +12,8 @@ from pipelines.engine.sink import batch_number
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail
+from pipelines.model.entries import AlignOrdered
 from pipelines.model.progress import Flagging, Pausing
-from pipelines.model.registry import AlignOrdered
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move
 
 log = logging.getLogger("switchyard.driver")

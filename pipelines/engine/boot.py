@@ -26,10 +26,11 @@ from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.sizes import sizes_of
 from pipelines.model.app import App
+from pipelines.model.entries import TopicsKnown
 from pipelines.model.limits import Limits, Size, limits_of
 from pipelines.model.parts import parts_of
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import Release, TopicsKnown
+from pipelines.model.registry import Release
 from pipelines.model.reset import batch_records
 from pipelines.settings import Settings
 

@@ -69,14 +69,15 @@ def place(error: BaseException) -> str:
     For an error of this process. `cause` tells the place of one that a Python worker has reported.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _NOT_AN_AUTHORS.search(frame.filename) and not _is_ours(frame.filename)]
+    own = [frame for frame in frames if _is_an_authors(frame.filename)]
     return f" ({_told(own[-1].filename, own[-1].lineno, own[-1].name)})" if own else ""
 
 
-def _is_ours(file: str) -> bool:
-    """Whether a file is the platform's, and no app's."""
+def _is_an_authors(file: str) -> bool:
+    """Whether a file is an app's, not Python's, Spark's or the platform's."""
     path = Path(file)
-    return path.is_relative_to(_PLATFORM) and not path.is_relative_to(_PLATFORM / "apps")
+    ours = path.is_relative_to(_PLATFORM) and not path.is_relative_to(_PLATFORM / "apps")
+    return not ours and not _NOT_AN_AUTHORS.search(file)
 
 
 def _told(file: str, line: int | str | None, name: str) -> str:
@@ -110,7 +111,7 @@ def _ends(lines: Iterable[str]) -> Iterator[FailedAt]:
         if _TRACEBACK in line:
             inside, where = True, ""
         elif inside and (frame := _FRAME.match(line)):
-            if not _NOT_AN_AUTHORS.search(frame["file"]):
+            if _is_an_authors(frame["file"]):
                 where = _told(*frame.group("file", "line", "name"))
         elif inside and line.strip() and not line[0].isspace():
             inside = False

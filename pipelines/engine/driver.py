@@ -35,14 +35,9 @@ from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.logs import configure_driver
+from pipelines.model.entries import AlignOrdered, LeaseEnded, MarkOrdered, StateSet
 from pipelines.model.progress import Flagging
-from pipelines.model.registry import (
-    AlignOrdered,
-    LeaseEnded,
-    MarkOrdered,
-    RegistryState,
-    StateSet,
-)
+from pipelines.model.registry import RegistryState
 from pipelines.model.text import visible
 from pipelines.private import keep_private
 from pipelines.secrets import drop_holders

@@ -7,9 +7,9 @@ import logging
 from pipelines.engine.orders import Orders, StopWanted
 from pipelines.engine.query import Query
 from pipelines.engine.telemetry import DriverStatus
+from pipelines.model.entries import GenerationStarted, WantedSet
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary, Mark
-from pipelines.model.registry import GenerationStarted, WantedSet
 from pipelines.model.reset import free_until, goal, may_pass, next_stop
 from pipelines.model.switch import steps_to
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from pipelines.errors import Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry, now_ms
+from pipelines.model.entries import Entry, Holder, LeaseTaken
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Entry, Holder, LeaseTaken, RegistryState, Release
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import refuse_unread
 from pipelines.settings import Settings
 

@@ -7,7 +7,8 @@ import threading
 from pipelines.engine.watch import Watch
 from pipelines.engine.writer import Superseded
 from pipelines.kafka.registry import Registry
-from pipelines.model.registry import Entry, RegistryState, Release
+from pipelines.model.entries import Entry
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import not_read
 
 

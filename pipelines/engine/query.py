@@ -29,10 +29,10 @@ from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
+from pipelines.model.entries import ReleaseSpec
 from pipelines.model.limits import Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
-from pipelines.model.registry import ReleaseSpec
 from pipelines.model.switch import merged
 from pipelines.settings import Settings
 

@@ -16,10 +16,10 @@ from pipelines.engine.metrics import BatchMetrics
 from pipelines.engine.turnstile import Turnstile
 from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Superseded, TransactionEnded, Writer
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import MarkOrdered
 from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import MARKS, Boundary, Counts, Flagging, Mark, Progress
-from pipelines.model.registry import MarkOrdered
 from pipelines.model.reset import Replays
 from pipelines.model.switch import flags, foreseen
 

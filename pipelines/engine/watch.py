@@ -15,11 +15,12 @@ from pathlib import Path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM
+from pipelines.model.entries import TopicsKnown
 from pipelines.model.missing import InputNow, Reader, cut_from, told
 from pipelines.model.names import dead_letter_topic
 from pipelines.model.parts import Loss, lost_topics, parts_of, vital
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import Release, TopicsKnown
+from pipelines.model.registry import Release
 
 log = logging.getLogger("switchyard.driver")
 

@@ -37,9 +37,10 @@ from pipelines.kafka.client import admin, require_broker
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
+from pipelines.model.entries import DeltaSegment, FollowerRegistered, Switch
 from pipelines.model.names import REGISTRY_TOPIC, REPLAY, is_group_name
 from pipelines.model.parts import Loss
-from pipelines.model.registry import DeltaSegment, FollowerRegistered, RegistryState, Switch
+from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings, get_settings
 
 _log = logging.getLogger(__name__)

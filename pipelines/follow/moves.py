@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.base import Frozen
+from pipelines.model.entries import Switch
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Progress
-from pipelines.model.registry import Operation, Switch
+from pipelines.model.registry import Operation
 
 Phase = Literal["result", "delta"]
 

@@ -14,9 +14,10 @@ from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, refuse_without_registry
+from pipelines.model.entries import ASIDE, Entry, encode, read
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.parts import AnotherRegistry, refuse_cut
-from pipelines.model.registry import ASIDE, Entry, RegistryState, encode, read
+from pipelines.model.registry import RegistryState
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
 

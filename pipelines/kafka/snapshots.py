@@ -16,9 +16,10 @@ from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.log import Record, read_tail
 from pipelines.kafka.topics import SNAPSHOTS, ensure_topic, partition_count
+from pipelines.model.entries import as_unread, read
 from pipelines.model.names import SNAPSHOTS_TOPIC
 from pipelines.model.parts import AnotherRegistry
-from pipelines.model.registry import RegistryState, UnknownRelease, as_unread, fold, read
+from pipelines.model.registry import RegistryState, UnknownRelease, fold
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
 from pipelines.settings import Settings
 

@@ -1,469 +1,54 @@
-"""The registry's entries, and the state that they fold to. Pure: the log itself is `pipelines.kafka.registry`.
-
-Every entry says when, who, for which operation and why: the log of entries is the audit trail.
-"""
+"""The state that the registry's entries fold to. Pure: the log itself is `pipelines.kafka.registry`."""
 
 from __future__ import annotations
 
-import json
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
-
-from pipelines.model.base import Frozen
+from pipelines.model.entries import (
+    AlignOrdered,
+    Carried,
+    Closed,
+    Entry,
+    EvidenceRecorded,
+    FollowerRegistered,
+    FollowerRemoved,
+    GenerationStarted,
+    HistoryAccepted,
+    Holder,
+    LeaseEnded,
+    LeaseTaken,
+    MarkOrdered,
+    Opened,
+    Promoted,
+    Proposed,
+    ReadyRecorded,
+    ReleaseSpec,
+    ReleaseState,
+    Repaired,
+    Staged,
+    StateSet,
+    Switch,
+    SwitchAborted,
+    TopicsKnown,
+    VerdictRecorded,
+    Wanted,
+    WantedSet,
+)
 from pipelines.model.missing import Gap
 from pipelines.model.names import (
     AppName,
-    Digest,
     GroupName,
-    ModuleName,
     OperationId,
     ReleaseName,
     TopicName,
-    release_name,
     result_topic,
 )
-from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Progress
-from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, refuse_huge, unread
-
-ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
-Wanted = Literal["running", "stopped"]
-
-
-class Entry(Frozen):
-    """The fields of every entry. `at_ms`: milliseconds since the epoch by the writer's clock.
-
-    A field with its default value isn't written, so that an older version can read the entry. So a default never
-    changes. A kind whose fields change in any other way gets the next `schema_version`.
-
-    `must_understand`: a process that can't read such an entry must wait. Set it for a new version or a new kind that
-    decides who may write or where consumers read. Such an entry names its `release`, `releases` or `alias`; if it names
-    none, it concerns all. `decides`: the same for kinds of the first version, which can't say it in the entry, as that
-    version would not read it. A malformed entry of such a kind holds what it names.
-    """
-
-    schema_version: ClassVar[int] = 1
-    must_understand: ClassVar[bool] = False
-    decides: ClassVar[bool] = False
-
-    at_ms: int = 0
-    actor: str = ""
-    op: OperationId | None = None
-    reason: str | None = None
-
-
-class InputSpec(Frozen):
-    """An input as staged: its topic, and its number of partitions then."""
-
-    topic: TopicName
-    partitions: int
-
-
-class ReleaseSpec(Frozen):
-    """A release as staged; it never changes.
-
-    `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `schema_ddl`: the
-    result's columns, Spark DDL. `correction`: why the same code runs again, if it does.
-    """
-
-    release: ReleaseName
-    app: AppName
-    version: int
-    module: ModuleName
-    code_digest: Digest
-    settings: dict[str, Any]
-    inputs: dict[str, InputSpec]
-    table: bool
-    key: tuple[str, ...]
-    partitions: int
-    schema_ddl: str
-    suite: ModuleName | None
-    watermark: str | None
-    comparable: str
-    reset_allowed: bool = True
-    change: Literal["first", "none", "settings", "code", "schema"]
-    correction: str | None = None
-    platform: str = ""
-
-    @model_validator(mode="after")
-    def _is_of_its_app(self) -> Self:
-        if self.release != release_name(self.app, self.version):
-            raise ValueError(f"version {self.version} of {self.app} is not called {self.release}")
-        return self
-
-    @property
-    def topics(self) -> dict[str, str]:
-        """Source name -> topic, in the order of the app's definition."""
-        return {source: given.topic for source, given in self.inputs.items()}
-
-
-class Staged(Entry):
-    kind: Literal["staged"] = "staged"
-    spec: ReleaseSpec
-
-
-class GenerationStarted(Entry):
-    """Generation `generation` of a release starts at `start`; a generation that ran before resumes where it ended.
-
-    `result`: the generation whose topic it writes, None: its own. `ended`: the last progress record of the generation
-    that ends with this entry. `seed`: its first progress record, if it continues an earlier state; with batch -1 it
-    continues from nothing. `meet`: first it reads to exactly the boundary of `ended`, and reports that. `until`: where
-    a bounded replay stops; or, with `then`, where it jumps to `then` and leaves out what is in between. `processed`:
-    input whose results consumers may already have: what comes from it is marked as a replay. `cleared`: the result that
-    it continues was emptied by tombstones. `max_records_per_batch`: replaces the setting until the replay is over and
-    the driver starts again.
-    """
-
-    decides: ClassVar[bool] = True
-
-    kind: Literal["generation"] = "generation"
-    release: ReleaseName
-    generation: int
-    start: SourcePosition
-    result: int | None = None
-    ended: Progress | None = None
-    seed: Progress | None = None
-    meet: bool = False
-    cleared: bool = False
-    until: SourcePosition | None = None
-    then: SourcePosition | None = None
-    processed: tuple[Span, ...] = ()
-    max_records_per_batch: int | None = None
-
-    @property
-    def end(self) -> SourcePosition | None:
-        """Where a bounded replay stops; None: it isn't bounded."""
-        return self.until if self.then is None else None
-
-    @property
-    def left_out(self) -> Span | None:
-        """The input that it leaves out."""
-        return Span(start=self.until, end=self.then) if self.until is not None and self.then is not None else None
-
-
-class StateSet(Entry):
-    kind: Literal["state"] = "state"
-    release: ReleaseName
-    state: ReleaseState
-
-
-class WantedSet(Entry):
-    kind: Literal["wanted"] = "wanted"
-    release: ReleaseName
-    wanted: Wanted
-
-
-class Holder(Frozen):
-    """A process that holds a lease. `started`: its start time as the kernel counts it, as pids are reused."""
-
-    host: str
-    boot_id: str
-    pid: int
-    started: int
-
-
-class LeaseTaken(Entry):
-    """Only the newest token of a release may write."""
-
-    decides: ClassVar[bool] = True
-
-    kind: Literal["lease"] = "lease"
-    release: ReleaseName
-    token: int
-    holder: Holder
-
-
-class LeaseEnded(Entry):
-    """The holder of `token` stopped by itself."""
-
-    kind: Literal["lease-ended"] = "lease-ended"
-    release: ReleaseName
-    token: int
-
-
-class Opened(Entry):
-    """An operation starts. It blocks other operations on `releases` until it is closed or its deadline has passed.
-
-    `name`: the kind of the operation. `plan`: free-form, so that each version ignores what it doesn't know in it.
-    """
-
-    kind: Literal["opened"] = "opened"
-    id: OperationId
-    name: str
-    releases: tuple[ReleaseName, ...]
-    alias: AppName | None = None
-    deadline_ms: int
-    plan: dict[str, Any] = Field(default_factory=dict)
-
-
-class Carried(Entry):
-    """Process `holder` starts or resumes operation `id`. While it lives, no other process does."""
-
-    kind: Literal["carried"] = "carried"
-    id: OperationId
-    holder: Holder
-
-
-class Proposed(Entry):
-    """A plan that waits for approval, under its id. It blocks nothing."""
-
-    kind: Literal["proposed"] = "proposed"
-    id: OperationId
-    name: str
-    releases: tuple[ReleaseName, ...]
-    alias: AppName | None = None
-    plan: dict[str, Any] = Field(default_factory=dict)
-
-
-class Closed(Entry):
-    kind: Literal["closed"] = "closed"
-    id: OperationId
-    outcome: Literal["done", "failed", "abandoned", "expired"]
-    detail: str = ""
-
-
-class AlignOrdered(Entry):
-    """Asks the driver of `release` to pause at a boundary and to meet `other` at one of its boundaries.
-
-    Valid until operation `id` is closed or its switch is resolved. `switch`: number of the switch, None for evidence.
-    """
-
-    kind: Literal["align"] = "align"
-    id: OperationId
-    release: ReleaseName
-    other: ReleaseName
-    switch: int | None
-
-
-class MarkOrdered(Entry):
-    """Asks the driver of `release` to flag the first boundary whose predecessor is at or past `past`.
-
-    With `switch` it announces that switch of `alias`: followers wait at the flagged boundary until the registry says
-    `promoted` or `switch-aborted`; nothing else lets them pass.
-    """
-
-    kind: Literal["mark"] = "mark"
-    id: OperationId
-    release: ReleaseName
-    past: SourcePosition
-    switch: int | None
-    alias: AppName | None
-    deadline_ms: int
-
-
-class DeltaSegment(Frozen):
-    """A range of a delta topic's only partition."""
-
-    topic: TopicName
-    start: int
-    end: int
-
-
-class Switch(Frozen):
-    """One link of an alias's chain: from `old` up to `old_end`, the delta, then `new` from `new_start` on.
-
-    Numbers start at 1; number 1 has no old release. `delta`: in the order of delivery; a key delivered by an
-    earlier segment is left out of the later ones. `cut`: the input position that both had.
-    """
-
-    number: int
-    old: ReleaseName | None
-    old_generation: int | None
-    old_end: ResultPosition | None
-    new: ReleaseName
-    new_generation: int
-    new_start: ResultPosition
-    delta: tuple[DeltaSegment, ...] = ()
-    cut: SourcePosition | None = None
-    allowed: Literal["gap", "duplicates"] | None = None
-
-
-class Promoted(Entry):
-    decides: ClassVar[bool] = True
-
-    kind: Literal["promoted"] = "promoted"
-    alias: AppName
-    switch: Switch
-
-
-class SwitchAborted(Entry):
-    kind: Literal["switch-aborted"] = "switch-aborted"
-    # empty if the operation names none
-    alias: AppName | Literal[""]
-    id: OperationId
-
-
-class EvidenceRecorded(Entry):
-    """What a diff found at an evidence cut. `forward`, `backward`: the delta from live to new and back.
-
-    `apart`: one release was down and the other stood elsewhere. Then the delta is still exact, but the counts say
-    little.
-    """
-
-    kind: Literal["evidence"] = "evidence"
-    id: OperationId
-    live: ReleaseName
-    live_generation: int
-    new: ReleaseName
-    new_generation: int
-    cut: SourcePosition
-    live_result: ResultPosition
-    new_result: ResultPosition
-    summary: dict[str, Any]
-    forward: DeltaSegment | None = None
-    backward: DeltaSegment | None = None
-    apart: bool = False
-
-
-class VerdictRecorded(Entry):
-    """What the gate found, for a release, a generation and the checked range of the result."""
-
-    kind: Literal["verdict"] = "verdict"
-    release: ReleaseName
-    generation: int
-    evidence: OperationId | None
-    upto: ResultPosition
-    passed: int
-    failed: int
-    errored: int
-    failures: tuple[str, ...] = ()
-    # the outcome of each check that has not passed: failed, errored, skipped; earlier builds wrote none
-    outcomes: dict[str, str] = Field(default_factory=dict)
-    docs: str | None = None
-    volume_tolerance: float | None = None
-
-
-class ReadyRecorded(Entry):
-    """`wait` found this generation of the release hydrated."""
-
-    kind: Literal["ready"] = "ready"
-    release: ReleaseName
-    generation: int
-    facts: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def rate(self) -> float | None:
-        """Records per second while it hydrated; None if that was not measured."""
-        rate = self.facts.get("records_per_s")
-        return float(rate) if isinstance(rate, int | float) and rate else None
-
-
-class HistoryAccepted(Entry):
-    """Someone has accepted that a release lacks input that the live one has read, or that it should have read."""
-
-    kind: Literal["history-accepted"] = "history-accepted"
-    release: ReleaseName
-    missing: tuple[Gap, ...]
-
-
-class TopicsKnown(Entry):
-    """The ids of a release's topics, topic -> id: of the inputs of `generation`, and of the release's own topics.
-
-    For an input of a generation the first known id stays. An operation may recreate one of the release's own topics; it
-    then writes the new id.
-    """
-
-    kind: Literal["topics"] = "topics"
-    release: ReleaseName
-    generation: int
-    inputs: dict[TopicName, str] = Field(default_factory=dict)
-    own: dict[TopicName, str] = Field(default_factory=dict)
-
-
-class FollowerRegistered(Entry):
-    kind: Literal["follower"] = "follower"
-    alias: AppName
-    group: GroupName
-
-
-class FollowerRemoved(Entry):
-    kind: Literal["follower-removed"] = "follower-removed"
-    alias: AppName
-    group: GroupName
-
-
-class Repaired(Entry):
-    """The unread entries at these offsets no longer count: nothing waits for them, and no one is told of them."""
-
-    kind: Literal["repaired"] = "repaired"
-    offsets: tuple[int, ...]
-
-
-AnyEntry = Annotated[
-    Staged | GenerationStarted | StateSet | WantedSet | LeaseTaken | LeaseEnded | Opened | Carried | Proposed | Closed
-    | AlignOrdered | MarkOrdered | Promoted | SwitchAborted | EvidenceRecorded | VerdictRecorded | ReadyRecorded
-    | FollowerRegistered | FollowerRemoved | Repaired | HistoryAccepted | TopicsKnown,
-    Field(discriminator="kind"),
-]  # fmt: skip
-# version 0.1 fails on a kind that it doesn't know. These kinds are written as asides, which it ignores
-ASIDE = (HistoryAccepted, TopicsKnown)
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEntry)
-_KINDS: dict[str, type[Entry]] = {each.model_fields["kind"].default: each for each in get_args(get_args(AnyEntry)[0])}
-
-
-def encode(entry: Entry) -> bytes:
-    """An entry as written to the log. Refuses an entry that couldn't be read back, so that no reader has to."""
-    fields = json.loads(entry.model_dump_json(exclude_defaults=True))
-    # these fields are free-form: models in them are written with their defaults, as nothing else would restore them
-    free = json.loads(entry.model_dump_json(include={"plan", "facts", "summary"}))
-    fields |= {name: value for name, value in free.items() if name in fields}
-    said: dict[str, Any] = {"kind": type(entry).model_fields["kind"].default}
-    if entry.schema_version != 1:
-        said[SCHEMA_VERSION] = entry.schema_version
-    if entry.must_understand:
-        said[MUST_UNDERSTAND] = True
-    data = json.dumps({**said, **fields}).encode()
-    decode(data)
-    return data
-
-
-def decode(data: bytes) -> Entry:
-    """The entry that `encode` wrote, in this version or another. Raises ValueError with the reason for anything else.
-
-    An entry of a known kind with a newer schema is read without unknown fields, unless it must be understood.
-    """
-    refuse_huge(data)
-    try:
-        entry: Entry = _ADAPTER.validate_json(data)
-        return entry
-    except ValidationError as error:
-        wrong = error
-    envelope = opened(data)
-    kind = envelope.fields.get("kind")
-    known = _KINDS.get(kind) if isinstance(kind, str) else None
-    if known is None:
-        raise ValueError("this version doesn't know its kind")
-    newer = envelope.version > known.schema_version
-    if newer and envelope.must:
-        raise ValueError(
-            f"it has schema version {envelope.version}, but this version of Switchyard knows only {known.schema_version}"
-        )
-    if not newer and envelope.version == 1 and not envelope.must:
-        raise ValueError(reason_of(wrong))
-    try:
-        return known.model_validate_json(json.dumps(envelope.fields), extra="ignore" if newer else "forbid")
-    except ValidationError as error:
-        raise ValueError(reason_of(error)) from None
-
-
-def read(data: bytes, offset: int) -> Entry | Unread:
-    """The entry at `offset` of the log, or what is known about one that can't be read."""
-    try:
-        return decode(data)
-    except ValueError as error:
-        return as_unread(data, offset, str(error))
-
-
-def as_unread(data: bytes, offset: int, reason: str) -> Unread:
-    """What is known about an entry that can't be read or folded. One that decides must be understood."""
-    found = unread(data, offset, reason)
-    kind = _KINDS.get(found.kind or "")
-    decides = kind is not None and kind.decides and bool(found.about)
-    return replace(found, must=True) if decides else found
+from pipelines.model.unread import Unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

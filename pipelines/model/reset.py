@@ -12,9 +12,10 @@ from functools import reduce
 from typing import Literal
 
 from pipelines.errors import Refused
+from pipelines.model.entries import GenerationStarted
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Mark, Progress
-from pipelines.model.registry import GenerationStarted, Release
+from pipelines.model.registry import Release
 from pipelines.model.switch import Step
 
 State = Literal["clear", "keep"]

@@ -18,19 +18,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import AlignOrdered, Closed, Entry, MarkOrdered, Promoted, Switch, SwitchAborted
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Flagging, Mark, Progress
-from pipelines.model.registry import (
-    AlignOrdered,
-    Closed,
-    Entry,
-    MarkOrdered,
-    Operation,
-    Promoted,
-    RegistryState,
-    Switch,
-    SwitchAborted,
-)
+from pipelines.model.registry import Operation, RegistryState
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -24,7 +24,7 @@ from orchestration.operations.plans.plan import Plan, Table
 from pipelines.errors import Refused
 from pipelines.follow import LiveRecord
 from pipelines.logs import VisibleFormatter
-from pipelines.model.registry import Closed, Opened
+from pipelines.model.entries import Closed, Opened
 from tests.operations.builders import Log, context_of, staged
 
 HOSTILE = "[red]x[/red] [link=http://e]y[/] :boom: \x1b[2J\x1b]52;c;aGk=\x07 \x9b31m \x7f \u202e\u2066 a\rb\nok\tc"

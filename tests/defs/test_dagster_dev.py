@@ -23,8 +23,8 @@ from orchestration.sources.catalog import source_for
 from orchestration.sources.run import produce
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
+from pipelines.model.entries import LeaseTaken, WantedSet
 from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import LeaseTaken, WantedSet
 from pipelines.settings import Settings
 from tests.defs.dev import ROOT, DagsterDev, RunFailed, failure_of, metadata_of
 from tests.e2e.harness import code_without_suite

@@ -36,26 +36,24 @@ from orchestration.operations.supervising.alerts import Alert, CheckNotRun, Send
 from orchestration.operations.supervising.overview import ReleaseStatus
 from orchestration.operations.supervising.watch import Watched
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.names import split_release
-from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     Closed,
     Entry,
     GenerationStarted,
     Opened,
     Promoted,
     ReadyRecorded,
-    RegistryState,
-    Release,
     ReleaseSpec,
     Staged,
     StateSet,
     Switch,
     VerdictRecorded,
     WantedSet,
-    fold,
 )
+from pipelines.model.names import split_release
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.settings import get_settings
 from tests.operations.builders import failed_checks
 

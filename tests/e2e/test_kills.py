@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +238,6 @@ class Story:
     def run(self, settings: Settings, spark: SparkSession, seed: int) -> None:
         began = time.monotonic()
         drivers = Drivers(settings)
-        inputs = {self.source: self.topic}
         old, new = f"{self.app}.v1", f"{self.app}.v2"
         # a third while it hydrates, a third while it is live, the rest during switches
         hydrating, live = max(1, self.kills * 2 // 5), max(1, self.kills * 3 // 10)
@@ -254,15 +254,7 @@ class Story:
             context = stack.enter_context(operator(settings, drivers, spark=lambda: spark))
             killer = Killer(settings, drivers, context, seed)
 
-            def phase_of(release: str) -> str:
-                if self._live(context) == release:
-                    return "live"
-                return "hydrating" if lag_records(settings, release, inputs) > BATCH_RECORDS else "caught up"
-
-            def hydrated(keeper: Keeper) -> None:
-                keeper.await_steady()
-                wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
-
+            phase_of = partial(self._phase, context)
             stack.enter_context(trials_in(spark))
             stage(context, self.app, 1, self.first)
             start(context, old)
@@ -271,7 +263,7 @@ class Story:
             while len(killer.kills) < hydrating - hydrating // 2:
                 killer.kill(keeper_1, lambda: phase_of(old))
                 keeper_1.await_steady()
-            hydrated(keeper_1)
+            self._hydrate(context, keeper_1)
             execute(context, plan_promote(context, old))
             follower = Follower(settings, self.app, "--group", "kills", "--from-beginning")
             stack.callback(follower.end)
@@ -285,7 +277,7 @@ class Story:
             # both at once, so that one boots while the other is killed
             self._kill_both(killer, keepers, [live, hydrating // 2], phase_of)
             for keeper in keepers:
-                hydrated(keeper)
+                self._hydrate(context, keeper)
             say(f"both are up: {len(killer.kills)} kills")
 
             self._diff(context, keepers, new)
@@ -297,11 +289,8 @@ class Story:
 
             end_input()
             for keeper in keepers:
-                until(
-                    f"{keeper.release} has not read everything",
-                    lambda k=keeper: at_rest(settings, k.release, inputs),
-                    120,
-                )
+                inputs, whose = {self.source: self.topic}, keeper.release
+                until(f"{whose} has not read everything", lambda i=inputs, w=whose: at_rest(settings, w, i), 120)
             follower.come_to_rest()
             follower.end()
             self._stop(context, settings, drivers, keepers)
@@ -311,6 +300,16 @@ class Story:
         print(f"\n{self.app}, seed {seed}, {time.monotonic() - began:.0f} s, {max(numbers)} switches")
         print(killer.table(keepers))
         self._check(settings, killer, follower.path, numbers)
+
+    def _phase(self, context: Context, release: str) -> str:
+        if self._live(context) == release:
+            return "live"
+        lag = lag_records(context.settings, release, {self.source: self.topic})
+        return "hydrating" if lag > BATCH_RECORDS else "caught up"
+
+    def _hydrate(self, context: Context, keeper: Keeper) -> None:
+        keeper.await_steady()
+        wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
 
     def _check(self, settings: Settings, killer: Killer, followed: Path, numbers: list[int]) -> None:
         """Both results and what the follower got are complete, without a duplicate, and enough was killed."""

@@ -16,7 +16,7 @@ import pytest
 
 from demo.ledger.reader import read
 from pipelines.kafka.offsets import end_offsets
-from pipelines.model.registry import GenerationStarted
+from pipelines.model.entries import GenerationStarted
 from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower, folded
 from tests.shared.operators import SEED, Death

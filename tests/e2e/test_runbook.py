@@ -40,7 +40,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
-from pipelines.model.registry import Entry, GenerationStarted, WantedSet
+from pipelines.model.entries import Entry, GenerationStarted, WantedSet
 from pipelines.model.reset import Target
 from tests.e2e import runbook
 from tests.e2e.cluster import LARGE, Follower, OwnBroker, folded

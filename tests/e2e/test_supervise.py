@@ -15,8 +15,9 @@ from demo.ledger import check_result
 from orchestration.operations.context import Context
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import partition_count
+from pipelines.model.entries import WantedSet
 from pipelines.model.names import result_topic
-from pipelines.model.registry import Release, WantedSet
+from pipelines.model.registry import Release
 from pipelines.settings import Settings
 from tests.e2e.harness import SMALL, Drivers, at_rest, code_without_suite, operator, producing, stage, until
 from tests.shared.threads import trials_in

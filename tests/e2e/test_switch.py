@@ -33,8 +33,9 @@ from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
+from pipelines.model.entries import MarkOrdered, SwitchAborted
 from pipelines.model.names import result_topic
-from pipelines.model.registry import MarkOrdered, Operation, SwitchAborted
+from pipelines.model.registry import Operation
 from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, assert_nothing_differs, folded
 from tests.shared.operators import Death
 from tests.shared.terminal import Said

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pipelines.engine.alignment import Alignment
 from pipelines.engine.telemetry import DriverStatus
-from pipelines.model.registry import AlignOrdered
+from pipelines.model.entries import AlignOrdered
 from tests.operations.builders import Log, staged
 
 

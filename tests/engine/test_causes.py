@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
+from pipelines.apps import word_count
+from pipelines.engine import trial
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.settings import Settings
@@ -62,6 +64,15 @@ JVM stacktrace:
 )  # fmt: skip
 def test_the_cause_is_told(error: Exception, said: str) -> None:
     assert cause(error) == said
+
+
+def test_a_line_of_the_platform_is_not_named_as_the_author_s() -> None:
+    frames = f'  File "{trial.__file__}", line 62, in discard\n    rows.count()\n'
+    error = f"no such word\nTraceback (most recent call last):\n{frames}ValueError: x is no price\n"
+    assert cause(RuntimeError(error)) == "no such word | ValueError: x is no price"
+    app = f'  File "{word_count.__file__}", line 9, in counted\n    return 1 / 0\n'
+    error = f"Traceback (most recent call last):\n{app}{frames}ZeroDivisionError: division by zero\n"
+    assert cause(RuntimeError(error)) == "ZeroDivisionError: division by zero (word_count.py, line 9, in counted)"
 
 
 def test_a_long_error_is_cut() -> None:

@@ -29,9 +29,10 @@ from pipelines.errors import SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import RESULT_STREAM, ensure_topic
+from pipelines.model.entries import GenerationStarted, Staged, WantedSet
 from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import GenerationStarted, RegistryState, Staged, WantedSet, fold
+from pipelines.model.registry import RegistryState, fold
 from pipelines.settings import Settings
 from tests.engine.test_lease import SPEC
 

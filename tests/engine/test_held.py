@@ -17,9 +17,9 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.progress import newest_progress
+from pipelines.model.entries import Entry, Promoted, Staged, encode
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Entry, Promoted, Staged, encode
 from pipelines.settings import Settings
 from tests.operations.builders import switch
 from tests.reset.world import World, following, live_world

@@ -14,18 +14,9 @@ from pipelines.engine import lease
 from pipelines.engine.lease import held_by, is_alive, this_process
 from pipelines.errors import Refused
 from pipelines.kafka.registry import Registry
+from pipelines.model.entries import Entry, Holder, LeaseEnded, LeaseTaken, ReleaseSpec, ReleaseState, Staged, StateSet
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import (
-    Entry,
-    Holder,
-    LeaseEnded,
-    LeaseTaken,
-    Release,
-    ReleaseSpec,
-    ReleaseState,
-    Staged,
-    StateSet,
-)
+from pipelines.model.registry import Release
 from pipelines.settings import Settings
 from tests.operations.builders import Log
 

@@ -23,9 +23,9 @@ from pipelines.engine.sink import Destination, ProgressGap, Sink
 from pipelines.engine.turnstile import StopAtBoundary
 from pipelines.engine.writer import OutcomeUnknown, Record, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.model.entries import MarkOrdered
 from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.progress import Progress
-from pipelines.model.registry import MarkOrdered
 from tests.engine.test_checkpoint import commit, plan
 
 RELEASE, RESULT, DEAD = "sums.v1", "sums.v1.g1", "sums.v1.dead-letters"

@@ -21,8 +21,9 @@ from pipelines.engine.telemetry import DriverStatus
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import Superseded
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import LeaseTaken, TopicsKnown, WantedSet
 from pipelines.model.progress import Boundary, Mark
-from pipelines.model.registry import LeaseTaken, RegistryState, TopicsKnown, WantedSet
+from pipelines.model.registry import RegistryState
 from tests.operations.builders import NOWHERE, POSITION, Log, context_of, generation, staged
 
 NAME = "a.v1"

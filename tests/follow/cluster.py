@@ -11,20 +11,11 @@ from typing import Any
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import APPEND_ONLY, PROGRESS, RESULT_STREAM, delete_topics, ensure_topic
+from pipelines.model.entries import DeltaSegment, Entry, MarkOrdered, Opened, Promoted, Staged, Switch, SwitchAborted
 from pipelines.model.names import delta_topic, progress_topic, result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Mark, Progress
-from pipelines.model.registry import (
-    DeltaSegment,
-    Entry,
-    MarkOrdered,
-    Opened,
-    Promoted,
-    RegistryState,
-    Staged,
-    Switch,
-    SwitchAborted,
-)
+from pipelines.model.registry import RegistryState
 from pipelines.model.switch import promotion
 from pipelines.settings import Settings
 from tests.operations.builders import spec

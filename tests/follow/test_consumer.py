@@ -18,7 +18,7 @@ from pipelines.follow.moves import Enter, Move, Wait, next_move
 from pipelines.kafka.client import producer
 from pipelines.kafka.inputs import topic_ids
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
-from pipelines.model.registry import ReleaseSpec, Staged, TopicsKnown
+from pipelines.model.entries import ReleaseSpec, Staged, TopicsKnown
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster, Release
 from tests.operations.builders import spec as spec_of

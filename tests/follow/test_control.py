@@ -9,10 +9,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.follow.control import Control
 from pipelines.kafka.snapshots import Folding
+from pipelines.model.entries import Entry, encode
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import Entry, encode
 from pipelines.settings import Settings
 from tests.operations.builders import staged, switched
 

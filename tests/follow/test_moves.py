@@ -23,9 +23,10 @@ from pipelines.follow.moves import (
     resume,
     start,
 )
+from pipelines.model.entries import DeltaSegment, Opened, Switch, SwitchAborted
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Mark, Progress
-from pipelines.model.registry import DeltaSegment, Opened, Operation, RegistryState, Switch, SwitchAborted, fold
+from pipelines.model.registry import Operation, RegistryState, fold
 
 OLD, NEW = "s.v1.g1", "s.v2.g1"
 TOUCHED = DeltaSegment(topic="d", start=7, end=9)

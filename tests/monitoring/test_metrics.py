@@ -20,8 +20,9 @@ from orchestration.commands import metrics as command
 from orchestration.operations.supervising.metrics import KafkaReader, Reading, ReleaseCollector, families
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.model.entries import Entry, FollowerRegistered, LeaseTaken, Opened, WantedSet
 from pipelines.model.progress import Counts, Heartbeat
-from pipelines.model.registry import Entry, FollowerRegistered, LeaseTaken, Opened, RegistryState, WantedSet, fold
+from pipelines.model.registry import RegistryState, fold
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.engine.test_lease import ELSEWHERE

@@ -11,22 +11,20 @@ from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from orchestration.operations.procedures.examine import ChecksFailed
 from pipelines.kafka.registry import Registry
-from pipelines.model.missing import InputNow
-from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     Entry,
     EvidenceRecorded,
     GenerationStarted,
     InputSpec,
     Promoted,
-    RegistryState,
-    Release,
     ReleaseSpec,
     Staged,
     StateSet,
     Switch,
-    fold,
 )
+from pipelines.model.missing import InputNow
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.settings import Settings
 
 NOWHERE = ResultPosition(topics={})

@@ -24,20 +24,10 @@ from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.entries import Carried, Closed, Entry, GenerationStarted, Holder, InputSpec, Opened, WantedSet
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import (
-    Carried,
-    Closed,
-    Entry,
-    GenerationStarted,
-    Holder,
-    InputSpec,
-    Opened,
-    RegistryState,
-    Release,
-    WantedSet,
-)
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.switch import expired
 from tests.operations.builders import POSITION, Log, context_of, generation, release, spec, staged, switched
 from tests.shared.stages import before_stage

@@ -33,8 +33,8 @@ from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import APPEND_ONLY, INPUT, delete_topics, ensure_topic, topic_names
+from pipelines.model.entries import WantedSet
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
-from pipelines.model.registry import WantedSet
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.jobs import DEPRECATED, dagster

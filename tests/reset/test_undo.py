@@ -32,7 +32,7 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
-from pipelines.model.registry import LeaseEnded, Opened, Staged
+from pipelines.model.entries import LeaseEnded, Opened, Staged
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.undoing import EARLIEST, LATEST, MIDDLE, beside, stands_still, switches, undo

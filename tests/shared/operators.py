@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from orchestration.operations.plans.stages.base import Stage, StageId
-    from pipelines.model.registry import Entry
+    from pipelines.model.entries import Entry
 
 # seeds the moments at which operators die
 SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import Refused
 from pipelines.follow import moves
 from pipelines.follow.moves import Committed, Deliver, Enter, FollowerPosition, Member, Wait
-from pipelines.model.registry import (
-    Operation,
-)
+from pipelines.model.registry import Operation
 from tests.switch.rules import ALIAS, PARTITIONS, Broken, Kind, Slot, law
 
 if TYPE_CHECKING:

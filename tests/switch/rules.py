@@ -9,11 +9,9 @@ from typing import Any, Literal
 from pipelines.follow import moves
 from pipelines.follow.moves import Move
 from pipelines.model import switch as rules
+from pipelines.model.entries import Entry
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Flagging
-from pipelines.model.registry import (
-    Entry,
-)
 
 ALIAS = "sums"
 PARTITIONS = (0, 1)

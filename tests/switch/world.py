@@ -15,21 +15,11 @@ from pipelines.errors import Refused
 from pipelines.follow import moves
 from pipelines.follow.moves import FollowerPosition
 from pipelines.model import switch as rules
+from pipelines.model.entries import AlignOrdered, Closed, DeltaSegment, Entry, MarkOrdered, Opened, Switch
 from pipelines.model.names import result_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Flagging, Mark, Progress
-from pipelines.model.registry import (
-    AlignOrdered,
-    Closed,
-    DeltaSegment,
-    Entry,
-    MarkOrdered,
-    Opened,
-    Operation,
-    RegistryState,
-    Switch,
-    fold,
-)
+from pipelines.model.registry import Operation, RegistryState, fold
 from pipelines.model.switch import AwaitMark, Free, Met, Pause, Run
 from tests.switch.readers import Follower, folded
 from tests.switch.rules import (

@@ -19,9 +19,10 @@ from demo.ledger.check import check_log, check_result
 from orchestration.sources import Faults, Options, produce, source_for
 from pipelines.engine.guard import sources_in
 from pipelines.kafka.progress import newest_progress
+from pipelines.model.entries import Staged, decode
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, progress_topic
 from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import RegistryState, Staged, decode, fold
+from pipelines.model.registry import RegistryState, fold
 from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower
 from tests.ports import port_of

@@ -13,7 +13,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.switching import Align, PrepareDelta
-from pipelines.model.registry import Entry
+from pipelines.model.entries import Entry
 
 
 class Applier:

@@ -24,10 +24,11 @@ from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import consumer
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.topics import APPEND_ONLY
+from pipelines.model.entries import DeltaSegment, Entry, EvidenceRecorded, Switch
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Mark, Progress
-from pipelines.model.registry import DeltaSegment, Entry, EvidenceRecorded, RegistryState, Release, Switch
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.switch import promotion
 
 

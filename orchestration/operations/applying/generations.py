@@ -26,19 +26,11 @@ from orchestration.operations.plans.stages.generations import (
 from pipelines.engine.checkpoint import Checkpoint, forget, inherit, newest_folder
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused
+from pipelines.model.entries import Entry, GenerationStarted, LeaseEnded, LeaseTaken, StateSet, TopicsKnown
 from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import MARKS, Boundary, Progress
-from pipelines.model.registry import (
-    Entry,
-    GenerationStarted,
-    LeaseEnded,
-    LeaseTaken,
-    RegistryState,
-    Release,
-    StateSet,
-    TopicsKnown,
-)
+from pipelines.model.registry import RegistryState, Release
 
 
 def seed_of(entry: BeginGeneration, old: Release) -> Progress:

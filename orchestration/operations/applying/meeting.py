@@ -13,8 +13,9 @@ from pipelines.errors import SwitchyardError
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import AlignOrdered, Entry, LeaseEnded, LeaseTaken, MarkOrdered, WantedSet
 from pipelines.model.progress import Mark, Progress
-from pipelines.model.registry import AlignOrdered, Entry, LeaseEnded, LeaseTaken, MarkOrdered, RegistryState, WantedSet
+from pipelines.model.registry import RegistryState
 from pipelines.model.switch import choose_start, of_generation
 
 _SHORT_BATCH_MS = 5_000

@@ -26,9 +26,10 @@ from orchestration.operations.plans.stages.releases import (
 )
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.entries import Entry, HistoryAccepted, Repaired, StateSet
 from pipelines.model.missing import without
 from pipelines.model.names import app_of, is_delta_topic
-from pipelines.model.registry import Entry, HistoryAccepted, RegistryState, Repaired, StateSet
+from pipelines.model.registry import RegistryState
 from pipelines.paths import below, remove
 
 

@@ -25,9 +25,10 @@ from orchestration.operations.plans.stages.switching import (
 )
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import Entry, EvidenceRecorded, StateSet, Switch
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Progress
-from pipelines.model.registry import Entry, EvidenceRecorded, RegistryState, StateSet, Switch
+from pipelines.model.registry import RegistryState
 from pipelines.model.switch import promotion
 
 

@@ -12,9 +12,10 @@ from orchestration.operations.plans.plan import Plan, join
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.registry import Decide
+from pipelines.model.entries import DeltaSegment, Entry
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Mark, Progress
-from pipelines.model.registry import DeltaSegment, Entry, Operation, RegistryState, Release
+from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import refuse_unread
 
 _POLL_S = 0.05

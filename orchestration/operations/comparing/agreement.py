@@ -13,8 +13,8 @@ from orchestration.operations.comparing.reading import read_records
 from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import end_of
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded
 from pipelines.settings import Settings
 
 

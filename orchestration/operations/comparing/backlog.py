@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.reading import Reading
-from pipelines.model.registry import EvidenceRecorded
+from pipelines.model.entries import EvidenceRecorded
 
 # records per second: `read_changes` read 160,000 to 260,000 records of 160 bytes, from one partition and from four,
 # with

@@ -17,9 +17,9 @@ from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import partition_count
+from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.model.switch import holds_ahead
 from pipelines.settings import Settings
 

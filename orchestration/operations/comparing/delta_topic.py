@@ -12,8 +12,8 @@ from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import admin, await_connection, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
+from pipelines.model.entries import DeltaSegment
 from pipelines.model.names import delta_topic
-from pipelines.model.registry import DeltaSegment
 from pipelines.settings import Settings
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
+from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.registry import RegistryState, Release
 from pipelines.paths import below
 from pipelines.settings import Settings
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestration.operations.comparing.evidence import Comparison, evidence_path
+from pipelines.model.entries import ReleaseSpec
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import ReleaseSpec
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestration.operations.comparing.upkeep import ABOUT, ROWS, Upkeep, path_of
 from pipelines.errors import SwitchyardError
-from pipelines.model.registry import EvidenceRecorded
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 
 from orchestration.operations.comparing.evidence import Comparison
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 
 log = logging.getLogger(__name__)
 

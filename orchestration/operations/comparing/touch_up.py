@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.comparing.fold_file import KeyCounts, values_of
 from pipelines.errors import SwitchyardError
-from pipelines.model.registry import EvidenceRecorded
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.switch import touch_ups
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from orchestration.operations.comparing.evidence import evidence_home
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded
 from pipelines.paths import below
 from pipelines.settings import Settings
 

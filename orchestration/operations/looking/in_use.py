@@ -7,7 +7,8 @@ from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.follow import committed_number
-from pipelines.model.registry import GenerationStarted, RegistryState, Release
+from pipelines.model.entries import GenerationStarted
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import not_read
 
 

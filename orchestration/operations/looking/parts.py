@@ -10,9 +10,10 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.engine.code import code_path
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
-from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
+from pipelines.model.registry import RegistryState, Release
 
 # a release in these states has no parts, or is about to lose them
 _OVER = ("retired", "aborted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from pipelines.model.registry import ReleaseSpec
+from pipelines.model.entries import ReleaseSpec
 
 
 def this_platform() -> str:

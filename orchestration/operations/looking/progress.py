@@ -9,9 +9,10 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import Checkpoint, newest_folder
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import ReleaseSpec
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import RegistryState, Release, ReleaseSpec
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import spans_of
 
 

@@ -6,7 +6,8 @@ from orchestration.operations.comparing.backlog import Backlog
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.planning.meeting import PAUSE_TIMEOUT_S
 from orchestration.operations.reading import Reading
-from pipelines.model.registry import EvidenceRecorded, Release
+from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.registry import Release
 
 
 def deadline_of(context: Reading, backlog: Backlog | None) -> float:

@@ -9,8 +9,9 @@ from orchestration.operations.comparing.upkeep import too_old
 from orchestration.operations.planning.meeting import far_behind
 from orchestration.operations.reading import Reading
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import EvidenceRecorded, VerdictRecorded
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import EvidenceRecorded, Release, VerdictRecorded
+from pipelines.model.registry import Release
 
 # an approval takes minutes; a diff older than this says too little about the present results
 MAX_EVIDENCE_AGE_S = 600.0

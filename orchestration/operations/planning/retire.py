@@ -20,8 +20,9 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import is_delta_topic
-from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
+from pipelines.model.registry import RegistryState, Release
 
 
 def plan_retire(

@@ -28,8 +28,9 @@ from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import EvidenceRecorded, RegistryState, Release
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.switch import choose_start, of_generation
 
 

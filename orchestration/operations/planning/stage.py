@@ -23,19 +23,11 @@ from orchestration.operations.trials import default_code_dir, probe
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM
+from pipelines.model.entries import GenerationStarted, HistoryAccepted, InputSpec, ReleaseSpec, Staged, TopicsKnown
 from pipelines.model.missing import InputNow
 from pipelines.model.names import dead_letter_topic, progress_topic, release_name
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import (
-    GenerationStarted,
-    HistoryAccepted,
-    InputSpec,
-    RegistryState,
-    Release,
-    ReleaseSpec,
-    Staged,
-    TopicsKnown,
-)
+from pipelines.model.registry import RegistryState, Release
 
 
 def _how_to_fill(app: str) -> str:

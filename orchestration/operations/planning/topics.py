@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import CreateTopic
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM, RESULT_TABLE
+from pipelines.model.entries import ReleaseSpec
 from pipelines.model.names import result_topic
 from pipelines.model.parts import Loss
-from pipelines.model.registry import Release, ReleaseSpec
+from pipelines.model.registry import Release
 
 
 def create_result(spec: ReleaseSpec, generation: int) -> CreateTopic:

@@ -14,8 +14,8 @@ from orchestration.operations.plans.older_requests import in_words
 from orchestration.operations.plans.requests import PlanRequest, UndoRequest
 from orchestration.operations.plans.stages.base import Stage, StageId, from_journal, stage_ids, to_journal
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import Opened, Proposed
 from pipelines.model.names import app_of
-from pipelines.model.registry import Opened, Proposed
 from pipelines.model.text import markdown
 
 

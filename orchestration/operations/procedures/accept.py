@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestration.operations.context import Context
 from orchestration.operations.looking.history import History
-from pipelines.model.registry import HistoryAccepted
+from pipelines.model.entries import HistoryAccepted
 
 
 def accept_now(context: Context, found: History, *, accept: bool) -> None:

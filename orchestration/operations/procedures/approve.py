@@ -19,7 +19,8 @@ from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import AppendSwitch, PrepareDelta, VerifyStream, WriteDelta
 from orchestration.operations.procedures.examine import examine
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.registry import EvidenceRecorded, Proposed, RegistryState, ReleaseSpec
+from pipelines.model.entries import EvidenceRecorded, Proposed, ReleaseSpec
+from pipelines.model.registry import RegistryState
 
 # new records differ about as much as those before them; if the share grew by more than a tenth, a person must look
 GROWTH = 1.1

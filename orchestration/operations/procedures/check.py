@@ -16,8 +16,9 @@ from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.plans.kind import RESETS
 from orchestration.operations.procedures.accept import accept_now
 from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import EvidenceRecorded, VerdictRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded, RegistryState, Release, VerdictRecorded
+from pipelines.model.registry import RegistryState, Release
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict

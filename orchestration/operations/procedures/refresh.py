@@ -16,8 +16,9 @@ from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import consumer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded, RegistryState
+from pipelines.model.registry import RegistryState
 from pipelines.model.switch import of_generation
 from pipelines.settings import Settings
 

@@ -22,8 +22,8 @@ from orchestration.operations.procedures.wait import Hydration, wait_ready
 from pipelines.engine.code import freeze
 from pipelines.errors import Refused
 from pipelines.model.app import setting_like
+from pipelines.model.entries import ReleaseSpec
 from pipelines.model.names import release_name
-from pipelines.model.registry import ReleaseSpec
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict

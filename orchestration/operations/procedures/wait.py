@@ -10,8 +10,9 @@ from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.procedures.accept import accept_now
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import Entry, ReadyRecorded, StateSet
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Entry, ReadyRecorded, RegistryState, Release, StateSet
+from pipelines.model.registry import RegistryState, Release
 
 
 def _measured_rate(release: Release) -> float | None:

@@ -29,10 +29,11 @@ from orchestration.operations.context import Context, open_context
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses_of
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import ReleaseState
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import AnotherRegistry
 from pipelines.model.progress import Counts, Heartbeat, Progress
-from pipelines.model.registry import RegistryState, ReleaseState
+from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)

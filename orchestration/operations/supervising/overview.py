@@ -10,8 +10,9 @@ from orchestration.operations.context import Context
 from orchestration.operations.looking.in_use import notes
 from orchestration.operations.looking.parts import told_losses
 from pipelines.errors import Refused
+from pipelines.model.entries import Entry, Opened
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import Entry, Opened, Operation, RegistryState, Release
+from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import Unread
 
 

@@ -27,8 +27,9 @@ from orchestration.operations.supervising.overview import ReleaseStatus, statuse
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import Entry, Holder, LeaseEnded, LeaseTaken, StateSet
 from pipelines.model.parts import AnotherRegistry
-from pipelines.model.registry import Entry, Holder, LeaseEnded, LeaseTaken, RegistryState, Release, StateSet
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.text import visible
 from pipelines.settings import Settings
 

@@ -13,16 +13,8 @@ from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, SetState, Want
 from pipelines.errors import Refused
-from pipelines.model.registry import (
-    Entry,
-    FollowerRegistered,
-    InputSpec,
-    RegistryState,
-    Staged,
-    StateSet,
-    WantedSet,
-    fold,
-)
+from pipelines.model.entries import Entry, FollowerRegistered, InputSpec, Staged, StateSet, WantedSet
+from pipelines.model.registry import RegistryState, fold
 from tests.operations.builders import Kafka, Log, context_of, generation, spec, staged, switched
 
 STOP = Want(release="a.v1", wanted="stopped")

@@ -18,7 +18,7 @@ from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
-from pipelines.model.registry import Entry, LeaseEnded, LeaseTaken, Opened, StateSet, WantedSet
+from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, Opened, StateSet, WantedSet
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, staged
 

@@ -19,8 +19,8 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import VerifyStream
 from pipelines.errors import Refused
 from pipelines.kafka.offsets import end_of
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import EvidenceRecorded
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence
 from tests.transactions import await_ends, transactional

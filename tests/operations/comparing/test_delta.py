@@ -21,9 +21,9 @@ from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
+from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from pipelines.model.names import delta_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.registry import DeltaSegment, EvidenceRecorded
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.operations.comparing.test_touch_up import written

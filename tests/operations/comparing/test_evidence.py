@@ -6,7 +6,7 @@ import pytest
 
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.comparing.fold import SAMPLES_BYTES, fitting
-from pipelines.model.registry import encode
+from pipelines.model.entries import encode
 from tests.operations.builders import evidence
 
 # what Kafka's producer takes by default

@@ -22,7 +22,7 @@ from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import WriteDelta
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.model.registry import DeltaSegment, EvidenceRecorded
+from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from tests.operations.builders import NOWHERE, Log, context_of, evidence
 
 Fold = Mapping[str, str]

@@ -20,10 +20,10 @@ from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import AcceptHistory
 from orchestration.operations.procedures.check import check
 from pipelines.errors import Refused
+from pipelines.model.entries import HistoryAccepted, StateSet, decode, encode
 from pipelines.model.missing import Gap, InputNow, Reader, may_be_missing, missing, told, without
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import HistoryAccepted, StateSet, decode, encode
 from tests.operations.builders import Kafka, Log, context_of, generation, staged, switched
 
 DELETED = Gap(topic="trades", partition=0, start=0, end=1000, why="deleted")

@@ -12,10 +12,10 @@ import pytest
 from orchestration.operations.looking.parts import told_losses
 from orchestration.operations.planning.run import plan_start
 from pipelines.errors import Refused, Unavailable
+from pipelines.model.entries import DeltaSegment, Holder, LeaseTaken, StateSet, TopicsKnown
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import DeltaSegment, Holder, LeaseTaken, StateSet, TopicsKnown
 from pipelines.settings import Settings
 from tests.operations.builders import EVERY_GROUP, Kafka, Log, context_of, evidence, staged, switched
 

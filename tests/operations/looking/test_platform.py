@@ -10,7 +10,7 @@ import pytest
 from orchestration.commands import broker
 from orchestration.operations.looking.platform import staged_by_another, this_platform
 from orchestration.operations.planning.run import plan_start
-from pipelines.model.registry import Entry, Staged
+from pipelines.model.entries import Entry, Staged
 from tests.operations.builders import Kafka, Log, context_of, generation, spec
 
 OLDER = "switchyard 0.0.9, pyspark 4.0.1"

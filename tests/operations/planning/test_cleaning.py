@@ -14,9 +14,9 @@ from orchestration.operations.planning.clean import plan_clean
 from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteTopic
 from pipelines.errors import Refused
+from pipelines.model.entries import Entry, InputSpec, Staged
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import Entry, InputSpec, Staged
 from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, spec, staged
 
 RESET_MS, KEEP_S = 1_000_000, 10

@@ -13,8 +13,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.planning.promote import plan_promote
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
-from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     Entry,
     EvidenceRecorded,
     GenerationStarted,
@@ -23,6 +22,7 @@ from pipelines.model.registry import (
     StateSet,
     VerdictRecorded,
 )
+from pipelines.model.positions import ResultPosition
 from tests.operations.builders import NOWHERE, POSITION, Log, context_of, evidence, staged, switched
 
 NEW, LIVE = "a.v2", "a.v1"

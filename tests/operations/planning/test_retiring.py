@@ -6,7 +6,7 @@ import pytest
 
 from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic
-from pipelines.model.registry import DeltaSegment, Entry, Staged, StateSet
+from pipelines.model.entries import DeltaSegment, Entry, Staged, StateSet
 from tests.operations.builders import Log, context_of, evidence, generation, spec, staged
 
 DIGEST = spec("a.v1").code_digest

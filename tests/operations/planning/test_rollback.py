@@ -6,7 +6,7 @@ import pytest
 
 from orchestration.operations.planning.rollback import plan_rollback
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.registry import Entry, Opened
+from pipelines.model.entries import Entry, Opened
 from tests.operations.builders import Log, context_of, staged, switched
 
 FIRST = Opened(id="promote-1", name="promote", releases=("a.v1",), alias="a", deadline_ms=2**60)

@@ -28,22 +28,20 @@ from orchestration.operations.procedures.wait import _measured_rate
 from orchestration.operations.supervising.overview import _subjects
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.positions import ResultPosition
-from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     AlignOrdered,
     Closed,
     Opened,
     Promoted,
     ReadyRecorded,
-    RegistryState,
-    Release,
     Staged,
     StateSet,
     Switch,
     VerdictRecorded,
-    fold,
 )
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.settings import Settings
 from tests.operations.builders import Kafka, Log, context_of, evidence, release, spec, staged, switched
 

@@ -16,7 +16,8 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from pipelines.errors import Refused
-from pipelines.model.registry import Closed, GenerationStarted, Opened, RegistryState, StateSet, WantedSet
+from pipelines.model.entries import Closed, GenerationStarted, Opened, StateSet, WantedSet
+from pipelines.model.registry import RegistryState
 from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, release, staged, switch
 
 NAMES = ("a.v1", "a.v2", "a.v3")

@@ -21,7 +21,7 @@ from orchestration.operations.plans.stages.releases import (
 )
 from orchestration.operations.plans.stages.switching import Align, AppendSwitch
 from pipelines.errors import SwitchyardError
-from pipelines.model.registry import GenerationStarted, Opened, Staged, StateSet
+from pipelines.model.entries import GenerationStarted, Opened, Staged, StateSet
 from tests.operations.builders import POSITION, spec
 
 STAGES: tuple[Stage, ...] = (

@@ -21,8 +21,8 @@ from orchestration.operations.plans.requests import AskedPosition, PlanRequest, 
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import Want
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.entries import Closed, Opened, decode, encode
 from pipelines.model.names import REGISTRY_TOPIC
-from pipelines.model.registry import Closed, Opened, decode, encode
 from pipelines.model.reset import Target
 from tests.operations.builders import POSITION, Log, context_of, staged
 

@@ -21,8 +21,9 @@ from orchestration.operations.plans.stages.switching import AppendSwitch, Prepar
 from orchestration.operations.procedures import approve, examine
 from orchestration.operations.procedures.approve import plan_approved
 from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import Opened, Promoted, Proposed, Staged, Switch, VerdictRecorded
 from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import Opened, Promoted, Proposed, RegistryState, Staged, Switch, VerdictRecorded, fold
+from pipelines.model.registry import RegistryState, fold
 from tests.operations.builders import evidence, spec
 
 DELTA = WriteDelta(evidence="diff-1", old="a.v1", new="a.v2", max_changed=0.2)

@@ -6,7 +6,7 @@ import pytest
 
 from orchestration.operations.procedures.check import BeingReset, check
 from pipelines.errors import Refused
-from pipelines.model.registry import Closed, Opened
+from pipelines.model.entries import Closed, Opened
 from tests.operations.builders import Log, context_of, generation, staged, switched
 
 BEGUN = generation("a.v1", 2).model_copy(update={"op": "reset-1"})

@@ -18,7 +18,8 @@ from orchestration.operations.procedures import reprocess
 from orchestration.operations.procedures.reprocess import first_step
 from pipelines.engine.code import freeze
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.registry import RegistryState, Staged, StateSet, fold
+from pipelines.model.entries import Staged, StateSet
+from pipelines.model.registry import RegistryState, fold
 from tests.operations.builders import Kafka, spec
 
 

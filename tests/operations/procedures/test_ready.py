@@ -11,9 +11,10 @@ from orchestration.operations.context import Context
 from orchestration.operations.procedures.wait import CaughtUp, _hydration, _late_drops
 from pipelines.engine.telemetry import unread_records
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import Switch
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Counts, Heartbeat
-from pipelines.model.registry import RegistryState, Switch
+from pipelines.model.registry import RegistryState
 from tests.operations.builders import release
 
 NOWHERE = ResultPosition(topics={})

@@ -20,13 +20,13 @@ from orchestration.operations.procedures.refresh import refresh, refreshable, to
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import DAY_MS
+from pipelines.model.entries import Entry, EvidenceRecorded, Opened, Staged, StateSet
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import Entry, EvidenceRecorded, Opened, Staged, StateSet
 from pipelines.model.switch import choose_start
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence, staged, switched
-from tests.operations.planning.test_backlog import kinds, results
+from tests.operations.comparing.test_backlog import kinds, results
 
 
 def at(side: str, offset: int) -> ResultPosition:

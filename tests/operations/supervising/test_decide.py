@@ -11,7 +11,8 @@ import pytest
 from orchestration.operations.supervising.alerts import EntriesUnread, told
 from orchestration.operations.supervising.decide import Decision, Memory, decide, unreadable
 from orchestration.operations.supervising.overview import ReleaseStatus
-from pipelines.model.registry import RegistryState, ReleaseState, Wanted, fold
+from pipelines.model.entries import ReleaseState, Wanted
+from pipelines.model.registry import RegistryState, fold
 from pipelines.model.unread import Unread
 from tests.engine.test_lease import beat
 from tests.operations.builders import release

@@ -17,8 +17,9 @@ from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.supervising.overview import audit, open_operations, statuses
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.registry import Decide, Registry, now_ms
+from pipelines.model.entries import Closed, Entry, MarkOrdered, Opened, SwitchAborted
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import Closed, Entry, MarkOrdered, Opened, RegistryState, SwitchAborted, fold
+from pipelines.model.registry import RegistryState, fold
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence, staged
 

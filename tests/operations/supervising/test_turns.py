@@ -20,20 +20,20 @@ from orchestration.operations.supervising.turns import attend, bring_up, last_li
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
-from pipelines.model.parts import AnotherRegistry
-from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     Entry,
     Holder,
     LeaseEnded,
     LeaseTaken,
     MarkOrdered,
     Opened,
-    RegistryState,
     StateSet,
     SwitchAborted,
     WantedSet,
 )
+from pipelines.model.parts import AnotherRegistry
+from pipelines.model.progress import Heartbeat
+from pipelines.model.registry import RegistryState
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from tests.operations.builders import POSITION, Log, staged

@@ -24,7 +24,8 @@ from orchestration.operations.plans.stages.generations import (
 )
 from orchestration.operations.plans.stages.releases import AwaitStopped, DeleteTopic, Launch, Want
 from orchestration.operations.reading import Reading
-from pipelines.model.registry import RegistryState, Release, Wanted
+from pipelines.model.entries import Wanted
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import means_the_same
 
 # the operator may resume a reset the next morning; until then no other operation may touch the release

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestration.operations.plans.stages.base import Stage
+from pipelines.model.entries import ReleaseState
 from pipelines.model.names import AppName, ReleaseName
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import ReleaseState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from orchestration.operations.plans.stages.base import Stage
+from pipelines.model.entries import AnyEntry, ReleaseState
 from pipelines.model.missing import Gap, told
 from pipelines.model.names import REGISTRY_TOPIC, Digest, OperationId, ReleaseName, TopicName
-from pipelines.model.registry import AnyEntry, ReleaseState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,12 @@ from pipelines.kafka.registry import Registry
 from pipelines.kafka.snapshots import Folding
 from pipelines.kafka.topics import delete_topics
 from pipelines.model import snapshot as model
+from pipelines.model.entries import Entry, FollowerRegistered, encode, read
 from pipelines.model.names import REGISTRY_TOPIC, SNAPSHOTS_TOPIC
-from pipelines.model.registry import Entry, FollowerRegistered, RegistryState, encode, fold, read
+from pipelines.model.registry import RegistryState, fold
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
 from pipelines.settings import Settings
-from tests.engine.test_registry_entries import ENTRIES
+from tests.model.test_registry_entries import ENTRIES
 
 VALUES = [*map(encode, ENTRIES), b"garbage", b'{"kind": "moved", "release": "a.v1", "must_understand": true}']
 RECORDS = [(2 * n, value) for n, value in enumerate(VALUES)]

@@ -14,9 +14,9 @@ from pipelines.kafka.client import admin
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.snapshots import Folding
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
+from pipelines.model.entries import Entry, FollowerRegistered, encode
 from pipelines.model.names import REGISTRY_TOPIC, SNAPSHOTS_TOPIC
 from pipelines.model.parts import AnotherRegistry, CutRegistry
-from pipelines.model.registry import Entry, FollowerRegistered, encode
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster
 

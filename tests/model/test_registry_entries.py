@@ -52,10 +52,7 @@ from orchestration.operations.plans.stages.switching import (
     WriteDelta,
 )
 from pipelines.errors import SwitchyardError
-from pipelines.model.missing import Gap
-from pipelines.model.positions import ResultPosition, SourcePosition, Span
-from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     AlignOrdered,
     AnyEntry,
     Carried,
@@ -75,7 +72,6 @@ from pipelines.model.registry import (
     Promoted,
     Proposed,
     ReadyRecorded,
-    RegistryState,
     Repaired,
     Staged,
     StateSet,
@@ -86,8 +82,11 @@ from pipelines.model.registry import (
     WantedSet,
     decode,
     encode,
-    fold,
 )
+from pipelines.model.missing import Gap
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.progress import Boundary, Progress
+from pipelines.model.registry import RegistryState, fold
 from pipelines.model.text import markdown
 from tests.engine.test_lease import SPEC
 

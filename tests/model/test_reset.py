@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from orchestration.operations.planning.reset.positions import read_anew
 from orchestration.operations.planning.reset.request import Request
 from pipelines.errors import Refused
+from pipelines.model.entries import GenerationStarted
 from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
-from pipelines.model.registry import GenerationStarted
 from pipelines.model.reset import (
     Choice,
     Objection,

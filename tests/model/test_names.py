@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestration.operations.plans.stages.base import Stage, from_journal, to_journal
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, StoreCode
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import Staged, decode, encode
 from pipelines.model.names import (
     Digest,
     GroupName,
@@ -27,9 +28,8 @@ from pipelines.model.names import (
     split_release,
 )
 from pipelines.model.progress import Heartbeat, Progress
-from pipelines.model.registry import Staged, decode, encode
 from tests.engine.test_lease import SPEC
-from tests.engine.test_registry_entries import ENTRIES, PROGRESS, STAGES
+from tests.model.test_registry_entries import ENTRIES, PROGRESS, STAGES
 
 Path = tuple[str | int, ...]
 

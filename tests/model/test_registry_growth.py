@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.model import registry as model
-from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     Closed,
     Entry,
     GenerationStarted,
@@ -18,12 +17,12 @@ from pipelines.model.registry import (
     Promoted,
     Proposed,
     ReadyRecorded,
-    RegistryState,
     StateSet,
     SwitchAborted,
     WantedSet,
-    fold,
 )
+from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import RegistryState, fold
 from tests.operations.builders import POSITION, evidence, staged, switch
 
 
@@ -150,7 +149,7 @@ def test_what_commands_asked_the_log_for_is_in_the_state() -> None:
 
 
 def test_a_generation_says_when_it_ended() -> None:
-    from tests.engine.test_registry_entries import NAME, PROGRESS
+    from tests.model.test_registry_entries import NAME, PROGRESS
 
     second = GenerationStarted(release=NAME, generation=2, start=POSITION, ended=PROGRESS, at_ms=5)
     state = fold(RegistryState(), [*staged(NAME), second])

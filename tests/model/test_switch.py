@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 
 from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import AlignOrdered, Closed, MarkOrdered, Opened, Switch, SwitchAborted
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Flagging, Mark, Progress
-from pipelines.model.registry import (
-    AlignOrdered,
-    Closed,
-    MarkOrdered,
-    Opened,
-    RegistryState,
-    Switch,
-    SwitchAborted,
-    fold,
-)
+from pipelines.model.registry import RegistryState, fold
 from pipelines.model.switch import (
     AwaitMark,
     Free,

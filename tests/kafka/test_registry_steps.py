@@ -11,9 +11,10 @@ import pytest
 from pipelines.errors import Refused
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.registry import Registry
+from pipelines.model.entries import Entry, FollowerRegistered, HistoryAccepted, Opened
 from pipelines.model.missing import Gap
 from pipelines.model.names import REGISTRY_TOPIC
-from pipelines.model.registry import Entry, FollowerRegistered, HistoryAccepted, Opened, RegistryState
+from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings
 
 pytestmark = pytest.mark.broker

@@ -20,22 +20,12 @@ from orchestration.operations.supervising.overview import audit
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model
+from pipelines.model.entries import Entry, Opened, Promoted, Repaired, WantedSet, decode, encode, read
 from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
-from pipelines.model.registry import (
-    Entry,
-    Opened,
-    Promoted,
-    RegistryState,
-    Repaired,
-    WantedSet,
-    decode,
-    encode,
-    fold,
-    read,
-)
+from pipelines.model.registry import RegistryState, fold
 from pipelines.model.switch import expired
 from pipelines.model.unread import MAX_NUMBER, Unread, read_record
-from tests.engine.test_registry_entries import ENTRIES, PROGRESS
+from tests.model.test_registry_entries import ENTRIES, PROGRESS
 from tests.operations.builders import Log, context_of, generation, staged, switched
 
 GARBAGE = [

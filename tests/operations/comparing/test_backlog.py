@@ -35,8 +35,7 @@ from orchestration.operations.plans.stages.switching import (
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import COMPACTION_LAG_MS
-from pipelines.model.positions import ResultPosition
-from pipelines.model.registry import (
+from pipelines.model.entries import (
     AlignOrdered,
     Closed,
     EvidenceRecorded,
@@ -45,6 +44,7 @@ from pipelines.model.registry import (
     StateSet,
     VerdictRecorded,
 )
+from pipelines.model.positions import ResultPosition
 from tests.operations.builders import NOWHERE, Log, context_of, evidence, release, staged, switched
 
 PREPARE = PrepareDelta(evidence="diff-1", old="a.v2", new="a.v1")
