@@ -268,7 +268,6 @@ class Story:
             follower = Follower(settings, self.app, "--group", "kills", "--from-beginning")
             stack.callback(follower.end)
             say("the first release is live")
-
             stage(context, self.app, 2, self.second, correction=self.correction)
             start(context, new)
             keeper_2 = stack.enter_context(Keeper(settings, drivers, new))
@@ -288,18 +287,15 @@ class Story:
             say(f"switched: {len(killer.kills)} kills")
 
             end_input()
-            for keeper in keepers:
-                inputs, whose = {self.source: self.topic}, keeper.release
-                until(f"{whose} has not read everything", lambda i=inputs, w=whose: at_rest(settings, w, i), 120)
+            self._await_rest(settings, keepers)
             follower.come_to_rest()
             follower.end()
             self._stop(context, settings, drivers, keepers)
             say("stopped")
 
-        numbers = [each["switch"] for each in follower.lines()]
-        print(f"\n{self.app}, seed {seed}, {time.monotonic() - began:.0f} s, {max(numbers)} switches")
+        say(f"over, seed {seed}")
         print(killer.table(keepers))
-        self._check(settings, killer, follower.path, numbers)
+        self._check(settings, killer, follower)
 
     def _phase(self, context: Context, release: str) -> str:
         if self._live(context) == release:
@@ -311,14 +307,16 @@ class Story:
         keeper.await_steady()
         wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
 
-    def _check(self, settings: Settings, killer: Killer, followed: Path, numbers: list[int]) -> None:
+    def _check(self, settings: Settings, killer: Killer, follower: Follower) -> None:
         """Both results and what the follower got are complete, without a duplicate, and enough was killed."""
         old, new = f"{self.app}.v1", f"{self.app}.v2"
         ledgers = {
             old: check_result(self.app, settings.bootstrap, result_topic(old, 1), **self.first_ledger),
             new: check_result(self.app, settings.bootstrap, result_topic(new, 1)),
-            "follower": check_log(self.app, settings.bootstrap, followed),
+            "follower": check_log(self.app, settings.bootstrap, follower.path),
         }
+        numbers = [each["switch"] for each in follower.lines()]
+        print(f"{self.app}: {max(numbers)} switches")
         for name, ledger in ledgers.items():
             print(f"{name}: {_line(ledger)}")
         assert len(killer.kills) >= self.kills
@@ -340,6 +338,11 @@ class Story:
                 assert not keeper.errors
             if not any(keeper.steady for keeper in keepers):
                 until("nothing commits", lambda: any(k.steady or k.errors for k in keepers), RECOVERY_TIMEOUT_S)
+
+    def _await_rest(self, settings: Settings, keepers: list[Keeper]) -> None:
+        inputs = {self.source: self.topic}
+        for name in (keeper.release for keeper in keepers):
+            until(f"{name} has not read everything", lambda name=name: at_rest(settings, name, inputs), 120)
 
     @staticmethod
     def _stop(context: Context, settings: Settings, drivers: Drivers, keepers: list[Keeper]) -> None:
