@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     """Settings of the platform. Each is an environment variable `SWITCHYARD_<NAME>` or a line of `switchyard.toml` in
     the working folder; the environment wins. Tables and lists are JSON in the environment.
 
-    docs/settings.md is made of the descriptions: what a setting does, then when to change it.
+    docs/settings.md is generated from the descriptions: what a setting does, then when to change it.
     """
 
     # errors don't show the given value: it may be a password
@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     )
     driver_kafka: Mapping[str, SecretStr | str] = Field(
         default_factory=dict,
-        description="The drivers' own login: give it whole, with its password. A driver then gets no user, password or "
+        description="The drivers' own login. Give the complete login, with its password. A driver then gets no user, password or "
         "key of `kafka`. Any other property here replaces the same property of `kafka`. Set it to give drivers a user with "
         "fewer rights than operators have.",
     )
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     trigger_s: float = Field(
         1.0,
         ge=0,
-        description="Least time between the starts of two batches of a release that is live or hydrating. Without a pause, "
+        description="Shortest time between the starts of two batches of a release that is live or hydrating. Without a pause, "
         "the live release would take the cores from one that is compared with it. Lower it for results that come sooner; raise it to save CPU.",
     )
     standby_trigger_s: float = Field(

@@ -164,7 +164,7 @@ A process reads the settings when it starts. So after a change, restart `switchy
 use the setting, stop and start each release: `switchyard stop RELEASE --execute`, then
 `switchyard start RELEASE --execute`. A wrong setting stops every command, with exit code 2 and the name of the setting.
 
-This page is made of `pipelines/settings.py`."""
+This page is generated from `pipelines/settings.py`."""
 
 _OTHERS = """\
 ## Only in the environment

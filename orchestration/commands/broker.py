@@ -58,7 +58,7 @@ def up(
     _say(
         as_json,
         {**value, "releases": [_as_json(each) for each in found]},
-        "\n".join(lines) or "no release is wanted running",
+        "\n".join(lines) or "no release should run",
     )
     if any(s.holder is None or s.health == "starting" for s in found):
         raise typer.Exit(1)

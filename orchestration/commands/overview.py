@@ -101,8 +101,10 @@ def _what(entry: Any) -> str:
             switch = data["switch"]
             return f"switch {switch['number']} of {data['alias']}: {switch.get('old', 'nothing')} -> {switch['new']}"
         case "opened":
-            asked = data.get("plan", {}).get("facts", {}).get("asked")
-            return f"opened {data['id']}" + (f": {asked}" if asked else "")
+            facts = data.get("plan", {}).get("facts", {})
+            # earlier builds named it otherwise
+            request = facts.get("request") or facts.get("asked")
+            return f"opened {data['id']}" + (f": {request}" if request else "")
         case "carried":
             return f"process {data['holder']['pid']} on {data['holder']['host']} carries out {data['id']}"
         case "proposed":

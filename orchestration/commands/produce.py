@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def produce(
-    app: Annotated[str, typer.Argument(metavar="APP", help="One of: stock-stats, word-count, large-orders.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="The app; `switchyard apps` lists them.")],
     rate: Annotated[float | None, typer.Option(min=0.001, help="Live records per second.")] = None,
     history: Annotated[int, typer.Option(min=0, help="Records to write first, at full speed.")] = 0,
     records: Annotated[int | None, typer.Option(min=1, help="Stop after this many live records.")] = None,
@@ -26,11 +26,11 @@ def produce(
     seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same records.")] = 1,
     topic: Annotated[str | None, typer.Option(help="Topic to write to; default: the app's input.")] = None,
     density: Annotated[
-        str, typer.Option(help="stock-stats: dense (trades in every second) or sparse (a few trades a day, 2000-2013).")
+        str, typer.Option(help="Of trades: dense (in every second) or sparse (a few a day, 2000-2013).")
     ] = "dense",
     per_second: Annotated[int | None, typer.Option(help="Records per second of event time.")] = None,
     per_day: Annotated[int, typer.Option(help="With --density sparse: trades per ticker and day.")] = 8,
-    tickers: Annotated[str, typer.Option(help="stock-stats: only these tickers, separated by commas.")] = "",
+    tickers: Annotated[str, typer.Option(help="Of trades: only these tickers, separated by commas.")] = "",
     out_of_order: Annotated[float, typer.Option(help="Share of records up to 3 s late.")] = 0.02,
     late: Annotated[float, typer.Option(help="Share of records 4 to 7 s late, still in time for stock-stats.")] = 0.001,
     too_late: Annotated[float, typer.Option(help="Share of records 1 to 2 minutes late.")] = 0.0,

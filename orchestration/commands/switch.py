@@ -110,10 +110,10 @@ def approve(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Carry out the promotion that a reprocess proposed, if it would still do exactly the same.
+    """Carry out the promotion that a reprocess proposed.
 
-    If its diff is older than 10 minutes, both releases are first compared and checked again. Consumers move only if the
-    outcome is no worse than what was shown.
+    It is refused if it would do something else by now. If its diff is older than 10 minutes, both releases are first
+    compared and checked again. Consumers move only if the outcome is no worse than what was shown.
     """
     from orchestration.operations.context import open_context
     from orchestration.operations.procedures.approve import plan_approved

@@ -144,7 +144,7 @@ def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefin
         job=start_job,
         minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description="Every 10 s: starts releases that are wanted running but not running (with growing pauses), keeps those "
+        description="Every 10 s: starts releases that should run and have no driver (with growing pauses), keeps those "
         "that run, replaces drivers that hang, sets releases to failed whose drivers keep dying, and ends operations past "
         "their deadline. Reports once a minute how all are doing.",
     )

@@ -104,7 +104,7 @@ def input_columns(name: str, source: Input) -> StructType:
             raise BadUsage(
                 f"input {name} would have two columns named {field.name}; "
                 f"{', '.join(each.name for each in given)} are given with each record",
-                fix=f'name the field otherwise, as in Json("...", rename={{"{field.name}": "my_{field.name}"}})',
+                fix=f'give the field another name, as in Json("...", rename={{"{field.name}": "my_{field.name}"}})',
             )
         seen.add(field.name.lower())
     return StructType([*fields, *given])

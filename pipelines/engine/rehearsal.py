@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-# Spark's names of what sets timers by the clock
+# Spark's names of what sets processing-time timers
 _CLOCKS = {"ProcessingTime$", "ProcessingTimeTimeout$"}
 # the topic of a record that no function sees; no topic of Kafka's has an empty name
 _TICK = ""
@@ -33,12 +33,12 @@ class Rehearsal:
     def result(self) -> DataFrame:
         """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does.
 
-        Raises Refused for timers that go off by the clock: Spark would run batches without end to see whether one does.
+        Raises Refused for processing-time timers: Spark would run batches without end to see whether one does.
         """
         found = applied(self._app, {name: self._input(name) for name in self._app.inputs}, self._settings)
         if any(_is_by_clock(node) for node in _nodes(found._jdf.queryExecution().analyzed())):
             raise Refused(
-                f"the function of app {self._app.name} has timers by the clock (processing time): "
+                f"the function of app {self._app.name} has processing-time timers: "
                 "a replay would not give the same result",
                 fix="use timers by event time, as in transformWithStateInPandas(..., timeMode='eventTime'), and a watermark",
             )

@@ -152,7 +152,7 @@ class Watch:
         name = self._release.name
         return PartLost(
             f"{name} can't read all of its input: {told(gaps)}",
-            fix=f"restore the input from an archive; or accept a result without it: `switchyard start {name} --missing-history accept --execute`, "
+            fix=f"restore the input from a backup; or accept a result without it: `switchyard start {name} --missing-history accept --execute`, "
             f"or if consumers have followed the result `switchyard reset {name} --to-earliest --missing-history accept --execute`",
         )
 

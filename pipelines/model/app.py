@@ -115,7 +115,7 @@ class AppendStream:
     """A result to which rows are only ever appended.
 
     If the result has all of the columns `topic`, `partition` and `offset`, they name the source record of a row. They
-    become the header `source`, by which two runs are compared, and are left out of the value. Without a `key`, records have
+    become the header `source`, which a comparison of two runs uses, and are left out of the value. Without a `key`, records have
     none, and Kafka spreads them over the partitions.
     """
 
@@ -168,7 +168,7 @@ def app(
 
     `suite` names the expectation suite of the result; `watermark` is a Spark interval ("10 seconds") on
     `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
-    instead. `shows`: what the app is an example of, by which `switchyard apps` groups it. Raises BadUsage if the definition contradicts itself.
+    instead. `shows`: what the app is an example of; `switchyard apps` groups by it. Raises BadUsage if the definition contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(

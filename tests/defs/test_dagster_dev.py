@@ -164,7 +164,7 @@ def test_dagster_starts_reprocesses_and_promotes_and_what_it_started_outlives_it
 
 
 def _stage_wanted(settings: Settings, operations: Context, spark: SparkSession, folder: Path) -> None:
-    """Stages a release that is wanted running, and that nobody has started."""
+    """Stages a release that should run, and that nobody has started."""
     with trials_in(spark):
         execute(
             operations,

@@ -144,7 +144,7 @@ def test_timers_go_off_by_event_time_and_not_by_the_clock(
 ) -> None:
     good = app_of(lambda trades: body(trades, by_event_time), "trades", watermark="10 seconds")
     assert run_on_nothing(spark, good, {}).columns[0] == "ticker"
-    with pytest.raises(Refused, match="has timers by the clock") as refused:
+    with pytest.raises(Refused, match="has processing-time timers") as refused:
         run_on_nothing(spark, app_of(lambda trades: body(trades, by_clock), "trades", watermark="10 seconds"), {})
     assert "eventTime" in refused.value.fix
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,112 +12,25 @@ from orchestration.operations.execute import abandon
 from orchestration.operations.planning.reset.plan import plan_reset
 from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.planning.reset.undo import plan_undo
-from orchestration.operations.planning.run import plan_stop
-from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.base import Stage, StageId
+from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration, GiveBack, WriteClearing
-from orchestration.operations.plans.stages.releases import DeleteTopic, Launch, Want
+from orchestration.operations.plans.stages.releases import DeleteTopic, Launch
 from orchestration.operations.supervising.overview import statuses
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.topics import topic_names
-from tests.reset.undoing import EARLIEST, LATEST, MIDDLE, switches, undo
+from tests.reset.undoing import (
+    EACH_STAGE,
+    EARLIEST,
+    LATEST,
+    MIDDLE,
+    finished_by_the_same_command,
+    killed_before,
+    undo,
+)
 from tests.reset.world import Following, World
-from tests.shared.operators import SEED, Death
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-
-def killed_before(world: World, stage: type[Stage] | StageId, *command: str) -> Plan:
-    """A command whose operator is killed before a stage of its plan."""
-    plan = world.killed(*command, "--execute", death=Death(stage=stage))
-    assert plan is not None, "it was over before"
-    return plan
-
-
-EACH_STAGE = 0
-
-
-def finished_by_the_same_command(world: World, *command: str, kills: int) -> None:
-    """A command whose operators are killed anywhere, one after the other, except the last.
-
-    `kills`: EACH_STAGE: the first operator is killed before the first stage, the next one before the second, and so on.
-    """
-    if kills == EACH_STAGE:
-        killed_before_each_stage(world, *command)
-        return
-    begun = None
-    for line in Random(SEED).choices(range(1, 250), k=kills):
-        plan = world.killed(*command, "--execute", death=Death(line=line))
-        if plan is None:
-            break
-        assert begun in (None, plan.id), "the same command is the same operation"
-        begun = plan.id
-        nobody_else_may(world)
-    else:
-        said = world.cli(*command, "--execute")
-        assert said.code == 0, said.text
-    assert begun is not None, "nobody was killed"
-
-
-def killed_before_each_stage(world: World, *command: str) -> None:
-    """A command whose operator is killed before its first stage, the next one before the second, and so on."""
-    plan = killed_before(world, Want, *command)
-    first, *others = plan.stage_ids
-    assert first == StageId(kind="Want", subject=world.name)
-    for stage in others:
-        assert killed_before(world, stage, *command).id == plan.id, "the same command is the same operation"
-        nobody_else_may(world)
-    said = world.cli(*command, "--execute")
-    assert said.code == 0, said.text
-
-
-def nobody_else_may(world: World) -> None:
-    """While an operation is under way, any other request is refused."""
-    with pytest.raises(Refused, match="is under way on"):
-        plan_reset(world.context, world.name, Request(target=MIDDLE, stop=True))
-    with pytest.raises(Refused, match="is under way on"):
-        plan_stop(world.context, world.name)
-
-
-KILLS = pytest.mark.parametrize(
-    "kills",
-    [
-        5,
-        pytest.param(25, marks=pytest.mark.long),
-        pytest.param(EACH_STAGE, marks=pytest.mark.long, id="before each stage"),
-    ],
-)
-
-
-@KILLS
-@pytest.mark.parametrize(
-    "output", ["new", *(pytest.param(output, marks=pytest.mark.long) for output in ("truncate", "tombstone", "keep"))]
-)
-def test_killed_anywhere_the_same_command_ends_the_same(
-    standing: World, along: Following, output: str, kills: int
-) -> None:
-    world, known, before = standing, set(standing.release.generations), switches(standing)
-    keeps, left_out = output == "keep", range(0)
-    position = ("--to-latest", "--state", "keep") if keeps else ("--to-earliest",)
-    if keeps:
-        world.stop()
-        left_out = range(len(world.sent), len(world.sent) + 4)
-        world.produce(4)
-    finished_by_the_same_command(
-        world, "reset", world.name, *position, "--output", output, "--stop", "--yes", kills=kills
-    )
-    world.start()
-    world.produce(4)
-    world.settle()
-    expected = world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out])
-    assert set(world.release.generations) - known == {world.release.generation} == {max(known) + 1}
-    assert world.result() == expected
-    along.comes_to(expected)
-    assert switches(world) == before + (output in ("new", "truncate"))
 
 
 @pytest.mark.long

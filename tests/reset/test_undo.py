@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -34,83 +33,21 @@ from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
 from pipelines.model.entries import LeaseEnded, Opened, Staged
 from pipelines.model.reset import Target
-from pipelines.settings import Settings
-from tests.reset.undoing import EARLIEST, LATEST, MIDDLE, beside, stands_still, switches, undo
-from tests.reset.world import PARTITIONS, START_MS, Following, World, ends, following, live_world
+from tests.reset.undoing import (
+    EACH_STAGE,
+    EARLIEST,
+    LATEST,
+    MIDDLE,
+    beside,
+    finished_by_the_same_command,
+    stands_still,
+    switches,
+    undo,
+)
+from tests.reset.world import PARTITIONS, START_MS, Following, World, ends
 from tests.shared.stages import before_stage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-
-@dataclass
-class Lasting:
-    """A live release of `count` with its consumer. Tests share it if they leave it whole."""
-
-    world: World
-    follower: Following
-    # whether no test has failed in it
-    sound: bool = True
-
-    @property
-    def whole(self) -> bool:
-        """Whether both have all of the input, and no operation is under way."""
-        if not self.sound:
-            return False
-        world = self.world
-        free = world.context.registry.state().blocking(world.name) is None
-        return free and self.follower.is_alive() and world.result() == world.expected({}) == self.follower.fold
-
-
-@pytest.fixture(scope="module")
-def lasting(
-    broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Lasting]]:
-    """A function that returns the shared release: a new one if a test has left something out, or has failed."""
-    told: Lasting | None = None
-    with ExitStack() as theirs:
-
-        def of_now() -> Lasting:
-            nonlocal told
-            if told is None or not told.whole:
-                theirs.close()
-                folder = tmp_path_factory.mktemp("lasting")
-                world = theirs.enter_context(live_world(broker, spark, "count", folder, max_records_per_batch=120))
-                told = Lasting(world, theirs.enter_context(following(world)))
-                told.follower.comes_to(world.expected({}))
-            return told
-
-        yield of_now
-
-
-@pytest.fixture
-def lasted(lasting: Callable[[], Lasting], request: pytest.FixtureRequest) -> Iterator[Lasting]:
-    """The release as the earlier tests have left it."""
-    found, failed = lasting(), request.session.testsfailed
-    yield found
-    found.sound = request.session.testsfailed == failed
-
-
-@pytest.fixture
-def standing(lasted: Lasting) -> World:
-    """A live release of `count` that other tests have used."""
-    lasted.world.start()
-    return lasted.world
-
-
-@pytest.fixture
-def stopped(standing: World) -> World:
-    """The same release, stopped."""
-    standing.stop()
-    return standing
-
-
-@pytest.fixture
-def along(lasted: Lasting) -> Following:
-    """The consumer of the standing release, which has all of its result."""
-    return lasted.follower
 
 
 def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, along: Following) -> None:
@@ -608,3 +545,40 @@ def test_a_throttled_replay_has_smaller_batches(world: World) -> None:
     world.settle()
     second = [p for p in progress_history(world.settings, world.name) if p.generation == 2]
     assert 0 < max(p.batch.rows_in for p in second) <= 30
+
+
+KILLS = pytest.mark.parametrize(
+    "kills",
+    [
+        5,
+        pytest.param(25, marks=pytest.mark.long),
+        pytest.param(EACH_STAGE, marks=pytest.mark.long, id="before each stage"),
+    ],
+)
+
+
+@KILLS
+@pytest.mark.parametrize(
+    "output", ["new", *(pytest.param(output, marks=pytest.mark.long) for output in ("truncate", "tombstone", "keep"))]
+)
+def test_killed_anywhere_the_same_command_ends_the_same(
+    standing: World, along: Following, output: str, kills: int
+) -> None:
+    world, known, before = standing, set(standing.release.generations), switches(standing)
+    keeps, left_out = output == "keep", range(0)
+    position = ("--to-latest", "--state", "keep") if keeps else ("--to-earliest",)
+    if keeps:
+        world.stop()
+        left_out = range(len(world.sent), len(world.sent) + 4)
+        world.produce(4)
+    finished_by_the_same_command(
+        world, "reset", world.name, *position, "--output", output, "--stop", "--yes", kills=kills
+    )
+    world.start()
+    world.produce(4)
+    world.settle()
+    expected = world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out])
+    assert set(world.release.generations) - known == {world.release.generation} == {max(known) + 1}
+    assert world.result() == expected
+    along.comes_to(expected)
+    assert switches(world) == before + (output in ("new", "truncate"))

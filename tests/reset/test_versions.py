@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,6 @@ from pipelines.errors import Refused
 from pipelines.model.reset import Target
 from tests.reset.undoing import EARLIEST, LATEST, MIDDLE, beside, undo
 from tests.reset.world import Following, World
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

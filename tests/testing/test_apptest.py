@@ -298,5 +298,5 @@ def test_timers_go_off_when_the_watermark_has_reached_them_also_after_a_restart(
 
 
 def test_timers_by_the_clock_are_refused_as_at_staging(spark: SparkSession) -> None:
-    with AppTest(spark, alarm_app("processingTime")) as test, pytest.raises(Refused, match="timers by the clock"):
+    with AppTest(spark, alarm_app("processingTime")) as test, pytest.raises(Refused, match="processing-time timers"):
         test.run()

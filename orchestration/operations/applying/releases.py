@@ -118,18 +118,20 @@ def launch(work: Work, stage: Launch) -> None:
     before = work.release(stage.release).token
     where = context.launcher.launch(stage.release, force=stage.force)
     context.say(f"driver of {stage.release}: {where}")
+    log = context.launcher.log_path(stage.release)
+    fix = f"its log is {log}" if log is not None else f"its log says why: {where}"
 
     def heard() -> bool:
         beat = context.beats(10).get(stage.release)
         if beat is not None and beat.token > before and beat.state == "failed":
-            raise SwitchyardError(f"the driver of {stage.release} failed: {beat.error}", fix=f"see {where}")
+            raise SwitchyardError(f"the driver of {stage.release} failed: {beat.error}", fix=fix)
         return beat is not None and beat.token > before and beat.state != "starting"
 
     context.until(
         f"the driver of {stage.release} did not start",
         heard,
         timeout_s=context.settings.boot_timeout_s,
-        fix=f"see {where}",
+        fix=fix,
         poll_s=0.25,
     )
 

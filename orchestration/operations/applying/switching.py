@@ -134,7 +134,7 @@ def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
     came = f"{len(found):,} {since.came} since the evidence cut"
     if stage.max_changed is not None and (ratio := since.changed_ratio(found)) > stage.max_changed:
         raise Refused(
-            f"{ratio:.2%} of the {since.counts} now differ in their text, more than --max-changed {stage.max_changed:.2%}: {came}",
+            f"{ratio:.2%} of the {since.counts} now differ (compared as text, without --tolerance), more than --max-changed {stage.max_changed:.2%}: {came}",
             fix=f"run `switchyard diff {stage.new}` again and look at it",
         )
     work.context.say(

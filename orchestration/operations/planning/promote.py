@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestration.operations.comparing.backlog import Backlog, backlog_of
-from orchestration.operations.comparing.evidence import are_compared, evidence_for
+from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
 from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.looking.history import history_of
@@ -19,6 +19,7 @@ from orchestration.operations.plans.stages.switching import AppendSwitch, Verify
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
+from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.registry import Release
 
 
@@ -53,18 +54,17 @@ def plan_promote(
     evidence = evidence_for(state, new, live) if live else None
     beats = context.beats()
     lacking = not_ready(context, new, beats) + not_checked(new, evidence, live, max_evidence_age_s)
+    stopped = False
     if live is not None:
         refuse_blocked(state, live.name)
         refuse_unfinished(state, live)
         kept_ms = upkeep_of(context.settings, evidence).at_ms if evidence is not None else None
         lacking += not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed, kept_ms=kept_ms)
-        if context.holder_by(live, beats) is None:
+        if stopped := context.holder_by(live, beats) is None:
             lacking.append(f"the live release {live.name} isn't running (`switchyard start {live.name} --execute`)")
     if lacking:
-        raise Refused(
-            f"{new.name} can't be promoted: " + "; ".join(lacking),
-            fix=_way_there(new),
-        )
+        way = _way_there(new, live if stopped else None, evidence, max_changed)
+        raise Refused(f"{new.name} can't be promoted: " + "; ".join(lacking), fix=way)
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
     append = AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
@@ -102,11 +102,17 @@ def _lead_up(
     return (*ahead(backlog, since), *meet, since)
 
 
-def _way_there(new: Release) -> str:
-    """What to do about a release that can't be promoted yet."""
+def _way_there(
+    new: Release, stopped: Release | None, evidence: EvidenceRecorded | None, max_changed: float | None
+) -> str:
+    """What to do about a release that can't be promoted yet. `stopped`: the live release, if it isn't running."""
     app, verdict = new.spec.app, new.verdict
     if verdict is not None and verdict.generation == new.generation and (verdict.failed or verdict.errored):
         return f"fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
+    if stopped is not None:
+        return f"`switchyard start {stopped.name} --execute`, then promote again"
+    if evidence is not None and max_changed is not None and Comparison.of(evidence).ratio > max_changed:
+        return f"look at the differences with `switchyard diff {new.name}`; to allow them, raise --max-changed"
     return f"`switchyard reprocess {app} --version {new.spec.version} --execute` does what is missing: it waits, compares and checks"
 
 

@@ -42,7 +42,7 @@ def plan_start(
             f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
         )
     if wanting(state, release, "running"):
-        # a release that is already wanted running may be restarted even during an operation
+        # a release that should run already may be restarted even during an operation
         refuse_blocked(state, release.name)
     candidate = starting_state(state, release) == "hydrating"
     lost = losses(context, state, release)

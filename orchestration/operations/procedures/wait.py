@@ -190,5 +190,5 @@ def _late_drops(context: Context, state: RegistryState, release: Release) -> Non
     if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
         raise SwitchyardError(
             f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
-            fix=f"its partitions hold different times, and no row is late within a batch: raise SWITCHYARD_MAX_RECORDS_PER_BATCH, then `switchyard reset {release.name} --to-earliest --stop --execute`",
+            fix=f"its partitions cover different times. Larger batches avoid late rows: raise SWITCHYARD_MAX_RECORDS_PER_BATCH, then `switchyard reset {release.name} --to-earliest --stop --execute`",
         )

@@ -28,7 +28,7 @@ class ReleaseStatus:
 
     @property
     def health(self) -> str:
-        """`stopped`, `down` (wanted running, but nobody runs it), or the state in the driver's heartbeat."""
+        """`stopped`, `down` (it should run, but has no driver), or the state in the driver's heartbeat."""
         if self.holder is None:
             return "down" if self.release.wanted == "running" and self.release.state != "failed" else "stopped"
         return self.beat.state if self.beat else "starting"

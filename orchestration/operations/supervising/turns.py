@@ -168,9 +168,9 @@ def attend(
 
 
 def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[ReleaseStatus]:
-    """Starts every release that is wanted running, as a supervisor does, and waits until each runs.
+    """Starts every release that should run, as a supervisor does, and waits until each runs.
 
-    Returns all releases that are wanted running, as they are then. After `timeout_s` seconds some may still not run;
+    Returns all releases that should run, as they are then. After `timeout_s` seconds some may still not run;
     failed ones do not run either.
     """
     memory, deadline = Memory(), context.monotonic() + timeout_s
@@ -209,7 +209,7 @@ def _start(context: Context, memory: Memory, name: str, start: Start) -> bool:
     attempt = memory.attempt(name)
     count = attempt.count if attempt is not None else 1
     context.say(
-        f"{name} is wanted running, but nobody runs it; starting it, attempt {count} of {context.settings.restart_limit}"
+        f"{name} should run, but has no driver; starting one, attempt {count} of {context.settings.restart_limit}"
     )
     try:
         start(name)

@@ -1,4 +1,4 @@
-"""The watch after a promotion: keeps checking the new live release, and rolls back once if a check fails."""
+"""The watch after a promotion: keeps checking the new live release, and rolls back, one time only, if a check fails."""
 
 from __future__ import annotations
 

@@ -124,9 +124,14 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
             World(check=[verdict(failed=1, failures=("volume",))]),
             "fix the app, then `switchyard reprocess a --execute`",
         ),
+        (World(running={NEW}), "`switchyard start a.v1 --execute`, then promote again"),
+        (
+            World(max_changed=0.5),
+            "look at the differences with `switchyard diff a.v2`; to allow them, raise --max-changed",
+        ),
     ],
 )
-def test_a_version_that_failed_its_checks_is_not_reprocessed_but_fixed(
+def test_a_refusal_names_the_command_that_helps_with_what_is_lacking(
     promote: Callable[[World], list[str]], world: World, fix: str
 ) -> None:
     with pytest.raises(Refused) as error:

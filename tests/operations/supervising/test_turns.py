@@ -57,7 +57,7 @@ class Launcher:
 
 
 class World:
-    """A registry with `sums.v1`, live and wanted running, and its supervisors' world. Times in milliseconds."""
+    """A registry with `sums.v1`, live and to be run, and its supervisors' world. Times in milliseconds."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=folder, restart_limit=2)

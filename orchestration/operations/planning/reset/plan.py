@@ -92,7 +92,7 @@ def _plan_of(context: Reading, reset: Reset, history: History, cost: Cost, reaso
 def _facts(context: Reading, reset: Reset, history: History, cost: Cost, rate: Rate | None) -> dict[str, str]:
     release = reset.release
     return {
-        "asked": reset.request.words(),
+        "request": reset.request.words(),
         "generation": f"{release.generation} -> {reset.generation}",
         "replay": f"{reset.replay:,} records, {time_of(rate, release.name, reset.replay)}",
         **cost_facts(cost, reset.choice),

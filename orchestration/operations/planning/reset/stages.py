@@ -148,7 +148,7 @@ def start_stages(name: str) -> list[Stage]:
 
 
 def stop_stages(name: str, before: Wanted | None = None) -> list[Stage]:
-    """Stops a release. `before`: whether it was wanted running or stopped when the plan was made."""
+    """Stops a release. `before`: whether it should run, when the plan was made: `running` or `stopped`."""
     return [
         Want(release=name, wanted="stopped", before=before),
         AwaitStopped(release=name, timeout_s=_STOP_TIMEOUT_S),

@@ -93,7 +93,7 @@ def _decide(context: Reading, state: RegistryState, release: Release, reset_id: 
     undo = Undo(reset=reset_id, state=state, release=release, generation=generation, before=before, now=now)
     if undo.meets and now is not None and not now.boundary.position.dominates(before.boundary.position):
         raise Refused(
-            f"{release.name} has not yet read to its position from before {reset_id}",
+            f"{release.name} has not yet reached the position where it stood before {reset_id}",
             fix=f"`switchyard start {release.name} --execute`, and undo the reset when the release has caught up",
         )
     return undo
@@ -143,7 +143,7 @@ def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | No
         stages=_stages(undo, timeout_s),
         reason=reason,
         facts={
-            "asked": undo.reset,
+            "request": undo.reset,
             "generation": f"{release.generation} -> {undo.generation}",
             "replay": f"{replay:,} records, {time_of(rate, name, replay)}",
             "state": f"{cost.state}: archived",

@@ -168,9 +168,7 @@ class AppendGeneration(Stage):
     met: bool
 
     def describe(self) -> str:
-        return (
-            f"append switch {self.number} to {self.alias}: from generation {self.old} of {self.release} to {self.new}"
-        )
+        return f"append switch {self.number} to {self.alias}: from generation {self.old} of {self.release} to generation {self.new}"
 
     @property
     def subject(self) -> str:

@@ -69,7 +69,7 @@ class AcceptHistory(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want(Stage):
-    """Sets whether a release is wanted running or stopped. `before`: which it was when the plan was made. If that has
+    """Sets whether a release should run. `before`: which it was when the plan was made. If that has
     changed when the operation starts, it is refused; an operation that fails without a change restores it.
     """
 

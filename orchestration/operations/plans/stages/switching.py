@@ -69,8 +69,13 @@ class ChooseStart(Stage):
     allowed: Literal["gap", "duplicates", "either"] | None
 
     def describe(self) -> str:
-        how = f", with {self.allowed} allowed" if self.allowed else ""
-        return f"choose where consumers continue in {self.release}{how}"
+        how = {
+            None: "",
+            "either": ": the delta corrects a gap or duplicates",
+            "gap": "; a gap is allowed",
+            "duplicates": "; duplicates are allowed",
+        }[self.allowed]
+        return f"choose where consumers of {self.release} continue{how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
