@@ -163,7 +163,7 @@ def test_an_unknown_command_or_option_is_bad_usage(monkeypatch: pytest.MonkeyPat
         ("reset sums.v1", "a reset needs a position", "--to-earliest"),
         ("reset", "Missing argument 'RELEASE'", "`switchyard reset --help`"),
         ("promote sums --no-such-option", "No such option: --no-such-option", "`switchyard promote --help`"),
-        ("wait sums.v1 --lag many", "Invalid value for '--lag'", "`switchyard wait --help`"),
+        ("wait sums.v1 --lag many", "Invalid value for '--unread'", "`switchyard wait --help`"),
         ("no-such-command", "No such command 'no-such-command'", "`switchyard --help`"),
     ],
 )

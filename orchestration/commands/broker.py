@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from orchestration.commands.context import load_settings
+from orchestration.commands.options import Json, seconds
 from orchestration.commands.terminal import out, print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from orchestration.operations.supervising.overview import ReleaseStatus
     from pipelines.model.registry import RegistryState
     from pipelines.settings import Settings
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,11 +26,13 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the broker answers.")] = 60.0,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Longest time until the broker answers.")] = "60s",
     all_: Annotated[
         bool, typer.Option("--all", help="Then start every release that should run, and wait until all run.")
     ] = False,
-    start_timeout: Annotated[float, typer.Option(min=1, help="With --all: seconds to wait for the releases.")] = 600.0,
+    start_timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --all: longest time until the releases run.")
+    ] = "10m",
     as_json: Json = False,
 ) -> None:
     """Start the embedded broker and wait until it answers. Does nothing if it already runs.
@@ -40,7 +41,8 @@ def up(
     does not run.
     """
     settings = load_settings()
-    value, text = _broker_up(settings, timeout)
+    until_up_s, until_run_s = seconds(timeout, least_s=1), seconds(start_timeout, least_s=1)
+    value, text = _broker_up(settings, until_up_s)
     if not all_:
         _say(as_json, value, text)
         return
@@ -50,7 +52,7 @@ def up(
 
     if not as_json:
         out(text)
-    found = bring_up(open_context(settings, say=say), timeout_s=start_timeout, alert=alerts.to_environment)
+    found = bring_up(open_context(settings, say=say), timeout_s=until_run_s, alert=alerts.to_environment)
     lines = [
         f"{s.release.name}: {s.health if s.release.state != 'failed' else f'failed: {s.release.failure}'}"
         for s in found
@@ -77,7 +79,9 @@ def _broker_up(settings: Settings, timeout_s: float) -> tuple[dict[str, Any], st
 
 
 def down(
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait before killing the broker.")] = 30.0,
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="Longest time until the broker stops; then it is killed.")
+    ] = "30s",
     as_json: Json = False,
 ) -> None:
     """Stop the embedded broker and keep its data. Does nothing if it is already down.
@@ -95,7 +99,7 @@ def down(
     from orchestration.local.broker import EmbeddedBroker
     from orchestration.local.running import drivers_of_embedded
 
-    stopped = EmbeddedBroker(settings).stop(timeout)
+    stopped = EmbeddedBroker(settings).stop(seconds(timeout, least_s=1))
     drivers = drivers_of_embedded(settings.state_dir)
     said = "the broker is stopped; its data is kept" if stopped else "the broker was not running"
     if drivers:
@@ -147,15 +151,16 @@ def _unknown(
     """Says that the releases are unknown, which does not mean that there are none. Raises Unavailable if a name is
     given.
     """
+    from pipelines.kafka.client import unavailable
+
+    error = unavailable(settings, None)
     if as_json:
-        print_json({**cluster, "releases": None})
+        print_json({**cluster, "releases": None, **error.as_json()})
     elif name is None:
         print_facts({**facts, "releases": "unknown, because the broker does not answer"})
     if name is None:
         raise typer.Exit(1)
-    from pipelines.kafka.client import unavailable
-
-    raise unavailable(settings, None)
+    raise error
 
 
 def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
@@ -172,7 +177,7 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
         require_broker(settings)
     except Unavailable as error:
         if as_json:
-            print_json({**_cluster(settings, answering=False), "releases": None, "error": error.what})
+            print_json({**_cluster(settings, answering=False), "releases": None, **error.as_json()})
         raise
     return _cluster(settings, answering=True), {"cluster": settings.bootstrap, "state": "answers"}
 
@@ -200,7 +205,7 @@ def _table(releases: list[ReleaseStatus]) -> None:
     if not releases:
         out("no release is staged; `switchyard stage APP` stages one")
         return
-    columns = ("release", "state", "driver", "batch", "behind", "lag", "records/s", "late", "dead", "memory", "heap")
+    columns = ("release", "state", "driver", "batch", "unread", "lag", "records/s", "late", "dead", "memory", "heap")
     rows = []
     for each in releases:
         beat = each.beat
@@ -269,9 +274,9 @@ def _mebibytes(count: int) -> str:
     return f"{count / 2**20:,.0f} MiB"
 
 
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
+def _duration(uptime_s: float | None) -> str:
+    if uptime_s is None:
         return "an unknown time"
-    minutes, left = divmod(int(seconds), 60)
+    minutes, left = divmod(int(uptime_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s" if minutes else f"{left} s"

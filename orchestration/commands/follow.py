@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.commands.context import load_settings
-from orchestration.commands.options import Json
+from orchestration.commands.options import Json, seconds
 from orchestration.commands.terminal import out, print_json_line, say
 from pipelines.model.text import visible
 
@@ -37,8 +37,9 @@ def follow(
         ),
     ] = False,
     max_records: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many records.")] = None,
-    idle_exit_s: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop when no record has arrived for this many seconds.")
+    idle_exit: Annotated[
+        str | None,
+        typer.Option("--idle-exit", metavar="DURATION", help="Stop when no record has arrived for that long."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -48,6 +49,7 @@ def follow(
 
     from pipelines.follow import LiveConsumer
 
+    idle_s = seconds(idle_exit) if idle_exit is not None else None
     name = group or f"switchyard-follow-{os.getpid()}"
     printed, number, last_s, committed_s = 0, None, time.monotonic(), time.monotonic()
     with LiveConsumer(
@@ -64,7 +66,7 @@ def follow(
                     consumer.commit(done)
                 if record is None:
                     done = consumer.position
-                    if idle_exit_s is not None and now_s - last_s >= idle_exit_s:
+                    if idle_s is not None and now_s - last_s >= idle_s:
                         break
                     continue
                 if record.number != number:

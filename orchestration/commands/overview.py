@@ -146,7 +146,7 @@ def operations(as_json: Json = False) -> None:
 def resume(
     operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")], as_json: Json = False
 ) -> None:
-    """Resume an operation that its operator left unfinished. Does only what is left."""
+    """Resume an operation that its operator left unfinished. Acts at once, and does only what is left."""
     from orchestration.operations import journal
     from orchestration.operations.context import open_context
     from orchestration.operations.plans.kind import Kind

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from orchestration.operations.procedures.wait import Hydration
 
 Lag = Annotated[
-    int, typer.Option("--lag", min=0, help="Records that a batch may leave unread and still count as caught up.")
+    int,
+    typer.Option(
+        "--unread", "--lag", min=0, help="Records that a batch may leave unread and still count as caught up."
+    ),
 ]
 For = Annotated[str, typer.Option("--for", metavar="DURATION", help="How long the release must stay caught up.")]
 Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Longest time to wait.")]

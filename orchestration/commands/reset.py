@@ -66,16 +66,20 @@ def reset(
     stop: Stop = False,
     stay_stopped: Annotated[bool, typer.Option("--stay-stopped", help="Do not start the release afterwards.")] = False,
     export: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Write the new positions to this file, for --from-file.")
+        Path | None,
+        typer.Option(
+            metavar="CSV", help="Write the new positions to this new file, for --from-file; also without --execute."
+        ),
     ] = None,
     max_records_per_batch: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Make the batches of the replay smaller. Ends when the driver next starts after the replay."
+            min=1,
+            help="Make the batches of the replay smaller. The limit ends with the driver's next start after the replay.",
         ),
     ] = None,
     timeout: Timeout = "1h",
-    force: Annotated[bool, typer.Option("--force", help="Override the objections that can be overridden.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Reset in spite of a warning that says so.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before deleting a result.")] = False,
     missing_history: MissingHistory = "refuse",
     reason: Reason = None,

@@ -194,7 +194,7 @@ def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platfor
             )
         if config.export is not None and config.execute:
             # someone who may launch runs need not be a user of this machine, so no existing file is overwritten
-            export_to(Path(config.export), new_positions(operations, plan), over=False)
+            export_to(Path(config.export), new_positions(operations, plan))
         run_plan(context, operations, lambda: plan, execute=config.execute)
 
 

@@ -22,7 +22,8 @@ from pipelines.settings import Settings, get_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# the suffix of the actor in every registry entry that Dagster makes; others read it, so it must never change
+# the suffix of the actor in every registry entry that Dagster makes. It is part of the entries' format and must never
+# change: a field of its own would make older versions refuse these entries
 _BY_DAGSTER = " (dagster)"
 
 

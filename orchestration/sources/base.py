@@ -112,7 +112,7 @@ def generator(seed: int, *path: int) -> np.random.Generator:
 def disorder(times_ms: Int64s, random: np.random.Generator, faults: Faults) -> Int64s:
     """Event times of records that arrive at `times_ms`, some of them late, as `faults` says."""
     dice = random.random(len(times_ms))
-    behind = np.zeros(len(times_ms), dtype=np.int64)
+    late_by = np.zeros(len(times_ms), dtype=np.int64)
     floor = 0.0
     for share, (low, high) in (
         (faults.out_of_order, OUT_OF_ORDER_MS),
@@ -120,9 +120,9 @@ def disorder(times_ms: Int64s, random: np.random.Generator, faults: Faults) -> I
         (faults.too_late, TOO_LATE_MS),
     ):
         hit = (dice >= floor) & (dice < floor + share)
-        behind[hit] = random.integers(low, high, int(hit.sum()))
+        late_by[hit] = random.integers(low, high, int(hit.sum()))
         floor += share
-    return times_ms - behind
+    return times_ms - late_by
 
 
 def spoil(

@@ -291,7 +291,7 @@ def value_columns(app: App, columns: list[str]) -> list[str]:
     return [name for name in columns if name not in left_out]
 
 
-def serialised(app: App, result: DataFrame) -> DataFrame:
+def serialized(app: App, result: DataFrame) -> DataFrame:
     """Rows -> `key` (JSON text, null without a key), `value` (JSON text; a null value is a tombstone) and `source` (topic:partition:offset or null)."""
     values = value_columns(app, result.columns)
     as_json = {"ignoreNullFields": "false"}

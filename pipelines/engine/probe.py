@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import serialised
+from pipelines.engine.frames import serialized
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -71,7 +71,7 @@ def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -
     rehearsal = Rehearsal(spark, app, settings)
     try:
         result = rehearsal.result()
-        written = serialised(app, result)
+        written = serialized(app, result)
     except SwitchyardError:
         raise
     except Exception as error:

@@ -20,7 +20,7 @@ from pipelines.engine.frames import (
     parse,
     read_stream,
     result_of,
-    serialised,
+    serialized,
 )
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
@@ -69,7 +69,7 @@ class Query:
             destination,
             writer,
             checkpoint,
-            serialise=lambda rows: serialised(app, rows),
+            serialize=lambda rows: serialized(app, rows),
             metrics=self._metrics,
             admit=admit,
             after_batch=self._after_batch,

@@ -53,7 +53,7 @@ class Destination:
 class Sink:
     """Spark's foreachBatch function, and the driver's control of it. Its turnstile decides which batches run, and when.
 
-    `serialise` turns the batch's rows into key, value and source. `metrics` asks Spark about the batch that just ran.
+    `serialize` turns the batch's rows into key, value and source. `metrics` asks Spark about the batch that just ran.
     `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while Spark waits, unless
     the number of batches is limited.
     """
@@ -64,7 +64,7 @@ class Sink:
         writer: Writer,
         checkpoint: Checkpoint,
         *,
-        serialise: Callable[[DataFrame], DataFrame],
+        serialize: Callable[[DataFrame], DataFrame],
         metrics: Callable[[], BatchMetrics],
         admit: Callable[[], None] = lambda: None,
         after_batch: Callable[[], None] = lambda: None,
@@ -73,7 +73,7 @@ class Sink:
         self.destination = destination
         self._writer = writer
         self._checkpoint = checkpoint
-        self._serialise = serialise
+        self._serialize = serialize
         self._metrics = metrics
         self._admit = admit
         self._after_batch = after_batch
@@ -283,13 +283,13 @@ class Sink:
         if batch_id != done + 1:
             raise ProgressGap(
                 f"{self.destination.release}: Spark's checkpoint is at batch {batch_id}, but batches are committed up to {done}",
-                fix="the checkpoint does not belong to this result; restore the right checkpoint, or stage a new version",
+                fix=f"the checkpoint does not belong to this result: restore the right one, or `switchyard reset {self.destination.release} --to-earliest`",
             )
         planned = self._checkpoint.planned(batch_id)
         position = self._checkpoint.position(planned)
         before = self.position
         # 1. execute: the one action of this batch
-        table = self._serialise(rows).toArrow()
+        table = self._serialize(rows).toArrow()
         metrics = self._metrics()
         # the broker may have restarted while Spark read
         self._reconnect()
@@ -358,9 +358,9 @@ class Sink:
         known = position.same(last.position) if batch_id == last.batch_id else last.position.dominates(position)
         if not known:
             raise ProgressGap(
-                f"{self.destination.release}: batch {batch_id} is planned to end at {position.sources}, but the last committed "
-                f"batch, {last.batch_id}, ends at {last.position.sources}",
-                fix="the checkpoint is older than the result; restore the right one, or stage a new version",
+                f"{self.destination.release}: batch {batch_id} is planned to end at {position.told()}, but the last committed "
+                f"batch, {last.batch_id}, ends at {last.position.told()}",
+                fix=f"the checkpoint is older than the result: restore the right one, or `switchyard reset {self.destination.release} --to-earliest`",
             )
 
     def _progress(self, boundary: Boundary, result: ResultPosition, counts: Counts) -> Progress:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.engine.causes import cause
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.code import code_path, load
-from pipelines.engine.frames import observed, parse, read_stream, result_of, serialised
+from pipelines.engine.frames import observed, parse, read_stream, result_of, serialized
 from pipelines.engine.session import send_code
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
@@ -59,7 +59,7 @@ class Trial:
         def discard(rows: DataFrame, number: int) -> None:
             # batches after the one on trial don't matter
             if number <= done:
-                serialised(app, rows).write.format("noop").mode("overwrite").save()
+                serialized(app, rows).write.format("noop").mode("overwrite").save()
 
         with withheld(self._settings.driver_environment):
             result = result_of(app, frames, self._release.spec.settings)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.base import Frozen
 from pipelines.model.entries import Switch
-from pipelines.model.positions import ResultPosition
+from pipelines.model.positions import ResultPosition, told_offsets
 from pipelines.model.progress import Progress
 from pipelines.model.registry import Operation
 
@@ -215,7 +215,7 @@ def earlier_segments(position: FollowerPosition, chain: Chain) -> list[int]:
 def resume(alias: str, commits: Commits, chain: Chain, member: Member = SOLE) -> FollowerPosition | None:
     """Where a member continues, from what its group has committed; None if that is nothing of this chain.
 
-    The number of members may have changed since. Then partitions whose commit is a phase behind continue at the cut.
+    The number of members may have changed since. Then partitions whose commit is a phase earlier continue at the cut.
     """
     known = {s.number: s for s in chain}
     mine = [
@@ -308,7 +308,7 @@ def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Sw
     past = {p: o for p, o in position.offsets.items() if o > cut.get(p, o)}
     if past and following.allowed is None:
         raise Refused(
-            f"the follower is past the cut of switch {following.number} on {position.topic}: at {past}, cut {cut}",
+            f"the follower is past the cut of switch {following.number} : it is at {told_offsets(position.topic, past)}, and the cut is at {told_offsets(position.topic, cut)}",
             fix="its stored position was changed by hand: follow from the beginning, into an empty store",
         )
 

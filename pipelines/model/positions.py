@@ -15,6 +15,11 @@ def dominates(mine: Offsets, theirs: Offsets) -> bool:
     return all(mine[p] >= offset for p, offset in theirs.items() if p in mine)
 
 
+def told_offsets(name: str, offsets: Offsets) -> str:
+    """For a message: `trades[0] 12, trades[1] 7`."""
+    return ", ".join(f"{name}[{partition}] {offset}" for partition, offset in sorted(offsets.items()))
+
+
 class SourcePosition(Frozen):
     """How far a release has read: source name -> partition -> next offset.
 
@@ -45,6 +50,10 @@ class SourcePosition(Frozen):
                 group = found.setdefault(topic, {})
                 group[partition] = min(offset, group.get(partition, offset))
         return found
+
+    def told(self) -> str:
+        """For a message: `trades[0] 12, trades[1] 7`."""
+        return ", ".join(told_offsets(source, offsets) for source, offsets in sorted(self.sources.items()))
 
     def records_since(self, earlier: SourcePosition) -> int:
         """Offsets between `earlier` and this position; a partition that `earlier` lacks counts from 0."""

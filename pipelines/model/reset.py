@@ -398,11 +398,9 @@ class Replays:
         }
         parts = {key: ends for key, ends in read.items() if ends[0] < ends[1]}
         if not parts:
-            behind = all(last == 0 or self._covers(*key, last - 1, last) for key, (_, last) in read.items())
+            past = all(last == 0 or self._covers(*key, last - 1, last) for key, (_, last) in read.items())
             return (
-                "all"
-                if behind and any(self._covers(*key, last, last + 1) for key, (_, last) in read.items())
-                else "none"
+                "all" if past and any(self._covers(*key, last, last + 1) for key, (_, last) in read.items()) else "none"
             )
         if all(self._covers(*key, *ends) for key, ends in parts.items()):
             return "all"

@@ -86,7 +86,7 @@ def refused(said: Said, code: int, *words: str) -> None:
         ("register-follower no-such-app somebody", 2, ["no app no-such-app"]),
         ("no-such-command", 2, ["No such command"]),
         ("stage stock-stats --no-such-option", 2, ["No such option"]),
-        ("wait no-such.v1 --lag -1", 2, ["--lag"]),
+        ("wait no-such.v1 --unread -1", 2, ["--unread"]),
         ("promote no-such-app --max-changed 2", 2, ["--max-changed"]),
         ("diff no-such.v1 --samples 1001", 2, ["--samples"]),
     ],

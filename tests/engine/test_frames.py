@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.engine.frames import MALFORMED, observed, parse, serialised
+from pipelines.engine.frames import MALFORMED, observed, parse, serialized
 from pipelines.model import AppendStream, Json, Raw, Stream, Table, Text
 from pipelines.model.app import App, Result, Value
 
@@ -72,7 +72,7 @@ COLUMNS = "ticker string, side string, price double, topic string, partition int
 
 def written(spark: SparkSession, result: Result, *left_out: str) -> dict[str, tuple[Any, str | None]]:
     """Ticker -> value (None: a tombstone) and source of each row."""
-    rows = serialised(app_of(result), spark.createDataFrame(ROWS, COLUMNS).drop(*left_out)).collect()
+    rows = serialized(app_of(result), spark.createDataFrame(ROWS, COLUMNS).drop(*left_out)).collect()
     return {
         json.loads(row["key"])["ticker"]: (row["value"] and json.loads(row["value"]), row["source"]) for row in rows
     }

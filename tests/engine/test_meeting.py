@@ -68,8 +68,8 @@ def goes_on(world: World, name: str) -> None:
     """Waits for another batch: a query that has just started is never in a batch when an order comes."""
     last = world.context.progress(name)
     assert last is not None
-    behind = last.boundary.position
-    world.until("it doesn't go on", lambda: (p := world.context.progress(name)) and p.boundary.position != behind)
+    stood = last.boundary.position
+    world.until("it doesn't go on", lambda: (p := world.context.progress(name)) and p.boundary.position != stood)
 
 
 @pytest.mark.parametrize("led", [True, pytest.param(False, marks=pytest.mark.long)])

@@ -158,7 +158,7 @@ class World:
             destination,
             self.writer,  # type: ignore[arg-type]
             self.checkpoint,
-            serialise=self._spark,
+            serialize=self._spark,
             metrics=lambda: BatchMetrics(5, 1, self.malformed),
             admit=self._admit,
             clock=lambda: self.now_s,
@@ -199,21 +199,21 @@ class World:
     @contextmanager
     def under_way(self, number: int, *rows: tuple[str, str | None]) -> Iterator[None]:
         """Batch `number` runs while the block does."""
-        begun, go_on, serialise = threading.Event(), threading.Event(), self.sink._serialise
+        begun, go_on, serialize = threading.Event(), threading.Event(), self.sink._serialize
 
         def slowly(found: Any) -> Any:
             begun.set()
             assert go_on.wait(10)
             return found
 
-        self.sink._serialise = slowly
+        self.sink._serialize = slowly
         with ThreadPoolExecutor(1) as pool:
             batch = pool.submit(self.run, number, *rows)
             try:
                 assert begun.wait(10)
                 yield
             finally:
-                self.sink._serialise = serialise
+                self.sink._serialize = serialize
                 go_on.set()
             batch.result(10)
 

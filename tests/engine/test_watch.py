@@ -188,7 +188,7 @@ def test_nothing_is_committed_once_it_is_known(tmp_path: Path) -> None:
     writer = Forgetful()
     target = Destination(release=NAME, generation=1, token=1, result_topic=RESULT, partitions=1, inputs={"trades": "trades"},
                     start=AT, watermarked=False)  # fmt: skip
-    sink = Sink(target, cast(Any, writer), cast(Any, None), serialise=cast(Any, None), metrics=cast(Any, None))
+    sink = Sink(target, cast(Any, writer), cast(Any, None), serialize=cast(Any, None), metrics=cast(Any, None))
     progress = Progress(release=NAME, generation=1, token=1, boundary=Boundary(batch_id=0, position=AT),
                         result=ResultPosition(topics={}), at_ms=0)  # fmt: skip
     sink._write(progress)

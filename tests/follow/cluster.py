@@ -148,7 +148,7 @@ class Cluster:
         self.promote(self.intend(live, new), live, new, new.result, delta)
 
     def delta(self, rows: list[tuple[str, str | None]], topic: str | None = None) -> DeltaSegment:
-        """A delta segment of (key, value or None), with a gap before and behind it as transactions leave them."""
+        """A delta segment of (key, value or None), with a gap before and after it, as transactions leave them."""
         topic = topic or delta_topic(self.alias, uuid.uuid4().hex[:8])
         if topic not in self.topics:
             ensure_topic(self.settings, topic, 1, APPEND_ONLY)

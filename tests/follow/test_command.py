@@ -22,7 +22,7 @@ from tests.follow.cluster import Cluster
 
 pytestmark = pytest.mark.broker
 
-# appends each record with the position behind it in one write: effect and position together, or neither
+# appends each record with the position after it in one write: effect and position together, or neither
 KEEPER = """
 import json, sys
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_it_prints_records_as_json_and_goes_on_where_its_group_was(cluster: Clus
     ]
     cluster.switch(v1, v2, (cluster.delta([("c", "y")]),))
     v2.batch([(1, "d", "z")])
-    second = CliRunner().invoke(app, [*command, "--idle-exit-s", "2"], catch_exceptions=False)
+    second = CliRunner().invoke(app, [*command, "--idle-exit", "2s"], catch_exceptions=False)
     found = [json.loads(line) for line in second.stdout.splitlines()]
     assert [(r["key"], r["phase"], r["switch"]) for r in found] == [
         ("c", "result", 1),

@@ -43,7 +43,7 @@ def follower(cluster: Cluster, group: str = "g", **options: object) -> LiveConsu
 
 
 def take(consumer: LiveConsumer, count: int, idle_s: float = 0.2, timeout_s: float = 20.0) -> list[LiveRecord]:
-    """`count` records, and any more that come within `idle_s` behind them."""
+    """`count` records, and any more that come within `idle_s` after them."""
     found: list[LiveRecord] = []
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -104,7 +104,7 @@ def test_it_delivers_no_record_that_progress_does_not_speak_of(cluster: Cluster)
         assert sorted(texts(take(consumer, 2))) == ["k2=v1", "k3=v1"]
 
 
-def test_behind_it_reads_on_and_takes_the_switch_at_its_cut(cluster: Cluster) -> None:
+def test_with_records_to_read_it_reads_on_and_takes_the_switch_at_its_cut(cluster: Cluster) -> None:
     v1, v2 = cluster.first(), cluster.release(2)
     v1.batch(rows(1, *range(3000)))
     v2.batch(rows(2, *range(3000)))
@@ -168,7 +168,7 @@ def test_a_restart_goes_on_where_it_committed(cluster: Cluster) -> None:
     cluster.switch(v1, v2, (delta,))
     v2.batch(rows(2, *range(4, 7)))
     found: list[str] = []
-    for _ in range(10):  # each takes one record and commits; what it reads behind that it does not
+    for _ in range(10):  # each takes one record and commits; what it reads after that it does not
         with follower(cluster, earliest=True) as consumer:
             record = consumer.poll(20)
             assert record is not None, found

@@ -1,4 +1,4 @@
-"""In what order a follower learns: a progress record counts only once the registry was read behind it."""
+"""In what order a follower learns: a progress record counts only once the registry was read after it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_the_tail_of_a_topic_with_aborted_records_only_is_empty(
     assert read_tail(broker, topic) == []
 
 
-def test_a_reader_waits_at_an_open_transaction_and_goes_on_behind_an_aborted_one(
+def test_a_reader_waits_at_an_open_transaction_and_goes_on_past_an_aborted_one(
     broker: Settings, fresh_topic: Callable[..., str]
 ) -> None:
     topic = fresh_topic()

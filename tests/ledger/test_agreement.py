@@ -13,7 +13,7 @@ from demo.ledger import recompute
 from demo.ledger.reader import read
 from demo.ledger.verify import Delivered, json_key, json_value, verify_stream, verify_table
 from orchestration.sources import Faults, Options, produce, source_for
-from pipelines.engine.frames import MALFORMED, parse, read_range, result_of, serialised
+from pipelines.engine.frames import MALFORMED, parse, read_range, result_of, serialized
 from pipelines.model import App
 from pipelines.settings import Settings
 
@@ -41,7 +41,7 @@ def test_agreement(broker: Settings, fresh_topic: Callable[..., str], spark: Spa
     (input_name, source), *_ = app.inputs.items()
     parsed = parse(read_range(spark, broker, topic, {}, ends), source).cache()
     assert parsed.where(f"{MALFORMED} is not null").count() == expected.malformed
-    rows = serialised(
+    rows = serialized(
         app, result_of(app, {input_name: parsed.where(f"{MALFORMED} is null").drop(MALFORMED)}, {})
     ).collect()
     delivered = [

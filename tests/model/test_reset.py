@@ -246,13 +246,13 @@ def test_a_generation_meets_the_end_of_the_one_before_with_its_predecessor() -> 
     assert free_until(found) == at(7, 8)
 
 
-def test_a_partition_that_the_old_end_does_not_know_is_read_behind_it() -> None:
+def test_a_partition_that_the_old_end_does_not_know_is_read_past_it() -> None:
     found = goal(begun(at(0, 0, 0), ended(at(9, 9), at(7, 8)), meet=True))
     assert found is not None
     assert (found.boundary.position, found.boundary.previous) == (at(9, 9, 0), at(7, 8, 0))
 
 
-def test_behind_the_predecessor_the_end_alone_is_met() -> None:
+def test_past_the_predecessor_the_end_alone_is_met() -> None:
     found = goal(begun(at(8, 0), ended(at(9, 9), at(7, 8)), meet=True))
     assert found is not None and found.boundary.previous is None
     assert free_until(found) == at(9, 9)

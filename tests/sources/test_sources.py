@@ -112,9 +112,9 @@ def test_shares_of_faults() -> None:
     assert sum(value is None for value in bad) == pytest.approx(0.005 * n, rel=0.15)
     assert len(bad) == pytest.approx(0.025 * n, rel=0.1)
     assert sum(a == b for a, b in pairwise(trades)) == pytest.approx(0.01 * n, rel=0.15)
-    behind = lateness(trades)
-    assert sum(OUT_OF_ORDER_MS[0] <= ms < OUT_OF_ORDER_MS[1] for ms in behind) == pytest.approx(0.05 * n, rel=0.1)
-    assert sum(LATE_MS[0] - 1 <= ms for ms in behind) == pytest.approx(0.01 * n, rel=0.15)
+    late_by = lateness(trades)
+    assert sum(OUT_OF_ORDER_MS[0] <= ms < OUT_OF_ORDER_MS[1] for ms in late_by) == pytest.approx(0.05 * n, rel=0.1)
+    assert sum(LATE_MS[0] - 1 <= ms for ms in late_by) == pytest.approx(0.01 * n, rel=0.15)
 
 
 def test_nothing_is_too_late_unless_asked_for() -> None:
@@ -177,7 +177,7 @@ def well_formed(value: bytes) -> bool:
 
 
 def lateness(records: list[Record]) -> list[int]:
-    """How far each record is behind the newest before it, in ms."""
+    """How much earlier each record is than the newest before it, in ms."""
     newest, out = 0, []
     for _, _, time_ms in records:
         newest = max(newest, time_ms)

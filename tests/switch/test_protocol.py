@@ -250,7 +250,7 @@ DEFECTS: list[tuple[Kind, str, dict[str, Callable[..., Any] | int]]] = [
      {"touch_ups": lambda touched, new, ahead: {k: new[k] for k in touched if k in new and ahead.get(k) != new[k]}}),
     ("table", "what was written ahead is not corrected",
      {"touch_ups": lambda touched, new, ahead: {k: new.get(k) for k in touched if k not in ahead}}),
-    ("table", "what was read behind the cut counts as written ahead", {"holds_ahead": lambda read, cut: True}),
+    ("table", "what was read past the cut counts as written ahead", {"holds_ahead": lambda read, cut: True}),
     ("table", "a touched key delivered again from the evidence", {"earlier_segments": lambda *a: []}),
     ("stream", "aborted, then promoted", {"promotion": promotes_what_was_aborted}),
     ("stream", "promoted twice", {"promotion": promotes_over_another}),
@@ -258,7 +258,7 @@ DEFECTS: list[tuple[Kind, str, dict[str, Callable[..., Any] | int]]] = [
 
 
 # the search takes most of a minute to find these two, a few seconds at most for each of the others
-RARE = ("what was read behind the cut counts as written ahead",
+RARE = ("what was read past the cut counts as written ahead",
         "forgets the batch under way when it says where it will pause")  # fmt: skip
 PLANTED = [pytest.param(k, c, id=name, marks=[pytest.mark.long] if name in RARE else []) for k, name, c in DEFECTS]
 

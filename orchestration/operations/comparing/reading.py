@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import drain
+from pipelines.model.positions import told_offsets
 
 
 def read_changes(
@@ -51,11 +52,11 @@ def read_records(
         messages = drain(client, timeout_s)
         if not messages:
             raise SwitchyardError(
-                f"{topic} could not be read up to {dict(end)}", fix="see the broker's log, then try again"
+                f"{told_offsets(topic, end)} could not be read", fix="see the broker's log, then try again"
             )
-        behind = _all_before(messages, topic, wanted)
-        if behind is not None:
-            reached |= behind
+        passed = _all_before(messages, topic, wanted)
+        if passed is not None:
+            reached |= passed
             yield messages
             continue
         records = []

@@ -63,8 +63,8 @@ def plan_promote(
         if stopped := context.holder_by(live, beats) is None:
             lacking.append(f"the live release {live.name} isn't running (`switchyard start {live.name} --execute`)")
     if lacking:
-        way = _way_there(new, live if stopped else None, evidence, max_changed)
-        raise Refused(f"{new.name} can't be promoted: " + "; ".join(lacking), fix=way)
+        fix = _way_there(new, live if stopped else None, evidence, max_changed)
+        raise Refused(f"{new.name} can't be promoted: " + "; ".join(lacking), fix=fix)
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
     append = AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,

@@ -20,9 +20,7 @@ _NAMED = 10
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+(?:\.\d+)?)D)?(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
-_NAMES = (
-    "--to-earliest, --to-latest, --to-current, --to-datetime, --by-duration, --shift-by, --to-offset or --from-file"
-)
+_NAMES = "--to-earliest, --to-latest, --to-current, --to-datetime, --by-duration, --shift-by, --to-offset, --from-file or --skip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +224,13 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
     return found
 
 
-def export_to(path: Path, positions: Mapping[str, Mapping[int, int]], *, over: bool = True) -> None:
-    """Writes positions, topic -> partition -> offset, as `--from-file` reads them. Raises BadUsage if it can't.
+def export_to(path: Path, positions: Mapping[str, Mapping[int, int]]) -> None:
+    """Writes positions, topic -> partition -> offset, to a new file, as `--from-file` reads them.
 
-    `over`: whether to overwrite an existing file. If not, no link is followed either.
+    Raises BadUsage if it can't, also if the file exists, or is a link.
     """
     try:
-        with path.open("w" if over else "x") as file:
+        with path.open("x") as file:
             file.write(as_lines(positions))
     except OSError as error:
         raise BadUsage(f"--export {path} can't be written: {error.strerror}", fix="name another file") from error

@@ -153,7 +153,7 @@ def test_only_records_that_differ_do(streams: Streams, how: str, to: str) -> Non
 
 
 @pytest.mark.broker
-def test_what_was_read_behind_the_cut_does_not_count(streams: Streams) -> None:
+def test_what_was_read_past_the_cut_does_not_count(streams: Streams) -> None:
     """An operation that was left and is resumed."""
     for side in (0, 1):
         streams.write(side, {0: [("1", "orders:0:1")]})

@@ -1,4 +1,4 @@
-"""How much lies behind an evidence, and what a plan makes of it: read while the drivers meet, before, or not at all."""
+"""How much came after an evidence, and what a plan makes of it: read while the drivers meet, before, or not at all."""
 
 from __future__ import annotations
 

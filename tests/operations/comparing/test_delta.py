@@ -271,7 +271,7 @@ def test_what_fails_before_the_drivers_meet_is_raised(compared: Make) -> None:
         delta.advance(abandoned, few=1)
 
 
-def test_what_was_read_behind_the_cut_is_not_part_of_the_delta(compared: Make) -> None:
+def test_what_was_read_past_the_cut_is_not_part_of_the_delta(compared: Make) -> None:
     results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "1"})
     results.write(results.live, {"a": "3"})
     results.write(results.new, {"a": "4"})
@@ -337,7 +337,7 @@ def test_what_was_kept_since_the_diff_is_told_and_not_read_again(
         assert told == {"a": "3", "b": "1", "c": "5", "d": "1", "x": None, "y": None}
 
 
-def test_what_was_kept_is_read_in_portions_and_never_behind_the_goal(
+def test_what_was_kept_is_read_in_portions_and_never_past_the_goal(
     compared: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestration.operations.procedures.refresh._PORTION", 2)
@@ -366,7 +366,7 @@ def _ended() -> None:
     raise KeyboardInterrupt
 
 
-def test_what_was_kept_behind_the_cut_is_refused_with_the_way_out(compared: Make) -> None:
+def test_what_was_kept_past_the_cut_is_refused_with_the_way_out(compared: Make) -> None:
     results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
     results.write(results.live, {"a": "3"})
     ends = results.end(results.new), results.end(results.live)

@@ -224,4 +224,4 @@ def test_a_plan_says_whose_rate_it_goes_by() -> None:
 @pytest.mark.parametrize(("output", "state"), [("new", "archived"), ("tombstone", "archived"), ("truncate", "deleted")])
 def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
     choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
-    assert state in cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["state"]
+    assert state in cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["app state"]

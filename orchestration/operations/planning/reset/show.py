@@ -27,7 +27,7 @@ def cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:
         "tombstone": "cleared by a tombstone per key",
         "keep": "kept; the release continues to write it",
     }[choice.output]
-    return {"state": f"{cost.state}: {state}", "result": f"{cost.result}: {result}"}
+    return {"app state": f"{cost.state}: {state}", "result": f"{cost.result}: {result}"}
 
 
 def positions_table(
