@@ -107,7 +107,7 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(
         assert live.world() == before, more
     told = (tmp_path / "x").read_text()
     assert told.startswith("lines,0,0\n")
-    again = live.cli("reset", NAME, "--to-latest", "--stop", "--export", str(tmp_path / "x"))
+    again = live.cli("reset", NAME, "--to-earliest", "--stop", "--export", str(tmp_path / "x"))
     assert again.code == 2 and "can't be written: File exists" in again.err
     assert (tmp_path / "x").read_text() == told
     plan = json.loads(live.cli("reset", NAME, "--to-earliest", "--stop", "--json").out)
