@@ -1,4 +1,4 @@
-"""`switchyard apps | try`: for people who write apps."""
+"""`switchyard apps | show | try`: for people who write apps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import App, From, Json, Set, settings_of
-from orchestration.commands.terminal import out, print_json, print_table
+from orchestration.commands.terminal import out, print_facts, print_json, print_table
 from pipelines.model.app import Shows
 
 Rows = Annotated[
@@ -26,6 +26,7 @@ Rows = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
     app.command()(apps)
+    app.command()(show)
     app.command("try")(try_)
 
 
@@ -47,6 +48,30 @@ def apps(as_json: Json = False) -> None:
         ("app", "shows", "reads", "result", "what it does"),
         ((each.name, each.shows or "", ", ".join(topics_of(each)), in_words(each), first_line(each)) for each in rows),
     )
+
+
+def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -> None:
+    """Show an app: its inputs, its result, and the steps between them with their state. It needs no broker."""
+    from orchestration.operations.trials import default_code_dir, probe
+    from pipelines.engine.code import freeze
+
+    facts = probe(load_settings(), freeze(code or default_code_dir()), app, settings_of(set_))
+    if as_json:
+        print_json(facts)
+        return
+    kind = "table" if facts["table"] else "stream"
+    by = f" by {', '.join(facts['key'])}" if facts["key"] else ""
+    print_facts({
+        "app": app,
+        **{f"input {name}": f"topic {topic}: {', '.join(facts['columns'][name])}" for name, topic in facts["inputs"].items()},
+        "result": f"{kind}{by}, {facts['partitions']} partitions: {facts['schema_ddl'].replace('`', '')}",
+        "watermark": facts["watermark"] or "none",
+        "suite": facts["suite"] or "none: nothing checks the result",
+        "settings": ", ".join(f"{name}={value}" for name, value in facts["settings"].items()) or "none",
+    })  # fmt: skip
+    out("steps, the last one first")
+    for step in facts["topology"]:
+        out(f"{'  ' * (step['depth'] + 1)}{step['does']}{' (keeps state)' if step['state'] else ''}")
 
 
 def try_(app: App, rows: Rows, code: From = None, set_: Set = None, as_json: Json = False) -> None:

@@ -28,6 +28,8 @@ CORRUPT = "_corrupt"
 MALFORMED = "_malformed"
 SOURCE_COLUMNS = ("topic", "partition", "offset")
 _ADDED = "event_time timestamp, topic string, partition int, offset long"
+# the columns that every input has
+GIVEN = ("event_time", *SOURCE_COLUMNS)
 
 
 def ddl_columns(ddl: str) -> StructType:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import serialized
+from pipelines.engine.frames import GIVEN, input_columns, serialized
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -32,7 +32,8 @@ from pipelines.settings import get_settings
 def probe(
     path: Path, digest: str, name: str, settings: Mapping[str, Any], session: Callable[[], SparkSession]
 ) -> dict[str, Any]:
-    """What a release of app `name` would be: module, inputs, key and schema of the result, partitions, suite ...
+    """What a release of app `name` would be: module, inputs, key and schema of the result, partitions, suite ... and the
+    steps of its function, `topology`.
 
     `session`: called after the code is imported and the settings are checked. The function runs on empty frames, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
@@ -49,12 +50,21 @@ def probe(
     spark = session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
-    result = run_on_nothing(spark, app, values)
+    rehearsal = Rehearsal(spark, app, values)
+    result = run_on_nothing(spark, app, rehearsal)
     return {
         "app": name,
         "module": module,
         "settings": {**app.settings, **values},
         "inputs": {source: spec.topic for source, spec in app.inputs.items()},
+        "columns": {
+            source: [
+                f"{f.name} {f.dataType.simpleString()}"
+                for f in input_columns(source, spec).fields
+                if f.name not in GIVEN
+            ]
+            for source, spec in app.inputs.items()
+        },
         "table": isinstance(app.result, Table),
         "key": list(app.result.key),
         "partitions": app.result.partitions,
@@ -63,12 +73,12 @@ def probe(
         "watermark": app.watermark,
         "comparable": app.comparable,
         "reset_allowed": app.reset_allowed,
+        "topology": [step.as_json() for step in rehearsal.steps(result)],
     }
 
 
-def run_on_nothing(spark: SparkSession, app: App, settings: Mapping[str, Any]) -> DataFrame:
+def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataFrame:
     """The app's result on streaming frames, after it has run as a stream that reads nothing. Raises as `probe` does."""
-    rehearsal = Rehearsal(spark, app, settings)
     try:
         result = rehearsal.result()
         written = serialized(app, result)

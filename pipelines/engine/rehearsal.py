@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from pipelines.engine.frames import MALFORMED, applied, input_columns, marked, observed, parse
 from pipelines.engine.memory import MemorySource, Record
+from pipelines.engine.topology import Step, topology
 from pipelines.errors import Refused
 from pipelines.model.app import App
 
@@ -29,13 +30,15 @@ class Rehearsal:
     def __init__(self, spark: SparkSession, app: App, settings: Mapping[str, Any]) -> None:
         self._app, self._settings = app, settings
         self._sources = {name: MemorySource(spark) for name in app.inputs}
+        self._frames: dict[str, DataFrame] = {}
 
     def result(self) -> DataFrame:
         """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does.
 
         Raises Refused for processing-time timers: Spark would run batches without end to see whether one does.
         """
-        found = applied(self._app, {name: self._input(name) for name in self._app.inputs}, self._settings)
+        self._frames = {name: self._input(name) for name in self._app.inputs}
+        found = applied(self._app, self._frames, self._settings)
         if any(_is_by_clock(node) for node in _nodes(found._jdf.queryExecution().analyzed())):
             raise Refused(
                 f"the function of app {self._app.name} has processing-time timers: "
@@ -43,6 +46,11 @@ class Rehearsal:
                 fix="use timers by event time, as in transformWithStateInPandas(..., timeMode='eventTime'), and a watermark",
             )
         return found
+
+    def steps(self, result: DataFrame) -> list[Step]:
+        """What the function does between its inputs and `result`, which it has returned."""
+        plans = {name: frame._jdf.queryExecution().analyzed() for name, frame in self._frames.items()}
+        return topology(result._jdf.queryExecution().analyzed(), plans)
 
     def add(self, name: str, records: Iterable[Record]) -> None:
         """Gives input `name` records for the next batch."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from orchestration import cli
 from orchestration.commands.author import _read
 from pipelines.errors import BadUsage
+from tests.shared.threads import trials_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS = """\
 {"key": "IBM", "value": {"side": "ask", "price": 10.5}, "time": "2026-01-01T12:00:07Z"}
@@ -59,6 +64,35 @@ def test_the_apps_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert switchyard(monkeypatch, "apps") == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in found)
+
+
+@pytest.mark.spark
+def test_an_app_is_shown(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "prices.py").write_text(FAILING)
+    with trials_in(spark):
+        assert switchyard(monkeypatch, "show", "prices", "--from", str(tmp_path)) == 0
+        shown = capsys.readouterr().out
+        assert switchyard(monkeypatch, "show", "stock-stats", "--set", "window_s=10", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert switchyard(monkeypatch, "show", "prices") == 2
+        assert "no app prices in that code" in capsys.readouterr().err
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines == [
+        "app prices",
+        "input given topic given: id string, price string",
+        "result stream by id, 4 partitions: id string, price double",
+        "watermark none",
+        "suite none: nothing checks the result",
+        "settings none",
+        "steps, the last one first",
+        "input given",
+    ]
+    assert (found["settings"]["window_s"], found["table"], found["watermark"]) == (10, True, "10 seconds")
+    assert found["columns"] == {"trades": ["ticker string", "side string", "price decimal(8,2)"]}
+    assert found["topology"][0] == {"depth": 0, "does": "aggregate by ticker, window", "state": True}
 
 
 @pytest.mark.spark

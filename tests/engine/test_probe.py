@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from pipelines.engine.probe import run_on_nothing
+from pipelines.engine.rehearsal import Rehearsal
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model import AppendStream, Json, Stream, Table
 from pipelines.model.app import App
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 Body = Callable[..., Any]
+
+
+def on_nothing(spark: SparkSession, app: App) -> DataFrame:
+    return run_on_nothing(spark, app, Rehearsal(spark, app, {}))
 
 
 def app_of(body: Body, *inputs: str, watermark: str | None = None) -> App:
@@ -68,7 +73,7 @@ def test_a_function_that_can_not_run_is_found_on_empty_frames(
     spark: SparkSession, body: Body, kind: type[SwitchyardError], words: list[str]
 ) -> None:
     with pytest.raises(kind) as refusal:
-        run_on_nothing(spark, app_of(body, "trades"), {})
+        on_nothing(spark, app_of(body, "trades"))
     said = f"{refusal.value.what}; {refusal.value.fix}"
     assert [word for word in words if word not in said] == [], said
 
@@ -79,9 +84,9 @@ def test_a_left_join_is_refused_for_a_table_and_says_what_it_could_be(spark: Spa
         return trades.alias("t").join(orders.alias("o"), F.expr(near), "left").select("t.ticker", "o.price")
 
     app = app_of(joined, "trades", "orders", watermark="1 second")
-    assert run_on_nothing(spark, app, {}).columns == ["ticker", "price"]
+    assert on_nothing(spark, app).columns == ["ticker", "price"]
     with pytest.raises(BadUsage, match="app odd can't run as a table") as refused:
-        run_on_nothing(spark, replace(app, result=Table(key=("ticker",))), {})
+        on_nothing(spark, replace(app, result=Table(key=("ticker",))))
     assert "result=AppendStream(...)" in refused.value.fix
 
 
@@ -97,14 +102,14 @@ def test_what_runs_on_streams_alone_is_tried_as_a_stream(spark: SparkSession) ->
         "trades",
         watermark="1 minute",
     )
-    assert run_on_nothing(spark, dropped, {}).columns == ["ticker", "price"]
+    assert on_nothing(spark, dropped).columns == ["ticker", "price"]
     with_state = app_of(
         lambda trades: trades.groupBy("ticker").applyInPandasWithState(
             counted, "ticker string, count long", "count long", "append", "NoTimeout"
         ),
         "trades",
     )
-    assert run_on_nothing(spark, with_state, {}).columns == ["ticker", "count"]
+    assert on_nothing(spark, with_state).columns == ["ticker", "count"]
 
 
 class Idle(StatefulProcessor):
@@ -143,20 +148,20 @@ def test_timers_go_off_by_event_time_and_not_by_the_clock(
     spark: SparkSession, body: Callable[[DataFrame, str], DataFrame], by_event_time: str, by_clock: str
 ) -> None:
     good = app_of(lambda trades: body(trades, by_event_time), "trades", watermark="10 seconds")
-    assert run_on_nothing(spark, good, {}).columns[0] == "ticker"
+    assert on_nothing(spark, good).columns[0] == "ticker"
     with pytest.raises(Refused, match="has processing-time timers") as refused:
-        run_on_nothing(spark, app_of(lambda trades: body(trades, by_clock), "trades", watermark="10 seconds"), {})
+        on_nothing(spark, app_of(lambda trades: body(trades, by_clock), "trades", watermark="10 seconds"))
     assert "eventTime" in refused.value.fix
 
 
 def test_an_input_that_is_not_read_is_named(spark: SparkSession) -> None:
     with pytest.raises(BadUsage, match="does not read its input orders"):
-        run_on_nothing(spark, app_of(lambda trades, orders: renamed(trades), "trades", "orders"), {})
+        on_nothing(spark, app_of(lambda trades, orders: renamed(trades), "trades", "orders"))
 
 
 def test_what_can_run_is_run(spark: SparkSession) -> None:
     both = app_of(lambda trades, orders: renamed(trades.unionAll(orders)), "trades", "orders")
-    assert run_on_nothing(spark, both, {}).columns == ["ticker", "price"]
+    assert on_nothing(spark, both).columns == ["ticker", "price"]
 
 
 def test_a_trial_of_a_function_without_python_in_it_needs_no_python_process(
@@ -164,6 +169,6 @@ def test_a_trial_of_a_function_without_python_in_it_needs_no_python_process(
 ) -> None:
     """It would take seconds to start."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
-    assert run_on_nothing(spark, app_of(renamed, "trades"), {}).columns == ["ticker", "price"]
+    assert on_nothing(spark, app_of(renamed, "trades")).columns == ["ticker", "price"]
     with pytest.raises(BadUsage, match="/no/such/python"):
-        run_on_nothing(spark, app_of(lambda trades: trades.select("ticker", F.udf(str)("price")), "trades"), {})
+        on_nothing(spark, app_of(lambda trades: trades.select("ticker", F.udf(str)("price")), "trades"))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestration.launchers.local import LocalLauncher
+from orchestration.operations import trials
 from orchestration.operations.planning import stage
 from pipelines.engine.code import FrozenCode
 from pipelines.engine.driver import Driver
@@ -106,7 +107,7 @@ def _run(driver: Driver) -> None:
 
 @contextmanager
 def trials_in(spark: SparkSession) -> Iterator[None]:
-    """While the block runs, `stage` tries apps in `spark` instead of starting a JVM."""
+    """While the block runs, `stage` and `show` try apps in `spark` instead of starting a JVM."""
     # Spark's Python workers read the code when a task first needs it, so it must outlive the trial
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
@@ -117,4 +118,5 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "probe", trial)
+        patch.setattr(trials, "probe", trial)
         yield
