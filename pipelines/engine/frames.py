@@ -21,7 +21,8 @@ from pyspark.sql.types import (
 
 from pipelines.engine.session import spark_kafka_options
 from pipelines.errors import BadUsage
-from pipelines.model.app import App, AppendStream, AppSettings, Input, Json, Raw, Text, Value
+from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Input, Json, Raw, Text, Value
+from pipelines.model.as_of import TABLE_KEY
 from pipelines.settings import Settings
 
 CORRUPT = "_corrupt"
@@ -30,6 +31,7 @@ SOURCE_COLUMNS = ("topic", "partition", "offset")
 _ADDED = "event_time timestamp, topic string, partition int, offset long"
 # the columns that every input has
 GIVEN = ("event_time", *SOURCE_COLUMNS)
+_DELETED = "deleted boolean"
 
 
 def ddl_columns(ddl: str) -> StructType:
@@ -94,12 +96,13 @@ def key_schema(source: Input) -> StructType:
 
 
 def input_columns(name: str, source: Input) -> StructType:
-    """All columns that an app's function gets of input `name`: key, value, event_time, topic, partition, offset.
+    """All columns that an app's function gets of input `name`: key, value, event_time, topic, partition, offset; of a
+    changelog also `deleted`.
 
     Raises BadUsage if two have one name.
     """
     fields = [*key_schema(source).fields, *value_schema(source).fields]
-    given = ddl_columns(_ADDED).fields
+    given = ddl_columns(f"{_DELETED}, {_ADDED}" if isinstance(source, Changelog) else _ADDED).fields
     seen = {field.name.lower() for field in given}
     for field in fields:
         if field.name.lower() in seen:
@@ -133,21 +136,27 @@ def parse(raw: DataFrame, source: Input) -> DataFrame:
     kept = [F.col("key").alias("_key"), F.col("value").alias("_value")]
     added = [F.col("timestamp").alias("event_time"), *(F.col(name) for name in SOURCE_COLUMNS)]
     framed = raw.select(*kept, *added)
-    reason = F.when(F.col("_value").isNull(), F.lit("the value is null"))
+    is_table, no_value = isinstance(source, Changelog), F.col("_value").isNull()
+    reason = F.when(F.lit(False) if is_table else no_value, F.lit("the value is null"))
     columns: list[Column] = []
     if source.key is not None:
         reason = reason.when(F.col("_key").isNull(), F.lit("the key is null"))
         reason = reason.when(~F.is_valid_utf8(F.col("_key").cast("string")), F.lit("the key is not UTF-8"))
         framed, reason, columns = _read(framed, "key", source.key, key_schema(source), reason)
+    if is_table:
+        # good, whatever its value should be: it deletes its key
+        reason = reason.when(no_value, F.lit(None).cast("string"))
     if not isinstance(source.value, Raw):
         reason = reason.when(~F.is_valid_utf8(F.col("_value").cast("string")), F.lit("the value is not UTF-8"))
     framed, reason, more = _read(framed, "value", source.value, value_schema(source), reason)
     letter = F.struct(
         *SOURCE_COLUMNS, F.col("_key").alias("key"), F.col("_value").alias("value"), reason.alias("reason")
     )
-    return framed.select(
-        *columns, *more, "event_time", *SOURCE_COLUMNS, F.when(reason.isNotNull(), letter).alias(MALFORMED)
-    )
+    # by this, `as_of` knows a table and its key, whatever the function has selected since
+    of_table = {TABLE_KEY: key_schema(source).names}
+    deleted = [no_value.alias("deleted", metadata=of_table)] if is_table else []
+    malformed = F.when(reason.isNotNull(), letter).alias(MALFORMED)
+    return framed.select(*columns, *more, *deleted, "event_time", *SOURCE_COLUMNS, malformed)
 
 
 def _read(

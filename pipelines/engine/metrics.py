@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.engine.frames import json_schema
 from pipelines.engine.misfit import misfit
 from pipelines.model.app import Input, Json
+from pipelines.model.as_of import LATE
 
 _LATE = "numRowsDroppedByWatermark"
 
@@ -38,7 +39,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetrics:
-    """Rows read, rows dropped as late, and the malformed records, each once, sorted by topic, partition and offset."""
+    """Rows read, rows that were late, and the malformed records, each once, sorted by topic, partition and offset."""
 
     rows_in: int
     late_dropped: int
@@ -63,7 +64,15 @@ def batch_metrics(query: Any, inputs: Mapping[str, Input]) -> BatchMetrics:
                 at = letter["topic"], letter["partition"], letter["offset"]
                 key, value = _bytes(letter.get("key")), _bytes(letter.get("value"))
                 malformed[at] = DeadLetter(*at, key, value, letter["reason"] or _misfit(value, source))
-    return BatchMetrics(rows_in, _late_dropped(execution.executedPlan()), [malformed[at] for at in sorted(malformed)])
+    late = _late_dropped(execution.executedPlan()) + _late_of_tables(observed)
+    return BatchMetrics(rows_in, late, [malformed[at] for at in sorted(malformed)])
+
+
+def _late_of_tables(observed: Any) -> int:
+    """Records of tables that came behind the watermark: `as_of` observes them."""
+    names = observed.keys().toSeq()
+    found = [str(name) for name in (names.apply(n) for n in range(names.size())) if str(name).startswith(LATE)]
+    return sum(json.loads(observed.apply(name).json()).get("late") or 0 for name in found)
 
 
 def _misfit(value: bytes | None, source: Input) -> str:

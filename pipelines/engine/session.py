@@ -88,6 +88,9 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.sql.redaction.options.regex": f"{SPARK_REDACTION}|url",
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "false",
+        # With "min", an idle input would hold all others, and where the watermark stands would depend on when the driver
+        # last started: the checkpoint has no watermark of each input
+        "spark.sql.streaming.multipleWatermarkPolicy": "max",
         "spark.sql.streaming.minBatchesToRetain": "20",
         f"{_STATE}.providerClass": _ROCKSDB,
         f"{_STATE}.checkpointFormatVersion": "1",

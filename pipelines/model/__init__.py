@@ -1,5 +1,18 @@
 """The model: frozen types, no I/O. An app's author needs only this package."""
 
-from pipelines.model.app import App, AppendStream, AppSettings, Json, Raw, Stream, Table, Text, app
+from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Json, Raw, Stream, Table, Text, app
+from pipelines.model.as_of import as_of
 
-__all__ = ["App", "AppSettings", "AppendStream", "Json", "Raw", "Stream", "Table", "Text", "app"]
+__all__ = [
+    "App",
+    "AppSettings",
+    "AppendStream",
+    "Changelog",
+    "Json",
+    "Raw",
+    "Stream",
+    "Table",
+    "Text",
+    "app",
+    "as_of",
+]

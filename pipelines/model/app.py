@@ -98,6 +98,19 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changelog:
+    """An input that is a table: of each key the newest record holds, and a record without a value deletes its key.
+
+    The function gets what it gets of a `Stream`, record by record, and `deleted boolean`; the value's columns of a record
+    that deletes are null. `as_of` joins a stream with it. `key`: as that of a `Stream`, but it is needed.
+    """
+
+    topic: str
+    key: str | Json
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A result that is upserted by key, on a compacted topic.
 
@@ -123,7 +136,7 @@ class AppendStream:
     partitions: int = 4
 
 
-Input = Stream
+Input = Stream | Changelog
 Result = Table | AppendStream
 
 
@@ -175,7 +188,7 @@ def app(
             f"app name {name!r} is not lower-case words joined by hyphens", fix="rename it, as in stock-stats"
         )
     if not inputs:
-        raise BadUsage(f"app {name} has no input", fix="name at least one Stream in inputs")
+        raise BadUsage(f"app {name} has no input", fix="name at least one Stream or Changelog in inputs")
     if isinstance(result, Table) and not result.key:
         raise BadUsage(f"app {name}: its table has no key", fix="name the key columns, as in Table(key=('ticker',))")
     if result.partitions < 1:
