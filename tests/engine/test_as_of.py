@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from pipelines.model import App, AppendStream, AppSettings, Changelog, Json, Stream, app, as_of
-from pipelines.testing import AppTest
+from pipelines.testing import AppTest, at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,12 +114,153 @@ def seen_in(spark: SparkSession, records: pd.DataFrame, batches: int) -> tuple[d
     return found, late
 
 
-@pytest.mark.parametrize(("size", "keys"), [(6_000, 50), pytest.param(200_000, 1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(200_000, 1_000, marks=pytest.mark.long)])
 def test_it_is_what_pandas_finds_in_few_batches_and_in_many(spark: SparkSession, size: int, keys: int) -> None:
     records = numbers(size, keys, 1)
     expected = by_pandas(records)
     assert {None, *range(5)} < set(expected.values())
-    for batches in (3, 8) if size < 10_000 else (11, 41):
+    for batches in (2, 5) if size < 10_000 else (11, 41):
         found, late = seen_in(spark, records, batches)
         assert late == 0
         assert found == expected
+
+
+def profile(test: AppTest, age: int | None, *, time: float, key: str = "ada", partition: int = 0) -> None:
+    test.send("profiles", None if age is None else {"age": age}, key=key, time=time, partition=partition)
+
+
+def click(test: AppTest, number: int, *, time: float, key: str = "ada") -> None:
+    test.send("clicks", {"n": number}, key=key, time=time)
+
+
+def ages(batch: Any) -> list[tuple[int, int | None]]:
+    return sorted((row["n"], row["age"]) for row in batch.rows)
+
+
+def test_of_versions_with_the_same_time_the_last_in_its_partition_holds(spark: SparkSession) -> None:
+    with AppTest(spark, JOINED) as test:
+        click(test, 1, time=10)
+        # the order of batches is not that of offsets between partitions
+        profile(test, 3, time=10, partition=1)
+        test.run()
+        profile(test, 1, time=10)
+        profile(test, 2, time=10)
+        test.run()
+        click(test, 2, time=10)
+        assert ages(test.advance_watermark(10)) == [(1, 3), (2, 3)]
+
+
+def test_a_row_waits_in_the_state_over_a_restart_until_the_watermark_reaches_its_time(spark: SparkSession) -> None:
+    with AppTest(spark, JOINED) as test:
+        profile(test, 1, time=0)
+        profile(test, 4, time=39.999)
+        click(test, 1, time=30)
+        assert test.run().rows == []
+        test.restart()
+        assert test.advance_watermark(29.999).rows == []
+        # in time, though the row was there first
+        profile(test, 3, time=30)
+        assert test.run().rows == []
+        test.restart()
+        assert ages(test.advance_watermark(30)) == [(1, 3)]
+        assert test.advance_watermark(100).rows == []
+        test.restart()
+        click(test, 2, time=200)
+        test.run()
+        assert ages(test.advance_watermark(200)) == [(2, 4)]
+
+
+def test_a_late_row_is_dropped_and_counted(spark: SparkSession) -> None:
+    with AppTest(spark, JOINED) as test:
+        profile(test, 1, time=0)
+        test.run()
+        test.advance_watermark(50)
+        click(test, 1, time=50)
+        click(test, 2, time=50.001)
+        batch = test.run()
+        assert (ages(batch), batch.late) == ([], 1)
+        assert ages(test.advance_watermark(51)) == [(2, 1)]
+
+
+def test_a_late_version_holds_for_what_is_not_told_yet_and_is_counted(spark: SparkSession) -> None:
+    with AppTest(spark, JOINED) as test:
+        profile(test, 1, time=0)
+        click(test, 1, time=20)
+        click(test, 2, time=60)
+        assert ages(test.run()) == [(1, 1)]
+        # it would have held at 20, which was told
+        profile(test, 2, time=10)
+        # older than the version that holds
+        profile(test, 9, time=-10)
+        batch = test.run()
+        assert (ages(batch), batch.late) == ([], 2)
+        test.restart()
+        profile(test, 5, time=50.001)
+        batch = test.run()
+        assert (ages(batch), batch.late) == ([], 0)
+        click(test, 3, time=50.001)
+        assert ages(test.advance_watermark(60)) == [(2, 5), (3, 5)]
+
+
+def test_a_late_deletion_deletes_what_is_older_and_a_newer_version_stays(spark: SparkSession) -> None:
+    with AppTest(spark, JOINED) as test:
+        profile(test, 1, time=0)
+        profile(test, 1, time=30, key="ben")
+        test.advance_watermark(50)
+        for user in ("ada", "ben"):
+            profile(test, None, time=20, key=user)
+        assert test.run().late == 2
+        click(test, 1, time=60)
+        click(test, 2, time=60, key="ben")
+        test.run()
+        assert ages(test.advance_watermark(60)) == [(1, None), (2, 1)]
+
+
+@pytest.mark.parametrize("idle", ["clicks", "profiles"])
+def test_an_idle_input_holds_nothing(spark: SparkSession, idle: str) -> None:
+    with AppTest(spark, JOINED) as test:
+        profile(test, 1, time=0)
+        click(test, 1, time=1)
+        test.run()
+        # another process knows the watermark, and not which input it came from
+        test.restart()
+        (profile if idle == "clicks" else click)(test, 2, time=11.001)
+        batch = test.run()
+        assert batch.watermark == at(1.001)
+        assert ages(batch) == [(1, 1)]
+
+
+def test_what_is_bad_is_a_dead_letter_and_a_deletion_is_not(spark: SparkSession) -> None:
+    with AppTest(spark, JOINED) as test:
+        bad: list[tuple[Any, Any]] = [
+            (None, None),
+            (b"\xff", None),
+            ("ada", {}),
+            ("ada", "no JSON"),
+            ("ada", b"\xff"),
+            ("ada", {"age": "old"}),
+            ("ada", {"age": 1, "zip": "z" * 2_000_000}),
+        ]
+        for key, value in bad:
+            test.send("profiles", value, key=key, time=5)
+        test.send("profiles", None, key="ben", time=5)
+        test.send("clicks", None, key="ada", time=6)
+        click(test, 1, time=6)
+        # twice is twice
+        click(test, 1, time=6)
+        # from 2099 it is told when the watermark comes there; until then its key has one more row that waits
+        click(test, 2, time=at("2099-01-01T00:00:00Z").timestamp() - at(0).timestamp())
+        click(test, 3, time=at("1996-01-01T00:00:00Z").timestamp() - at(0).timestamp())
+        batch = test.run()
+        assert [(letter.topic, letter.reason) for letter in batch.dead_letters] == [
+            ("clicks", "the value is null"),
+            ("profiles", "the key is null"),
+            ("profiles", "the key is not UTF-8"),
+            ("profiles", "field age is missing"),
+            ("profiles", "the value is not JSON: Expecting value at character 0"),
+            ("profiles", "the value is not UTF-8"),
+            ("profiles", "field age is not int"),
+        ]
+        # as in a window: an event of 2099 moves the watermark for all
+        assert batch.watermark == at("2098-12-31T23:59:50Z")
+        assert ages(batch) == [(1, 1), (1, 1), (3, None)]
