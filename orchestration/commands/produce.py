@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 def produce(
-    app: Annotated[str, typer.Argument(metavar="APP", help="The app; `switchyard apps` lists them.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="An app of the repository; `switchyard apps` lists them.")],
     rate: Annotated[float | None, typer.Option(min=0.001, help="Live records per second.")] = None,
     history: Annotated[int, typer.Option(min=0, help="Records to write first, at full speed.")] = 0,
     records: Annotated[int | None, typer.Option(min=1, help="Stop after this many live records.")] = None,
     duration: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds of live records.")] = None,
     seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same records.")] = 1,
-    topic: Annotated[str | None, typer.Option(help="Topic to write to; default: the app's input.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="Topic to write to, for an app with one input; default: its input.")
+    ] = None,
     density: Annotated[
         str, typer.Option(help="Of trades: dense (in every second) or sparse (a few a day, 2000-2013).")
     ] = "dense",
@@ -44,12 +46,12 @@ def produce(
 
     Event time continues from the last record of the topic.
     """
-    from orchestration.sources import Faults, Options, app_names, produce, source_for
+    from orchestration.sources import Faults, Options, app_names, produce, sources_for
     from pipelines.errors import BadUsage
 
     if app not in app_names():
         # raises an error that names the apps with a source
-        source_for(app, Options())
+        sources_for(app, Options())
     if rate is None and not history:
         raise BadUsage("nothing to produce", fix="give --rate (records per second), --history (records), or both")
     if rate is None and (records is not None or duration is not None):
@@ -72,13 +74,13 @@ def produce(
         per_day=per_day,
         tickers=tuple(t.strip() for t in tickers.split(",") if t.strip()),
     )
-    source = source_for(app, options)
+    sources = sources_for(app, options)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     produced = produce(
         load_settings(),
-        source,
+        sources,
         topic=topic,
         history=history,
         rate=rate,

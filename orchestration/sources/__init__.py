@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestration.sources.base import Faults, Options, Record, Source
-from orchestration.sources.catalog import app_names, source_for
+from orchestration.sources.catalog import app_names, source_for, sources_for
 from orchestration.sources.run import Produced, last_timestamp_ms, produce
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "last_timestamp_ms",
     "produce",
     "source_for",
+    "sources_for",
 ]

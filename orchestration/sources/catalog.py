@@ -1,4 +1,4 @@
-"""Which app has which source: each module of this package says so in its `APPS`."""
+"""Which app has which sources, one for each of its topics: each module of this package says so in its `APPS`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Make = Callable[[Options], Source]
 
 
 @cache
-def sources() -> Mapping[str, Make]:
-    """App -> what makes its source."""
-    found: dict[str, Make] = {}
+def sources() -> Mapping[str, tuple[Make, ...]]:
+    """App -> what makes its sources."""
+    found: dict[str, tuple[Make, ...]] = {}
     for module in pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}."):
-        found |= getattr(importlib.import_module(module.name), "APPS", {})
+        apps: Mapping[str, Make | tuple[Make, ...]] = getattr(importlib.import_module(module.name), "APPS", {})
+        found |= {app: made if isinstance(made, tuple) else (made,) for app, made in apps.items()}
     return MappingProxyType(dict(sorted(found.items())))
 
 
@@ -29,10 +30,21 @@ def app_names() -> list[str]:
     return list(sources())
 
 
-def source_for(app: str, options: Options) -> Source:
-    """The source of `app`'s input. Raises BadUsage for an app without one, and for options that don't fit it."""
+def sources_for(app: str, options: Options) -> tuple[Source, ...]:
+    """The sources of `app`, one for each topic that it reads. Raises as `source_for` does."""
     if app not in sources():
         raise BadUsage(
             f"there is no source of input for {app!r}", fix=f"the apps with a source are: {', '.join(app_names())}"
         )
-    return sources()[app](options)
+    return tuple(make(options) for make in sources()[app])
+
+
+def source_for(app: str, options: Options) -> Source:
+    """The source of the one topic that `app` reads.
+
+    Raises BadUsage for an app without a source or with several topics, and for options that don't fit the source.
+    """
+    found = sources_for(app, options)
+    if len(found) != 1:
+        raise BadUsage(f"{app} reads {', '.join(each.topic for each in found)}", fix="ask for all of its sources")
+    return found[0]

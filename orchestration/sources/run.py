@@ -1,9 +1,9 @@
-"""Sends a source's records to Kafka: history at full speed, then live records at a rate."""
+"""Sends the records of sources to Kafka: history at full speed, then live records at a rate."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from confluent_kafka.admin import OffsetSpec
 
 from orchestration.sources.base import Record, Source
-from pipelines.errors import SwitchyardError
+from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.client import admin, await_connection, failure, producer, require_broker
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
@@ -23,7 +23,9 @@ FLUSH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What was sent. `first_ms`, `last_ms`: the earliest and latest event time; None if nothing was sent."""
+    """What was sent. `topic`: or several, separated by commas. `first_ms`, `last_ms`: the earliest and latest event time;
+    None if nothing was sent.
+    """
 
     topic: str
     records: int
@@ -55,7 +57,7 @@ def last_timestamp_ms(settings: Settings, topic: str, partitions: int) -> int | 
 
 def produce(
     settings: Settings,
-    source: Source,
+    source: Source | Sequence[Source],
     *,
     topic: str | None = None,
     history: int = 0,
@@ -67,17 +69,24 @@ def produce(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Produced:
-    """Creates the topic if necessary, and sends `history` records at full speed; then, with a `rate`, live records.
+    """Creates the topics if necessary, and sends `history` records at full speed; then, with a `rate`, live records.
 
     Live records end after `records` of them, after `duration_s` seconds, or when `stopped()`; without these, never.
-    Event time continues from the latest one in the topic. Calls `report` about once a second. Raises Unavailable
-    without a broker, Refused if the topic has another number of partitions, SwitchyardError for a lost record.
+    Event time continues from the latest one in the topics. `topic`: where the records of a single source go. Calls `report`
+    about once a second. Raises BadUsage for one topic of several sources, Unavailable without a broker, Refused if a topic
+    has another number of partitions, SwitchyardError for a lost record.
     """
+    sources = list(source) if isinstance(source, Sequence) else [source]
+    if topic is not None and len(sources) > 1:
+        raise BadUsage(f"{topic} can't be the topic of {', '.join(s.topic for s in sources)}", fix="leave out --topic")
     require_broker(settings)
-    topic = topic or source.topic
-    ensure_topic(settings, topic, source.partitions, INPUT)
-    blocks = source.blocks(last_timestamp_ms(settings, topic, source.partitions))
-    sender = _Sender(settings, topic, (record for block in blocks for record in block), clock, stopped, report)
+    topics = {topic or each.topic: each for each in sources}
+    for name, each in topics.items():
+        ensure_topic(settings, name, each.partitions, INPUT)
+    last = [last_timestamp_ms(settings, name, each.partitions) for name, each in topics.items()]
+    after_ms = max((each for each in last if each is not None), default=None)
+    blocks = {name: each.blocks(after_ms) for name, each in topics.items()}
+    sender = _Sender(settings, ", ".join(topics), side_by_side(blocks), clock, stopped, report)
     try:
         sender.send(history)
         if rate is not None:
@@ -85,6 +94,19 @@ def produce(
     finally:
         sender.close()
     return sender.produced()
+
+
+def side_by_side(blocks: Mapping[str, Iterator[list[Record]]]) -> Iterator[tuple[str, Record]]:
+    """Topic and record, block by block; the records of the topics' blocks, which are of the same second, take turns."""
+    for together in zip(*blocks.values(), strict=True):
+        placed = [
+            (number / len(block), order, name, record)
+            for order, (name, block) in enumerate(zip(blocks, together, strict=True))
+            for number, record in enumerate(block)
+        ]
+        if len(together) > 1:
+            placed.sort(key=lambda each: each[:2])
+        yield from ((name, record) for _, _, name, record in placed)
 
 
 def _live(
@@ -119,7 +141,7 @@ class _Sender:
         self,
         settings: Settings,
         topic: str,
-        records: Iterator[Record],
+        records: Iterator[tuple[str, Record]],
         clock: Callable[[], float],
         stopped: Callable[[], bool],
         report: Callable[[Produced], None] | None,
@@ -131,7 +153,7 @@ class _Sender:
         self._report = report
         # callbacks for failures only: a callback per record would take longer than sending it
         self._producer: Producer = producer(settings, delivery_report_only_error=True, linger_ms=10)
-        await_connection(self._producer, topic)
+        await_connection(self._producer, topic.partition(",")[0])
         self._lost: KafkaError | None = None
         self._count = 0
         self._first_ms: int | None = None
@@ -171,10 +193,10 @@ class _Sender:
         )
 
     def _slice(self, number: int) -> int:
-        send, topic, lost = self._producer.produce, self._topic, self._on_lost
+        send, lost = self._producer.produce, self._on_lost
         first_ms, last_ms = self._first_ms, self._last_ms
         for _ in range(number):
-            key, value, time_ms = next(self._records)
+            topic, (key, value, time_ms) = next(self._records)
             while True:
                 try:
                     send(topic, value, key, on_delivery=lost, timestamp=time_ms)

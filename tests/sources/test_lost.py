@@ -44,7 +44,7 @@ class Producer:
 
 def sender(monkeypatch: pytest.MonkeyPatch, producer: Producer) -> _Sender:
     monkeypatch.setattr(run, "producer", lambda *_, **__: producer)
-    records = iter([(b"k", b"v", 1)] * 5_000)
+    records = iter([("trades", (b"k", b"v", 1))] * 5_000)
     return _Sender(Settings(bootstrap_servers="127.0.0.1:1"), "trades", records, lambda: 0.0, lambda: False, None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestration.catalog import find_apps, topics_of
-from orchestration.sources import Faults, Options, Record, Source, app_names, source_for
+from orchestration.sources import Faults, Options, Record, Source, app_names, source_for, sources_for
 from orchestration.sources.base import LATE_MS, OUT_OF_ORDER_MS
 from orchestration.sources.prices import TICKERS, daily_prices
 from pipelines.errors import BadUsage
@@ -29,8 +29,8 @@ def stock_stats(faults: Faults = CLEAN, **options: Any) -> Source:
 
 @pytest.mark.parametrize("app", app_names())
 def test_a_seed_makes_the_same_records(app: str) -> None:
-    def make(seed: int) -> list[Record]:
-        return take(source_for(app, Options(seed=seed)), 3_000)
+    def make(seed: int) -> list[list[Record]]:
+        return [take(source, 3_000) for source in sources_for(app, Options(seed=seed))]
 
     assert make(1) == make(1)
     assert make(1) != make(2)
@@ -38,21 +38,21 @@ def test_a_seed_makes_the_same_records(app: str) -> None:
 
 @pytest.mark.parametrize("app", app_names())
 def test_a_second_run_goes_on_where_the_first_ended(app: str) -> None:
-    source = source_for(app, Options(faults=CLEAN))
-    blocks = source.blocks(None)
-    first, second = next(blocks), next(blocks)
-    for last in (first[-1], first[len(first) // 2]):
-        assert next(iter(source.blocks(last[2]))) == second
-    times = [time_ms for _, _, time_ms in first + second]
-    assert times == sorted(times)
-    assert times[-1] - times[0] < 2_000
+    for source in sources_for(app, Options(faults=CLEAN)):
+        blocks = source.blocks(None)
+        first, second = next(blocks), next(blocks)
+        for last in (first[-1], first[len(first) // 2]):
+            assert next(iter(source.blocks(last[2]))) == second
+        times = [time_ms for _, _, time_ms in first + second]
+        assert times == sorted(times)
+        assert times[-1] - times[0] < 2_000
 
 
 def test_topics_are_those_of_the_apps() -> None:
     apps = {app.name: app for app in find_apps()}
     assert sorted(apps) == app_names()
     for name, app in apps.items():
-        assert topics_of(app) == [source_for(name, Options()).topic]
+        assert topics_of(app) == sorted(source.topic for source in sources_for(name, Options()))
 
 
 def test_dense_trades() -> None:

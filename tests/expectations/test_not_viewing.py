@@ -1,0 +1,49 @@
+"""The suite of not-viewing passes a good result, and one planted defect turns one check red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.expectations.tables import Row, check, red
+
+pytestmark = pytest.mark.spark
+
+NAMES = ("user", "message", "at", "topic", "partition", "offset")
+DDL = "user string, message string, at string, topic string, partition int, offset bigint"
+
+
+def told(number: int, **changes: Any) -> Row:
+    values = ("ada", "You are not currently viewing Facebook.", "2013-03-01T14:30:01.250Z", "tick", 0, number)
+    return tuple({**dict(zip(NAMES, values, strict=True)), **changes}.values())
+
+
+GOOD: list[Row] = [told(1), told(2), told(1, partition=1)]
+
+
+def test_a_good_result_passes(spark: SparkSession, tmp_path: Path) -> None:
+    verdict = check(spark, tmp_path, "not_viewing", GOOD, DDL, live_rows=len(GOOD))
+    assert red(verdict) == set() and verdict.skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "row"),
+    [
+        *[(f"{name} there", told(9, **{name: None})) for name in NAMES],
+        ("each tick once", told(1)),
+        ("message as agreed", told(9, message="You are viewing Facebook.")),
+        ("time form", told(9, at="2013-03-01 14:30:01")),
+    ],
+)
+def test_a_defect_is_found(spark: SparkSession, tmp_path: Path, expected: str, row: Row) -> None:
+    assert red(check(spark, tmp_path, "not_viewing", [*GOOD, row], DDL)) == {expected}
+
+
+def test_nothing_another_schema_and_another_volume_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    assert red(check(spark, tmp_path, "not_viewing", [], DDL)) == {"not empty"}
+    other = DDL.replace("partition int", "partition bigint")
+    assert red(check(spark, tmp_path, "not_viewing", GOOD, other)) == {"schema"}
+    assert red(check(spark, tmp_path, "not_viewing", GOOD, DDL, live_rows=100)) == {"volume against live"}
