@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pipelines.apps
 from pipelines.errors import BadUsage
-from pipelines.model.app import App, Table
+from pipelines.model.app import App, Changelog, Table
 
 
 def find_apps() -> tuple[App, ...]:
@@ -42,6 +42,11 @@ def in_words(app: App) -> str:
 def topics_of(app: App) -> list[str]:
     """The topics that an app reads, without duplicates."""
     return sorted({source.topic for source in app.inputs.values()})
+
+
+def tables_of(app: App) -> set[str]:
+    """The topics that an app reads as tables."""
+    return {source.topic for source in app.inputs.values() if isinstance(source, Changelog)}
 
 
 def readers(apps: Sequence[App]) -> dict[str, list[str]]:

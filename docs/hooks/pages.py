@@ -78,12 +78,14 @@ def _app_page(app: Any) -> str:
     from orchestration.catalog import in_words
     from orchestration.sources import app_names
 
-    reads = [f"| `{name}` | `{i.topic}` | {_form(i.key)} | {_form(i.value)} |" for name, i in app.inputs.items()]
+    reads = [
+        f"| `{name}` | `{i.topic}` | {_kind(i)} | {_form(i.key)} | {_form(i.value)} |" for name, i in app.inputs.items()
+    ]
     facts = [f"- **Result**: {in_words(app)}, {app.result.partitions} partitions."]
     facts += [f"- **Watermark**: {app.watermark}."] if app.watermark else []
     facts += [f"- **Setting** `{name}`: {value!r} by default." for name, value in app.settings.items()]
     parts = [f"# {app.name}", inspect.cleandoc(app.function.__doc__ or "")]
-    parts += ["| input | topic | key | value |\n|---|---|---|---|\n" + "\n".join(reads), "\n".join(facts)]
+    parts += ["| input | topic | read as | key | value |\n|---|---|---|---|---|\n" + "\n".join(reads), "\n".join(facts)]
     if app.name in app_names():
         parts += ["## Try it", _TRY.format(app=app.name)]
     if app.suite is not None:
@@ -105,6 +107,10 @@ $ switchyard check {app}.v1
 $ switchyard promote {app}.v1 --execute
 $ switchyard follow {app} --from-beginning
 ```"""
+
+
+def _kind(source: Any) -> str:
+    return "table" if type(source).__name__ == "Changelog" else "stream"
 
 
 def _form(part: Any) -> str:

@@ -25,7 +25,7 @@ from pipelines.engine.frames import GIVEN, input_columns, serialized
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Table, setting_like
+from pipelines.model.app import App, AppendStream, Changelog, Table, setting_like
 from pipelines.settings import get_settings
 
 
@@ -65,6 +65,7 @@ def probe(
             ]
             for source, spec in app.inputs.items()
         },
+        "tables": sorted({spec.topic for spec in app.inputs.values() if isinstance(spec, Changelog)}),
         "table": isinstance(app.result, Table),
         "key": list(app.result.key),
         "partitions": app.result.partitions,

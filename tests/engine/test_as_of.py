@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from pipelines.model import App, AppendStream, AppSettings, Changelog, Json, Stream, app, as_of
+from pipelines.engine.probe import run_on_nothing
+from pipelines.errors import BadUsage
+from pipelines.model import App, AppendStream, AppSettings, Changelog, Json, Stream, Table, app, as_of
 from pipelines.testing import AppTest, at
 
 if TYPE_CHECKING:
@@ -264,3 +268,116 @@ def test_what_is_bad_is_a_dead_letter_and_a_deletion_is_not(spark: SparkSession)
         # as in a window: an event of 2099 moves the watermark for all
         assert batch.watermark == at("2098-12-31T23:59:50Z")
         assert ages(batch) == [(1, 1), (1, 1), (3, None)]
+
+
+Body = Callable[[DataFrame, DataFrame], DataFrame]
+
+
+def app_of(body: Body, result: AppendStream | Table, *, watermark: str | None = "10 seconds") -> App:
+    """An app whose function is `body` of clicks and profiles."""
+    return App(
+        name="joined",
+        inputs=JOINED.inputs,
+        result=result,
+        function=lambda clicks, profiles, settings: body(clicks, profiles),
+        watermark=watermark,
+    )
+
+
+def test_a_table_of_what_was_joined(spark: SparkSession) -> None:
+    latest = app_of(lambda c, p: as_of(c, p, on="user").select("user", "n", "age"), Table(key=("user",)))
+    with AppTest(spark, latest) as test:
+        profile(test, 7, time=0)
+        click(test, 1, time=1)
+        click(test, 2, time=2)
+        test.run()
+        test.advance_watermark(10)
+        assert test.table == {("ada",): {"n": 2, "age": 7}}
+
+
+def test_windows_can_follow_and_lose_no_row(spark: SparkSession) -> None:
+    def by_age(clicks: DataFrame, profiles: DataFrame) -> DataFrame:
+        counted = as_of(clicks, profiles, on="user").groupBy("age", F.window("event_time", "10 seconds")).count()
+        return counted.select("age", F.date_format("window.start", "ss").alias("from"), "count")
+
+    with AppTest(spark, app_of(by_age, Table(key=("age", "from"), emit="final"))) as test:
+        profile(test, 7, time=0)
+        for second in range(1, 31):
+            click(test, second, time=second)
+            if second % 7 == 0:
+                test.run()
+        test.run()
+        batch = test.advance_watermark(100)
+        assert batch.late == 0
+        assert {key: row["count"] for key, row in test.table.items()} == {
+            (7, "00"): 9,
+            (7, "10"): 10,
+            (7, "20"): 10,
+            (7, "30"): 1,
+        }
+
+
+def test_a_second_table_can_follow(spark: SparkSession) -> None:
+    places = Changelog(topic="places", key="zip string", value=Json("city string"))
+
+    def function(clicks: DataFrame, profiles: DataFrame, places: DataFrame, settings: AppSettings) -> DataFrame:
+        return as_of(as_of(clicks, profiles, on="user"), places, on="zip").select("user", "n", "age", "city")
+
+    both = App(
+        name="both",
+        inputs={**JOINED.inputs, "places": places},
+        result=AppendStream(key=("user",)),
+        function=function,
+        watermark="10 seconds",
+    )
+    with AppTest(spark, both) as test:
+        test.send("places", {"city": "Bern"}, key="3000", time=0)
+        test.send("profiles", {"age": 7, "zip": "3000"}, key="ada", time=1)
+        click(test, 1, time=2)
+        # a user whose zip is not known
+        click(test, 2, time=2, key="ben")
+        click(test, 3, time=0.5)
+        test.send("places", {"city": "Köniz"}, key="3000", time=3)
+        click(test, 4, time=3)
+        test.run()
+        rows = test.advance_watermark(10).rows
+        assert sorted((r["n"], r["age"], r["city"]) for r in rows) == [
+            (1, 7, "Bern"),
+            (2, None, None),
+            (3, None, None),
+            (4, 7, "Köniz"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("body", "watermark", "words"),
+    [
+        (lambda c, p: as_of(c, p, on="user"), None, ["as_of needs a watermark", "watermark="]),
+        (lambda c, p: as_of(c.drop("event_time"), p, on="user"), "1 second", ["needs the column event_time"]),
+        (lambda c, p: as_of(p, c, on="user"), "1 second", ["its second frame is none", "a Changelog"]),
+        (lambda c, p: as_of(c, p.drop("offset"), on="user"), "1 second", ["it lacks offset"]),
+        (lambda c, p: as_of(c, p, on="n"), "1 second", ["is not the key of the table, user"]),
+        (lambda c, p: as_of(c.drop("user"), p, on="user"), "1 second", ["user is missing in the stream"]),
+        (
+            lambda c, p: as_of(c.withColumn("user", F.lit(1)), p, on="user"),
+            "1 second",
+            ["user is int in the stream and string in the table"],
+        ),
+        (lambda c, p: as_of(c, p.withColumnRenamed("age", "N"), on="user"), "1 second", ["both have a column N"]),
+        (lambda c, p: as_of(c, p.drop("age", "zip"), on="user"), "1 second", ["no column besides its key"]),
+    ],
+    ids=["watermark", "time", "swapped", "no-offset", "not-the-key", "missing", "type", "twice", "nothing"],
+)
+def test_what_can_not_be_joined_is_refused_in_plain_words(
+    spark: SparkSession, body: Body, watermark: str | None, words: list[str]
+) -> None:
+    with pytest.raises(BadUsage) as refused:
+        run_on_nothing(spark, app_of(body, AppendStream(), watermark=watermark), {})
+    said = f"{refused.value.what}; {refused.value.fix}"
+    assert [word for word in words if word not in said] == [], said
+
+
+def test_it_is_tried_at_staging_as_a_stream(spark: SparkSession) -> None:
+    assert run_on_nothing(spark, JOINED, {}).columns == [
+        "user", "n", "event_time", "topic", "partition", "offset", "age", "zip"
+    ]  # fmt: skip

@@ -370,7 +370,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     sources = ("left", "right") if kind == "joined" else ("numbers",)
     facts = {
         "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "partitions": 2, "suite": None,
-        "comparable": "exact", "reset_allowed": True, **FACTS[kind],
+        "comparable": "exact", "reset_allowed": True, "tables": [], **FACTS[kind],
     }  # fmt: skip
     drivers = Threads(settings)
     operators = Operators(settings, folder, drivers, lambda: spark)

@@ -130,10 +130,14 @@ def history_of_reset(
     return History(name=release.name, of=release.name, gaps=gaps, left=without(gaps, release.accepted))
 
 
-def compaction_notes(now: Mapping[str, InputNow]) -> Sequence[str]:
-    """What a plan says about inputs that are compacted, and about those whose settings this user may not read."""
+def compaction_notes(now: Mapping[str, InputNow], tables: Set[str] = frozenset()) -> Sequence[str]:
+    """What a plan says about inputs that are compacted, and about those whose settings this user may not read. `tables`:
+    topics that the app reads as tables.
+    """
     notes = [
-        f"{topic} is compacted, so a replay may differ from the first run: compaction may have deleted older records of a key"
+        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row from before the oldest value that is kept is joined with none"
+        if topic in tables
+        else f"{topic} is compacted, so a replay may differ from the first run: compaction may have deleted older records of a key"
         for topic, known in sorted(now.items())
         if known.compacted
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,8 @@ def plan_stage(
     )
     _refuse_another_kind(live_release(state, app), spec)
     _refuse_no_change(spec, before)
-    return _plan_of(context, state, spec, code, origin, before, accept_missing=accept_missing)
+    tables = frozenset(facts["tables"])
+    return _plan_of(context, state, spec, code, origin, before, tables, accept_missing=accept_missing)
 
 
 def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str, int]:
@@ -149,10 +150,11 @@ def _plan_of(
     code: FrozenCode,
     origin: str,
     before: Release | None,
+    tables: Set[str],
     *,
     accept_missing: bool,
 ) -> Plan:
-    """The plan that stages `spec`. The release will read from the first offsets that its inputs keep now."""
+    """The plan that stages `spec`. `tables`: topics that it reads as tables. The release will read from the first offsets that its inputs keep now."""
     app, name = spec.app, spec.release
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
@@ -176,7 +178,7 @@ def _plan_of(
             "disk": room_of(context, before),
             **history.facts,
         },
-        warnings=(*_schema_warnings(before, spec), *unchecked(spec), *compaction_notes(now)),
+        warnings=(*_schema_warnings(before, spec), *unchecked(spec), *compaction_notes(now, tables)),
         undo=f"switchyard retire {name} --after 0s --execute",
     )
 

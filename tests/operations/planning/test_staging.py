@@ -130,7 +130,7 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
 
 PROBED = {
     "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "table": True, "key": ["ticker"], "partitions": 1,
-    "schema_ddl": "`ticker` string, `trades` bigint", "suite": None, "watermark": None, "comparable": "exact", "reset_allowed": True,
+    "schema_ddl": "`ticker` string, `trades` bigint", "suite": None, "watermark": None, "comparable": "exact", "reset_allowed": True, "tables": [],
 }  # fmt: skip
 
 
