@@ -37,7 +37,9 @@ from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
-APP, RELEASE, RECORDS = "stock-stats", "stock-stats.v1", 2_000
+# an app that loads what apps with windows and with joins load, on the input of another
+APP, RELEASE, INPUT_OF, RECORDS = "warm-up", "warm-up.v1", "stock-stats", 2_000
+CODE = Path(__file__).parent / "warm_up"
 # kept after a failed attempt: the broker's folder (log and configuration), the logs, and where the JVM writes crash
 # reports
 _KEPT = ("broker", "logs", "run")
@@ -153,14 +155,14 @@ def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:
     """Lets a driver read some records, then stops it."""
-    produce(settings, source_for(APP, Options(per_second=200)), history=RECORDS)
+    produce(settings, source_for(INPUT_OF, Options(per_second=200)), history=RECORDS)
     with Registry(settings, actor="set-up") as registry:
         context = Context(settings=settings, registry=registry, launcher=launcher)
-        execute(context, plan_stage(context, APP, version=1))
+        execute(context, plan_stage(context, APP, version=1, code_dir=CODE))
         execute(context, plan_start(context, RELEASE))
         context.until(
             f"{RELEASE} has not read its input",
-            lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= RECORDS,
+            lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= 2 * RECORDS,
             timeout_s=_BOOT_TIMEOUT_S,
         )
         execute(context, plan_stop(context, RELEASE))

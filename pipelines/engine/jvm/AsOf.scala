@@ -1,15 +1,16 @@
 // in Spark's package: what makes a column of an expression is visible only there
 package org.apache.spark.sql.switchyard
 
-import java.io.{ByteArrayInputStream, ByteArrayOutputStream, DataInputStream, DataOutputStream}
+import java.nio.ByteBuffer
 import java.time.Instant
+import java.time.temporal.ChronoUnit
 import java.util.{List => JavaList}
 
 import scala.collection.mutable.ArrayBuffer
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.{Column, DataFrame, Encoder, Encoders}
-import org.apache.spark.sql.functions.{col, lit, struct, sum, unix_millis}
+import org.apache.spark.sql.functions.{col, lit, struct, sum, unix_micros, when}
 import org.apache.spark.sql.streaming.{ExpiredTimerInfo, OutputMode, StatefulProcessor, TTLConfig, TimeMode, TimerValues, ValueState}
 import org.apache.spark.sql.types.StructType
 
@@ -21,7 +22,7 @@ import org.apache.spark.sql.types.StructType
  */
 object AsOf {
 
-  /** A record of the table, or a row of the stream. `time`: in ms. `row` is null for a record that deletes its key. */
+  /** A record of the table, or a row of the stream. `time`: in µs. `row` is null for a record that deletes its key. */
   case class In(key: Array[Byte], of_table: Boolean, time: Long, partition: Int, offset: Long, row: Array[Byte])
 
   /** A row of the stream with what was found of the table, or, without a row, how many of the table's records were late. */
@@ -45,7 +46,7 @@ object AsOf {
     val key = Packed.column(struct(names.map(quoted): _*)).as("key")
     val rest = stream.columns.toSeq.filter(_ != "event_time")
     val (left, right) = (struct(rest.map(quoted): _*), struct(taken.asScala.toSeq.map(quoted): _*))
-    val time = unix_millis(col("event_time")).as("time")
+    val time = unix_micros(col("event_time")).as("time")
     def placed(name: String, kind: String): Column =
       if (stream.schema.exists(f => f.name == name && f.dataType.typeName == kind)) col(name) else lit(0).cast(kind)
     val rows = stream.select(
@@ -54,7 +55,7 @@ object AsOf {
     // a late record of the table must get in, so there is nothing to tell Spark that it is late
     val records = table.where(names.map(quoted(_).isNotNull).reduce(_ && _)).select(
       key, lit(true).as("of_table"), time, col("partition"), col("offset"),
-      org.apache.spark.sql.functions.when(!col("deleted"), Packed.column(right)).as("row"),
+      when(!col("deleted"), Packed.column(right)).as("row"),
       lit(null).cast("timestamp").as("late_by"))
     val told = rows.union(records).groupBy("key").as[Array[Byte], In]
       .transformWithState(new Join, "event_time", OutputMode.Append()).toDF()
@@ -114,11 +115,12 @@ object AsOf {
 
     def isEmpty: Boolean = versions.isEmpty && waiting.isEmpty
 
-    /** When the first row that waits can be decided. */
-    def due: Long = if (waiting.isEmpty) Kept.NoTimer else waiting.head.time
+    /** When the first row that waits can be decided, in ms as timers and watermarks are. */
+    def due: Long = if (waiting.isEmpty) Kept.NoTimer else -Math.floorDiv(-waiting.head.time, 1000L)
 
     /** Takes records in, and decides what can be decided. */
-    def take(records: Iterator[In], watermark: Long): Iterator[Out] = {
+    def take(records: Iterator[In], watermarkMs: Long): Iterator[Out] = {
+      val watermark = watermarkMs * 1000
       var (late, more, rows) = (0L, false, false)
       records.foreach { record =>
         val entry = new Entry(record.time, record.partition, record.offset, record.row)
@@ -136,9 +138,11 @@ object AsOf {
       val told = decide(watermark)
       forget(watermark)
       // after the watermark, as no row may be before it
-      if (late > 0) told += Out(Instant.ofEpochMilli(watermark + 1), null, null, late)
+      if (late > 0) told += Out(instant(watermark + 1000), null, null, late)
       told.iterator
     }
+
+    private def instant(time: Long): Instant = Instant.EPOCH.plus(time, ChronoUnit.MICROS)
 
     private def decide(watermark: Long): ArrayBuffer[Out] = {
       val told = ArrayBuffer.empty[Out]
@@ -148,7 +152,7 @@ object AsOf {
         val row = waiting(decided)
         // a version of the same time counts
         while (next < versions.length && versions(next).time <= row.time) next += 1
-        told += Out(Instant.ofEpochMilli(row.time), row.row, if (next == 0) null else versions(next - 1).row, 0)
+        told += Out(instant(row.time), row.row, if (next == 0) null else versions(next - 1).row, 0)
         decided += 1
       }
       waiting.remove(0, decided)
@@ -163,42 +167,44 @@ object AsOf {
     }
 
     def written: Array[Byte] = {
-      val buffer = new ByteArrayOutputStream
-      val out = new DataOutputStream(buffer)
-      out.writeByte(Kept.Layout)
-      out.writeLong(timer)
-      for (entries <- Seq(versions, waiting)) {
-        out.writeInt(entries.length)
+      val both = Seq(versions, waiting)
+      val size = both.map(_.iterator.map(entry => Kept.EntryBytes + (if (entry.row == null) 0 else entry.row.length)).sum)
+      val out = ByteBuffer.allocate(1 + 8 + 2 * 4 + size.sum)
+      out.put(Kept.Layout).putLong(timer)
+      both.foreach { entries =>
+        out.putInt(entries.length)
         entries.foreach { entry =>
-          out.writeLong(entry.time)
-          out.writeInt(entry.partition)
-          out.writeLong(entry.offset)
-          out.writeInt(if (entry.row == null) -1 else entry.row.length)
-          if (entry.row != null) out.write(entry.row)
+          out.putLong(entry.time).putInt(entry.partition).putLong(entry.offset)
+          out.putInt(if (entry.row == null) -1 else entry.row.length)
+          if (entry.row != null) out.put(entry.row)
         }
       }
-      buffer.toByteArray
+      out.array
     }
   }
 
   private object Kept {
     val NoTimer: Long = Long.MinValue
     /** Checkpoints hold what `written` writes: another form needs another number, and this one must stay readable. */
-    val Layout: Int = 1
+    val Layout: Byte = 1
+    /** time, partition, offset, and the length of the row */
+    val EntryBytes: Int = 8 + 4 + 8 + 4
 
     def read(bytes: Array[Byte]): Kept =
       if (bytes == null) new Kept(NoTimer, ArrayBuffer.empty, ArrayBuffer.empty)
       else {
-        val in = new DataInputStream(new ByteArrayInputStream(bytes))
-        val layout = in.readByte()
+        val in = ByteBuffer.wrap(bytes)
+        val layout = in.get()
         require(layout == Layout, s"the state of a join is of layout $layout; this version reads $Layout")
-        new Kept(in.readLong(), entries(in), entries(in))
+        new Kept(in.getLong(), entries(in), entries(in))
       }
 
-    private def entries(in: DataInputStream): ArrayBuffer[Entry] =
-      ArrayBuffer.fill(in.readInt()) {
-        val (time, partition, offset, length) = (in.readLong(), in.readInt(), in.readLong(), in.readInt())
-        new Entry(time, partition, offset, if (length < 0) null else in.readNBytes(length))
+    private def entries(in: ByteBuffer): ArrayBuffer[Entry] =
+      ArrayBuffer.fill(in.getInt()) {
+        val (time, partition, offset, length) = (in.getLong(), in.getInt(), in.getLong(), in.getInt())
+        val row = if (length < 0) null else new Array[Byte](length)
+        if (row != null) in.get(row)
+        new Entry(time, partition, offset, row)
       }
   }
 }
