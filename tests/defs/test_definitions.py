@@ -40,6 +40,7 @@ for key in graph.get_all_asset_keys():
         "partitions": getattr(node.partitions_def, "name", None),
         "described": bool(node.description),
         "external": node.is_external,
+        "kinds": sorted(node.kinds),
     }
 configs = {
     job.name: {
@@ -113,6 +114,12 @@ def test_each_app_is_a_line_from_its_inputs_to_its_alias(loaded: Any, app: str) 
         alone = sum(topic in topics for topics in APPS.values()) == 1
         assert source["group"] == (group if alone else "inputs")
         assert source["external"] and source["partitions"] is None and source["described"]
+
+
+def test_an_input_that_an_app_reads_as_a_table_is_shown_as_one(loaded: Any) -> None:
+    kinds = {key: asset["kinds"] for key, asset in loaded["assets"].items() if key.startswith("inputs/")}
+    assert kinds["inputs/open"] == ["kafka", "source", "table"]
+    assert kinds["inputs/tick"] == ["kafka", "source"]
 
 
 def test_nothing_else_is_an_asset(loaded: Any) -> None:

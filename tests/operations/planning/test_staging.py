@@ -28,6 +28,7 @@ from orchestration.operations.procedures.wait import _measured_rate
 from orchestration.operations.supervising.overview import _subjects
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import Registry, now_ms
+from pipelines.model.missing import InputNow
 from pipelines.model.entries import (
     AlignOrdered,
     Closed,
@@ -142,14 +143,15 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
     monkeypatch.setattr(module, "processed", lambda *_: ())
     monkeypatch.setattr(costs, "cost_of", lambda *_: Cost(state_bytes=2048, result_records=7, result_bytes=1024))
 
-    def plan(log: Log, **facts: Any) -> Plan:
+    def plan(log: Log, *, compacted: bool = False, **facts: Any) -> Plan:
         monkeypatch.setattr(module, "probe", lambda *_: {**PROBED, **facts})
         known = World(
             settings=Settings(state_dir=tmp_path),
             registry=cast(Registry, log),
             launcher=cast(Any, None),
         )
-        log.cluster = Kafka(first={"trades": {0: 10}}, end={"trades": {0: 1010}})
+        now = {"trades": InputNow(first={0: 10}, compacted=True)} if compacted else {}
+        log.cluster = Kafka(first={"trades": {0: 10}}, end={"trades": {0: 1010}}, inputs=now)
         object.__setattr__(known, "newest", SimpleNamespace())
         return plan_stage(known, "a", version=3, code_dir=tmp_path / "code")
 
@@ -177,6 +179,15 @@ def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Pla
     [warning] = stage(Log()).warnings
     assert warning == "a names no suite, so nothing checks its result before consumers get it"
     assert stage(Log(), suite="stock_stats").warnings == ()
+
+
+def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:
+    def said(**facts: Any) -> str:
+        [warning] = stage(Log(), compacted=True, suite="stock_stats", **facts).warnings
+        return warning
+
+    assert "trades is compacted, so a replay may differ from the first run" in said()
+    assert "trades is compacted, so a replay can't see the table as it was then" in said(tables=["trades"])
 
 
 def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Callable[..., Plan]) -> None:
