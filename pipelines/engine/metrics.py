@@ -69,7 +69,7 @@ def batch_metrics(query: Any, inputs: Mapping[str, Input]) -> BatchMetrics:
 
 
 def _late_of_tables(observed: Any) -> int:
-    """Records of tables that came behind the watermark: `as_of` observes them."""
+    """Records of tables whose time the watermark had passed: `as_of` observes them."""
     names = observed.keys().toSeq()
     found = [str(name) for name in (names.apply(n) for n in range(names.size())) if str(name).startswith(LATE)]
     return sum(json.loads(observed.apply(name).json()).get("late") or 0 for name in found)

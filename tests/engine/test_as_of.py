@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.engine.probe import run_on_nothing
 from pipelines.errors import BadUsage
 from pipelines.model import App, AppendStream, AppSettings, Changelog, Json, Stream, Table, app, as_of
 from pipelines.testing import AppTest, at
+from tests.engine.test_probe import on_nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -372,12 +372,12 @@ def test_what_can_not_be_joined_is_refused_in_plain_words(
     spark: SparkSession, body: Body, watermark: str | None, words: list[str]
 ) -> None:
     with pytest.raises(BadUsage) as refused:
-        run_on_nothing(spark, app_of(body, AppendStream(), watermark=watermark), {})
+        on_nothing(spark, app_of(body, AppendStream(), watermark=watermark))
     said = f"{refused.value.what}; {refused.value.fix}"
     assert [word for word in words if word not in said] == [], said
 
 
 def test_it_is_tried_at_staging_as_a_stream(spark: SparkSession) -> None:
-    assert run_on_nothing(spark, JOINED, {}).columns == [
+    assert on_nothing(spark, JOINED).columns == [
         "user", "n", "event_time", "topic", "partition", "offset", "age", "zip"
     ]  # fmt: skip

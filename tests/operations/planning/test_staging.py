@@ -28,7 +28,6 @@ from orchestration.operations.procedures.wait import _measured_rate
 from orchestration.operations.supervising.overview import _subjects
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import Registry, now_ms
-from pipelines.model.missing import InputNow
 from pipelines.model.entries import (
     AlignOrdered,
     Closed,
@@ -40,6 +39,7 @@ from pipelines.model.entries import (
     Switch,
     VerdictRecorded,
 )
+from pipelines.model.missing import InputNow
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release, fold
