@@ -17,7 +17,7 @@ _STEPS: dict[str, Callable[[Any], str]] = {
     "Generate": lambda node: _sql(node.generator()),
     "Join": lambda node: f"{node.joinType().sql().lower()} join{_condition(node)}",
     "MapInPandas": lambda node: "map frames in Python",
-    "TransformWithState": lambda node: "own state by key",
+    "TransformWithState": lambda node: "join as of each row's time",
     "TransformWithStateInPandas": lambda node: f"own state by {_key_of(node)}",
     "Union": lambda node: "union",
 }
