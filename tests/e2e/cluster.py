@@ -29,7 +29,7 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.wait import wait_ready
-from orchestration.sources import Faults, Options, produce, source_for
+from orchestration.sources import Faults, Options, produce, sources_for
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.offsets import end_offsets
@@ -161,15 +161,15 @@ class Cluster:
 
     def load(self, app: str, records: int, per_second: int) -> None:
         """History with more disorder than usual."""
-        produce(self.settings, source_for(app, _options(per_second)), history=records)
+        produce(self.settings, sources_for(app, _options(per_second)), history=records)
 
     @contextmanager
     def producing(self, app: str, rate: float, per_second: int) -> Iterator[None]:
         """Produces live input, `rate` records a second, while the block runs."""
-        topic = source_for(app, _options(per_second)).topic
+        topics = [source.topic for source in sources_for(app, _options(per_second))]
 
-        def end() -> Mapping[int, int]:
-            return end_offsets(self.settings, [topic])[topic]
+        def end() -> Mapping[str, Mapping[int, int]]:
+            return end_offsets(self.settings, topics)
 
         before = end()
         with producing(self.settings, app, rate, _options(per_second)) as end_input:

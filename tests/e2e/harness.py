@@ -27,7 +27,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
-from orchestration.sources import Options, produce, source_for
+from orchestration.sources import Options, produce, sources_for
 from pipelines.engine.checkpoint import Checkpoint, release_folder
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import end_of, end_offsets
@@ -245,8 +245,8 @@ def producing(
     """
     stopped = threading.Event()
     with ThreadPoolExecutor(1, f"input of {app}") as pool:
-        source = source_for(app, options or Options())
-        job = pool.submit(produce, settings, source, rate=rate, stopped=stopped.is_set)
+        sources = sources_for(app, options or Options())
+        job = pool.submit(produce, settings, sources, rate=rate, stopped=stopped.is_set)
 
         def end() -> None:
             stopped.set()
