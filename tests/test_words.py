@@ -57,6 +57,7 @@ ALLOWED = {
     "pipelines/kafka/client.py:unavailable": "librdkafka's words, of which there is no code",
     "pipelines/kafka/login.py:_pem": "the head of a key's file",
     "pipelines/model/entries.py:rate": "numbers by their names",
+    "pipelines/engine/topology.py:_sql": "Spark's text of an expression, which is shown",
     "pipelines/secrets.py:masked": "masks secrets in what is shown",
 }
 

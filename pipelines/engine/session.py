@@ -92,6 +92,19 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         # last started: the checkpoint has no watermark of each input
         "spark.sql.streaming.multipleWatermarkPolicy": "max",
         "spark.sql.streaming.minBatchesToRetain": "20",
+        **_state_conf(heap_mb),
+        # between polls without new records; each poll asks the broker
+        "spark.sql.streaming.pollingDelay": "200ms",
+        # the default starts a process for each local file that it renames
+        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+        "spark.hadoop.fs.file.impl": _LOCAL_FILES,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        **settings.spark,
+    }
+
+
+def _state_conf(heap_mb: int) -> dict[str, str]:
+    return {
         f"{_STATE}.providerClass": _ROCKSDB,
         f"{_STATE}.checkpointFormatVersion": "1",
         f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
@@ -99,15 +112,8 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         f"{_STATE}.maintenanceInterval": "15s",
         # counting rows would look up each key
         f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
-        # between polls without new records; each poll asks the broker
-        "spark.sql.streaming.pollingDelay": "200ms",
-        # the default starts a process for each local file that it renames
-        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
-        "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
         f"{_STATE}.rocksdb.maxMemoryUsageMB": str(max(64, heap_mb // 4)),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-        **settings.spark,
     }
 
 
