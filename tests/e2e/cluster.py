@@ -212,7 +212,10 @@ class Told(Threads):
     def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
         super().launch(release, force=force, settle=settle)
         pid = self._started[-1].pid if release in self.processes else os.getpid()
-        return f"process {pid}, log {LocalLauncher(self._settings).log_path(release)}"
+        return f"process {pid}, log {self.log_path(release)}"
+
+    def log_path(self, release: str) -> Path:
+        return LocalLauncher(self._settings).log_path(release)
 
 
 class OwnBroker(Cluster):

@@ -146,7 +146,7 @@ def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | No
             "request": undo.reset,
             "generation": f"{release.generation} -> {undo.generation}",
             "replay": f"{replay:,} records, {time_of(rate, name, replay)}",
-            "state": f"{cost.state}: archived",
+            "app state": f"{cost.state}: archived",
             "result": f"{cost.result}: {'kept; the release continues to write it' if undo.same else 'archived; the release writes its old topic again'}",
             "consumers": _of_consumers(undo, again),
             "followers": join(followers_of(context, undo.state, release)),
