@@ -30,7 +30,7 @@ def measure(context: Context, switchyard: Command, keys: int) -> dict[str, Any]:
     """Seconds of `reset --stay-stopped` as a plan and carried out, for a cleared state, a kept one, a deleted result, and one
     that is cleared by a tombstone for each key.
 
-    `state`, `result`: what the plan says of them.
+    `state_bytes`, `result_bytes` (None: unknown), `result_records`: how large they are.
     """
     ensure_topic(context.settings, TOPIC, 4, INPUT)
     _load(context.settings, keys)
@@ -41,8 +41,9 @@ def measure(context: Context, switchyard: Command, keys: int) -> dict[str, Any]:
         command = ("reset", OLD, *options, "--stay-stopped")
         planned_s, plan = _timed(switchyard, *command, "--json")
         done_s, _ = _timed(switchyard, *command, "--execute")
-        facts = json.loads(plan)["facts"]
-        report[output] = {"plan_s": planned_s, "done_s": done_s, "state": facts["state"], "result": facts["result"]}
+        figures = json.loads(plan)["figures"]
+        sizes = {name: figures[name] for name in ("state_bytes", "result_bytes", "result_records")}
+        report[output] = {"plan_s": planned_s, "done_s": done_s, **sizes}
         if output == "truncate":
             _hydrate(context, keys)
         elif output != "tombstone":
