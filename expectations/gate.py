@@ -24,6 +24,7 @@ from expectations.suites import Check, SuiteInputs, checks_of
 from expectations.verdict import CheckResult, GateRequest, Verdict
 from pipelines.engine.frames import read_range
 from pipelines.errors import BadUsage
+from pipelines.model.names import result_topic
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest, *
     # if the result can't be read, fail here once, not in each check
     count = rows.count()
     context = open_context(request.docs_dir if docs else None)
-    release = f"{request.release}.g{request.generation}"
+    release = result_topic(request.release, request.generation, request.result)
     # persist=False: GX would never unpersist it; no spark_config: GX would restart the session
     source = context.data_sources.add_spark(name="results", persist=False)
     batch = source.add_dataframe_asset(name=release).add_batch_definition_whole_dataframe("range")

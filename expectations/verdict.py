@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -20,7 +20,7 @@ Outcome = Literal["passed", "failed", "errored", "skipped"]
 class GateRequest:
     """The range of a result, and what to compare it with.
 
-    `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
+    `result`: its name, empty for the only one. `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
     result's columns, Spark DDL. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
     the same cut, None without one. `late_dropped`: rows that the release itself dropped as late. `volume_tolerance`:
     the ratio by which the number of rows may differ from `live_rows`.
@@ -36,11 +36,17 @@ class GateRequest:
     schema_ddl: str
     table: bool
     live_rows: int | None
+    result: str = ""
     late_dropped: int = 0
     volume_tolerance: float = VOLUME_TOLERANCE
     app_settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     docs_dir: Path
     settings: Settings
+
+
+def check_of(result: str, check: str) -> str:
+    """The name of a result's check among those of all of an app's results."""
+    return f"{result}: {check}" if result else check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,27 @@ class Verdict:
     rows: int
     results: tuple[CheckResult, ...]
     docs: Path | None = None
+
+    @classmethod
+    def together(cls, verdicts: Mapping[str, Verdict]) -> Verdict:
+        """The verdict on several results, by name: their checks, each with its result's name. `docs`: of one that is not
+        ok, if there is one.
+        """
+        if set(verdicts) == {""}:
+            return verdicts[""]
+        first = next(iter(verdicts.values()))
+        return cls(
+            suite=", ".join(each.suite for each in verdicts.values()),
+            release=first.release,
+            generation=first.generation,
+            rows=sum(each.rows for each in verdicts.values()),
+            results=tuple(
+                replace(check, name=check_of(name, check.name))
+                for name, each in verdicts.items()
+                for check in each.results
+            ),
+            docs=next((each.docs for each in verdicts.values() if not each.ok), first.docs),
+        )
 
     def _count(self, outcome: Outcome) -> int:
         return sum(result.outcome == outcome for result in self.results)

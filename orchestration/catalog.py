@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pipelines.apps
 from pipelines.errors import BadUsage
-from pipelines.model.app import App, Changelog, Table
+from pipelines.model.app import App, Changelog, Result, Table
 
 
 def find_apps() -> tuple[App, ...]:
@@ -34,9 +34,16 @@ def first_line(app: App) -> str:
 
 
 def in_words(app: App) -> str:
-    """The kind of the app's result: `table by ticker, day` or `stream by user`."""
-    kind = "table" if isinstance(app.result, Table) else "stream"
-    return f"{kind} by {', '.join(app.result.key)}" if app.result.key else kind
+    """The kinds of the app's results: `table by ticker, day`, or `counts: table by product; alerts: stream`."""
+    return "; ".join(
+        f"{name}: {result_in_words(each)}" if name else result_in_words(each) for name, each in app.results.items()
+    )
+
+
+def result_in_words(result: Result) -> str:
+    """The kind of one result: `table by ticker, day` or `stream by user`."""
+    kind = "table" if isinstance(result, Table) else "stream"
+    return f"{kind} by {', '.join(result.key)}" if result.key else kind
 
 
 def topics_of(app: App) -> list[str]:

@@ -75,23 +75,29 @@ def app_pages() -> dict[str, str]:
 def _app_page(app: Any) -> str:
     """What an app reads and writes, its checks, its code, and how to try it."""
     from expectations.suites import SuiteInputs, checks_of
-    from orchestration.catalog import in_words
+    from orchestration.catalog import result_in_words
     from orchestration.sources import app_names
 
     reads = [
         f"| `{name}` | `{i.topic}` | {_kind(i)} | {_form(i.key)} | {_form(i.value)} |" for name, i in app.inputs.items()
     ]
-    facts = [f"- **Result**: {in_words(app)}, {app.result.partitions} partitions."]
+    facts = [
+        f"- **Result{f' `{name}`' if name else ''}**: {result_in_words(result)}, {result.partitions} partitions."
+        for name, result in app.results.items()
+    ]
     facts += [f"- **Watermark**: {app.watermark}."] if app.watermark else []
     facts += [f"- **Setting** `{name}`: {value!r} by default." for name, value in app.settings.items()]
     parts = [f"# {app.name}", inspect.cleandoc(app.function.__doc__ or "")]
     parts += ["| input | topic | read as | key | value |\n|---|---|---|---|---|\n" + "\n".join(reads), "\n".join(facts)]
     if app.name in app_names():
         parts += ["## Try it", _TRY.format(app=app.name)]
-    if app.suite is not None:
-        checks = checks_of(app.suite, SuiteInputs(app_settings=app.settings))
+    for name, suite in app.suites.items():
+        checks = checks_of(suite, SuiteInputs(app_settings=app.settings))
         lines = [f"| {_first_line(c.name)} | {_first_line(c.detail)} |" for c in checks]
-        parts += ["## Checks", "| check | what it expects |\n|---|---|\n" + "\n".join(lines)]
+        parts += [
+            f"## Checks{f' of {name}' if name else ''}",
+            "| check | what it expects |\n|---|---|\n" + "\n".join(lines),
+        ]
     source = Path(inspect.getfile(app.function)).read_text().rstrip()
     parts += ["## Code", f"```python\n{source}\n```"]
     return "\n\n".join(parts) + "\n"

@@ -32,13 +32,14 @@ def register(app: typer.Typer) -> None:
 
 def apps(as_json: Json = False) -> None:
     """List the repository's apps: what each reads, and what it makes of it."""
-    from orchestration.catalog import find_apps, first_line, in_words, topics_of
+    from orchestration.catalog import find_apps, first_line, in_words, result_in_words, topics_of
 
     found = find_apps()
     if as_json:
         print_json([
             {"name": each.name, "shows": each.shows, "inputs": topics_of(each), "result": in_words(each),
-             "watermark": each.watermark, "suite": each.suite, "settings": dict(each.settings), "does": first_line(each)}
+             "results": {name: result_in_words(result) for name, result in each.results.items()}, "suites": each.suites,
+             "watermark": each.watermark, "settings": dict(each.settings), "does": first_line(each)}
             for each in found
         ])  # fmt: skip
         return
@@ -54,19 +55,24 @@ def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -
     """Show an app: its inputs, its result, and the steps between them with their state. It needs no broker."""
     from orchestration.operations.trials import default_code_dir, probe
     from pipelines.engine.code import freeze
+    from pipelines.model.entries import ResultSpec
 
     facts = probe(load_settings(), freeze(code or default_code_dir()), app, settings_of(set_))
     if as_json:
         print_json(facts)
         return
-    kind = "table" if facts["table"] else "stream"
-    by = f" by {', '.join(facts['key'])}" if facts["key"] else ""
+    results = {name: ResultSpec(**each) for name, each in facts["results"].items()}
     print_facts({
         "app": app,
         **{f"input {name}": f"topic {topic}: {', '.join(facts['columns'][name])}" for name, topic in facts["inputs"].items()},
-        "result": f"{kind}{by}, {facts['partitions']} partitions: {facts['schema_ddl'].replace('`', '')}",
+        **{
+            f"result {name}".rstrip(): f"{each.in_words()}, {each.partitions} partitions: {each.schema_ddl.replace('`', '')}"
+            for name, each in results.items()
+        },
         "watermark": facts["watermark"] or "none",
-        "suite": facts["suite"] or "none: nothing checks the result",
+        **{
+            f"suite {name}".rstrip(): each.suite or "none: nothing checks the result" for name, each in results.items()
+        },
         "settings": ", ".join(f"{name}={value}" for name, value in facts["settings"].items()) or "none",
     })  # fmt: skip
     out("steps, the last one first")
@@ -91,10 +97,13 @@ def try_(app: App, rows: Rows, code: From = None, set_: Set = None, as_json: Jso
 
 def _show(batch: dict[str, Any], title: str | None) -> None:
     rows, letters = batch["rows"], batch["dead_letters"]
-    if rows:
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        print_table(columns, ([_cell(row, name) for name in columns] for row in rows), title=title)
-    else:
+    names = batch.get("results") or [""] * len(rows)
+    for result in dict.fromkeys(names):
+        mine = [row for row, name in zip(rows, names, strict=True) if name == result]
+        columns = list(dict.fromkeys(name for row in mine for name in row))
+        called = ", ".join(part for part in (title, result) if part)
+        print_table(columns, ([_cell(row, name) for name in columns] for row in mine), title=called or None)
+    if not rows:
         out(f"{title}: no rows" if title else "no rows")
     if letters:
         print_table(

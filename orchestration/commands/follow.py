@@ -29,6 +29,7 @@ def follow(
         str | None,
         typer.Option(help="Consumer group, to continue where it stopped. Without one, the position is not kept."),
     ] = None,
+    result: Annotated[str | None, typer.Option(metavar="NAME", help="Which result, if the app has several.")] = None,
     from_beginning: Annotated[
         bool,
         typer.Option(
@@ -53,7 +54,7 @@ def follow(
     name = group or f"switchyard-follow-{os.getpid()}"
     printed, number, last_s, committed_s = 0, None, time.monotonic(), time.monotonic()
     with LiveConsumer(
-        alias, group=name, settings=load_settings(), earliest=from_beginning, register=group is not None
+        alias, group=name, result=result, settings=load_settings(), earliest=from_beginning, register=group is not None
     ) as consumer:
         # only printed records count: the position of a record in hand is not committed
         done = consumer.position

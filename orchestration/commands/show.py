@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +78,21 @@ def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
 
 
 def show_comparison(found: Comparison) -> None:
-    """Prints a diff: counts, columns, samples."""
+    """Prints a diff: counts, columns, samples; of each result, if the app has several."""
+    late = (("late dropped (live, new)", f"{found.live_late_dropped:,}, {found.new_late_dropped:,}"),)
+    if not found.results:
+        _show_result(found, late)
+        return
+    for name, each in found.results.items():
+        _show_result(each, (), title=name)
+    print_table(("", "rows"), late)
+
+
+def _show_result(found: Comparison, late: Sequence[tuple[str, str]], title: str | None = None) -> None:
     names = ("only_live", "only_new", "changed", "identical")
     counts = [(name.replace("_", " "), f"{getattr(found, name):,}") for name in names]
     counts += [(f"  in {column}", f"{number:,}") for column, number in found.columns.items()]
-    counts.append(("late dropped (live, new)", f"{found.live_late_dropped:,}, {found.new_late_dropped:,}"))
-    print_table(("", "keys"), counts)
+    print_table(("", "keys"), [*counts, *late], title=title)
     if found.samples:
         columns = ("key", "live", "new")
         print_table(columns, [[_short(sample[name]) for name in columns] for sample in found.samples])

@@ -17,9 +17,9 @@ from dagster import (
 from pydantic import Field
 
 from expectations.suites import SuiteInputs, checks_of
-from expectations.verdict import VOLUME_TOLERANCE
+from expectations.verdict import VOLUME_TOLERANCE, check_of
 from orchestration.defs import report
-from orchestration.defs.names import SPARK_POOL, check_name, group_of, releases_of, results_key
+from orchestration.defs.names import SPARK_POOL, check_name, group_of, releases_of, results_key, verdict_name
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
@@ -49,23 +49,21 @@ def gates(apps: Sequence[App]) -> list[AssetChecksDefinition]:
     """The checks of the results of each app that names a suite, partitioned by release as the results are: one for
     each of its expectations, and one for the verdict. Raises BadUsage if two have the same name in Dagster.
     """
-    return [_gate(app, app.suite) for app in apps if app.suite is not None]
+    return [_gate(app) for app in apps if app.suites]
 
 
-def _gate(app: App, suite: str) -> AssetChecksDefinition:
+def _gate(app: App) -> AssetChecksDefinition:
     with warnings.catch_warnings():
         # partitioned checks are a preview feature in this version of Dagster
         warnings.simplefilter("ignore", PreviewWarning)
 
         # whichever are chosen, the suite runs once, and as a whole: the verdict is about all of it
-        @multi_asset_check(
-            name=f"check_{group_of(app.name)}", specs=_specs(app, suite), can_subset=True, pool=SPARK_POOL
-        )
+        @multi_asset_check(name=f"check_{group_of(app.name)}", specs=_specs(app), can_subset=True, pool=SPARK_POOL)
         def run_suite(
             context: AssetCheckExecutionContext, config: Checking, platform: Platform, pyspark: SparkResource
         ) -> Iterator[AssetCheckResult]:
             chosen = {key.name for key in context.selected_asset_check_keys}
-            for result in _check(context, app, suite, config, platform, pyspark):
+            for result in _check(context, app, config, platform, pyspark):
                 if result.check_name in chosen:
                     yield result
                 else:
@@ -75,21 +73,23 @@ def _gate(app: App, suite: str) -> AssetChecksDefinition:
     return run_suite
 
 
-def _specs(app: App, suite: str) -> list[AssetCheckSpec]:
+def _specs(app: App) -> list[AssetCheckSpec]:
+    verdict, suites = verdict_name(app.suites), " and ".join(f"`{suite}`" for suite in app.suites.values())
     described = {
-        suite: f"The verdict of the suite `{suite}` over a fixed range of the release's result: passed if at least one "
+        verdict: f"The verdict of {suites} over a fixed range of the release's result: passed if at least one "
         "check passed and none failed. If another release is live, the range ends at the evidence cut; both are compared "
         "first if the diff is too old."
     }
-    for each in checks_of(suite, SuiteInputs(app_settings=app.settings)):
-        name = check_name(each.name)
-        if name in described:
-            raise BadUsage(
-                f"suite {suite} has two checks that Dagster calls {name}",
-                fix=f"rename the check {each.name!r}; {suite} is the name of the verdict",
-            )
-        # of a check that is skipped here, the detail says only why
-        described[name] = each.name if each.expectation is None else each.detail
+    for result, suite in app.suites.items():
+        for each in checks_of(suite, SuiteInputs(app_settings=app.settings)):
+            name = check_name(check_of(result, each.name))
+            if name in described:
+                raise BadUsage(
+                    f"suite {suite} has two checks that Dagster calls {name}",
+                    fix=f"rename the check {each.name!r}; {verdict} is the name of the verdict",
+                )
+            # of a check that is skipped here, the detail says only why
+            described[name] = each.name if each.expectation is None else each.detail
     return [
         AssetCheckSpec(name, asset=results_key(app.name), partitions_def=releases_of(app.name), description=text)
         for name, text in described.items()
@@ -99,14 +99,13 @@ def _specs(app: App, suite: str) -> list[AssetCheckSpec]:
 def _check(
     context: AssetCheckExecutionContext,
     app: App,
-    suite: str,
     config: Checking,
     platform: Platform,
     pyspark: SparkResource,
 ) -> list[AssetCheckResult]:
     """Runs the suite. What can't be evaluated has not passed, and says why. Only an outage fails the run."""
     metadata: report.Metadata = {}
-    name = context.partition_key
+    name, verdict_check = context.partition_key, verdict_name(app.suites)
     try:
         with platform.open(context.log.info, pyspark) as operations:
             metadata |= _compare(operations, name, config.max_evidence_age_s)
@@ -121,14 +120,14 @@ def _check(
                 check_name=spec.name,
                 passed=False,
                 description=f"could not be evaluated: {error.what}",
-                metadata={"error": error.what, "to do": error.fix, **(metadata if spec.name == suite else {})},
+                metadata={"error": error.what, "to do": error.fix, **(metadata if spec.name == verdict_check else {})},
             )
             for spec in context.check_specs
         ]
     return [
         AssetCheckResult(
             asset_key=results_key(app.name),
-            check_name=suite,
+            check_name=verdict_check,
             passed=verdict.ok,
             description=report.counts(verdict),
             metadata={**metadata, **report.of_verdict(verdict)},

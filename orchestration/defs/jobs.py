@@ -302,7 +302,7 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
         state = operations.registry.state()
         for app in state.chains:
             release = live_release(state, app)
-            if release is None or release.spec.suite is None:
+            if release is None or not release.spec.suites:
                 continue
             try:
                 verdict = run_gate(operations, release.name)

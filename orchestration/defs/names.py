@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from dagster import AssetKey, DynamicPartitionsDefinition
 
@@ -36,6 +37,11 @@ def live_key(app: str) -> AssetKey:
 def check_name(check: str) -> str:
     """`lowest ask there` -> `lowest_ask_there`, because Dagster's names of checks are words."""
     return re.sub(r"\W", "_", check, flags=re.ASCII)
+
+
+def verdict_name(suites: Mapping[str, str]) -> str:
+    """The check that stands for the verdict of an app's suites (result name -> suite): that of the only suite."""
+    return suites.get("", "verdict")
 
 
 def partitions_name(app: str) -> str:

@@ -21,7 +21,8 @@ from dagster import (
 
 from expectations.names import suite_names
 from expectations.suites import SuiteInputs, checks_of
-from orchestration.defs.names import check_name, input_key, live_key, results_key
+from expectations.verdict import check_of
+from orchestration.defs.names import check_name, input_key, live_key, results_key, verdict_name
 from orchestration.local.data_docs import url_of
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.plans.plan import Plan, Table
@@ -111,7 +112,9 @@ def of_comparison(found: Comparison) -> Metadata:
 
 
 def comparison_markdown(found: Comparison) -> str:
-    """A diff as tables: counts, the columns that differ, samples."""
+    """A diff as tables: counts, the columns that differ, samples; of each result, if the app has several."""
+    if found.results:
+        return "\n\n".join(f"### {name}\n\n{comparison_markdown(each)}" for name, each in found.results.items())
     counts = [
         (name.replace("_", " "), getattr(found, name)) for name in ("identical", "changed", "only_live", "only_new")
     ]
@@ -209,7 +212,7 @@ def event_of(result: AssetCheckResult, partition: str) -> AssetCheckEvaluation:
     )
 
 
-def verdict_events(release: Release, verdict: VerdictRecorded, suite: str) -> list[AssetCheckEvaluation]:
+def verdict_events(release: Release, verdict: VerdictRecorded) -> list[AssetCheckEvaluation]:
     """A verdict from the registry, as the results of the release's checks: the suite's, and that of each expectation
     of it. Of a suite that is not there (any more), only its own.
     """
@@ -225,19 +228,20 @@ def verdict_events(release: Release, verdict: VerdictRecorded, suite: str) -> li
     results = [
         AssetCheckResult(
             asset_key=results_key(release.spec.app),
-            check_name=suite,
+            check_name=verdict_name(release.spec.suites),
             passed=verdict.passed > 0 and not verdict.failed and not verdict.errored,
             description=counts(verdict),
             metadata={**metadata, **page},
         )
     ]
-    if suite in suite_names():
-        # earlier builds recorded only which ones failed or could not be evaluated
-        found = verdict.outcomes or dict.fromkeys(verdict.failures, "failed")
-        results += [
-            _result_of(release.spec.app, each.name, found.get(each.name, "passed"), page)
-            for each in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))
-        ]
+    # earlier builds recorded only which ones failed or could not be evaluated
+    found = verdict.outcomes or dict.fromkeys(verdict.failures, "failed")
+    for result, suite in release.spec.suites.items():
+        if suite in suite_names():
+            names = (
+                check_of(result, e.name) for e in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))
+            )
+            results += [_result_of(release.spec.app, name, found.get(name, "passed"), page) for name in names]
     return [event_of(result, release.name) for result in results]
 
 

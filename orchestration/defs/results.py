@@ -10,7 +10,7 @@ from typing import Any
 from dagster import AssetExecutionContext, AssetsDefinition, Config, MaterializeResult, MetadataValue, asset
 from pydantic import Field
 
-from orchestration.catalog import topics_of
+from orchestration.catalog import in_words, topics_of
 from orchestration.defs import report
 from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, releases_of, results_key
 from orchestration.defs.resources import Platform
@@ -77,8 +77,8 @@ def results_assets(apps: Sequence[App]) -> list[AssetsDefinition]:
 
 
 def _results(app: App) -> AssetsDefinition:
-    table = isinstance(app.result, Table)
-    kind = f"{'Table' if table else 'Stream'} by {', '.join(app.result.key)}"
+    kinds = {"table" if isinstance(each, Table) else "stream" for each in app.results.values()}
+    kind = in_words(app)
     does = (app.function.__doc__ or "").strip()
 
     @asset(
@@ -86,9 +86,9 @@ def _results(app: App) -> AssetsDefinition:
         partitions_def=releases_of(app.name),
         deps=[input_key(topic) for topic in topics_of(app)],
         group_name=group_of(app.name),
-        description=f"{does}\n\n{kind}. A partition is a release. Materialize it to stage and start that release; a driver "
+        description=f"{does}\n\n{kind[0].upper()}{kind[1:]}. A partition is a release. Materialize it to stage and start that release; a driver "
         "that already runs is kept. The run ends when the release has caught up; the driver keeps running.",
-        kinds={"pyspark", "kafka", "table" if table else "stream"},
+        kinds={"pyspark", "kafka", *kinds},
         owners=OWNERS,
         tags={APP_TAG: app.name},
         metadata={"settings": MetadataValue.json(dict(app.settings)), "watermark": app.watermark or "none"},

@@ -68,10 +68,10 @@ def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[
         yield
     finally:
         for release in operations.registry.known.releases.values():
-            verdict, suite = release.verdict, release.spec.suite
-            if verdict is not None and suite is not None and verdict.at_ms >= began_ms and by_dagster(verdict.actor):
+            verdict, suites = release.verdict, release.spec.suites
+            if verdict is not None and suites and verdict.at_ms >= began_ms and by_dagster(verdict.actor):
                 add_partition(context.instance, release.name)
-                for event in report.verdict_events(release, verdict, suite):
+                for event in report.verdict_events(release, verdict):
                     # log_event accepts it, although its annotation does not say so
                     context.log_event(event)  # type: ignore[arg-type]
 

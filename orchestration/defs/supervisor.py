@@ -110,7 +110,7 @@ def mirror(memory: Memory, found: Sequence[ReleaseStatus], apps: Iterable[str], 
     known = set(apps)
     for status in found:
         release = status.release
-        ready, verdict, suite = release.ready, release.verdict, release.spec.suite
+        ready, verdict = release.ready, release.verdict
         if release.spec.app not in known:
             continue
         if (
@@ -121,11 +121,11 @@ def mirror(memory: Memory, found: Sequence[ReleaseStatus], apps: Iterable[str], 
             events.append(report.ready_event(release, status.beat))
         if (
             verdict is not None
-            and suite is not None
+            and release.spec.suites
             and (first or not by_dagster(verdict.actor))
             and _new(memory, f"verdict {release.name}", verdict.at_ms)
         ):
-            events += report.verdict_events(release, verdict, suite)
+            events += report.verdict_events(release, verdict)
     return events
 
 

@@ -109,5 +109,4 @@ def owned_topics(state: RegistryState, name: str) -> list[str]:
     from pipelines.model.names import dead_letter_topic
 
     release = state.releases[name]
-    results = sorted({release.topic_of(generation) for generation in release.generations})
-    return [*results, progress_topic(name), dead_letter_topic(name)]
+    return [*release.all_results, progress_topic(name), dead_letter_topic(name)]

@@ -98,7 +98,7 @@ class Boot:
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
         self._path = path
         stands = known.boundary.position if known is not None and begun else start
-        writer = Writer(self._settings, self._name, destination.result_topic, spec.partitions)
+        writer = Writer(self._settings, self._name, release.result_partitions)
         query = Query(
             self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
         )
@@ -211,8 +211,7 @@ def _destination(token: int, release: Release, app: App, start: SourcePosition) 
         release=release.name,
         generation=release.generation,
         token=token,
-        result_topic=release.result_topic,
-        partitions=release.spec.partitions,
+        results=release.result_topics,
         inputs={name: source.topic for name, source in app.inputs.items()},
         start=start,
         watermarked=app.watermark is not None,

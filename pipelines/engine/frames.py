@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from pipelines.engine.session import spark_kafka_options
 from pipelines.errors import BadUsage
-from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Input, Json, Raw, Text, Value
+from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Input, Json, Raw, Result, Table, Text, Value
 from pipelines.model.as_of import TABLE_KEY
 from pipelines.settings import Settings
 
@@ -276,46 +276,103 @@ def applied(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, An
         raise BadUsage(
             f"app {app.name} returned {type(result).__name__}, not a DataFrame", fix="return the result as a DataFrame"
         )
-    missing = [name for name in app.result.key if name not in result.columns]
-    if missing:
-        raise BadUsage(
-            f"the result of app {app.name} lacks the key column {', '.join(missing)}; it has {', '.join(result.columns)}",
-            fix="select the key columns in the function, or name other ones in the definition",
+    for name, columns in schemas_of(app, result.schema).items():
+        _check_columns(
+            f"result {name} of app {app.name}" if name else f"the result of app {app.name}",
+            app.results[name],
+            columns.names,
         )
-    if len(set(result.columns)) != len(result.columns):
-        raise BadUsage(
-            f"the result of app {app.name} has a column twice: {', '.join(result.columns)}", fix="rename one"
-        )
-    if not value_columns(app, result.columns):
-        raise BadUsage(f"the result of app {app.name} has no column besides its key", fix="select a value, too")
     return result
 
 
-def carries_source(app: App, columns: list[str]) -> bool:
+def schemas_of(app: App, whole: StructType) -> dict[str, StructType]:
+    """Result name -> its columns; `whole`: those of what the function returns. Raises BadUsage if that is not a struct
+    column for each of several results.
+    """
+    if not app.has_several:
+        return {"": whole}
+    _require_names(app, whole.names)
+    for field in whole.fields:
+        if not isinstance(field.dataType, StructType):
+            raise BadUsage(
+                f"the function of app {app.name} returns {field.name} as {field.dataType.simpleString()}, not as a struct",
+                fix=f'make it one of the columns of that result: F.struct("a", "b").alias("{field.name}")',
+            )
+    found = {field.name: field.dataType for field in whole.fields}
+    return {name: found[name] for name in app.results}  # type: ignore[misc]
+
+
+def _require_names(app: App, columns: list[str]) -> None:
+    if sorted(columns) != sorted(app.results):
+        raise BadUsage(
+            f"the function of app {app.name} returns the columns {', '.join(columns)}, but its results are {', '.join(app.results)}",
+            fix='return a struct column of each result\'s name, as F.struct("key", "count").alias("counts")',
+        )
+
+
+def _check_columns(what: str, result: Result, columns: list[str]) -> None:
+    missing = [name for name in result.key if name not in columns]
+    if missing:
+        raise BadUsage(
+            f"{what} lacks the key column {', '.join(missing)}; it has {', '.join(columns)}",
+            fix="select the key columns in the function, or name other ones in the definition",
+        )
+    if len(set(columns)) != len(columns):
+        raise BadUsage(f"{what} has a column twice: {', '.join(columns)}", fix="rename one")
+    if not value_columns(result, columns):
+        raise BadUsage(f"{what} has no column besides its key", fix="select a value, too")
+
+
+def carries_source(result: Result, columns: list[str]) -> bool:
     """Whether rows of this result name the record that they came from."""
-    return isinstance(app.result, AppendStream) and all(name in columns for name in SOURCE_COLUMNS)
+    return isinstance(result, AppendStream) and all(name in columns for name in SOURCE_COLUMNS)
 
 
-def value_columns(app: App, columns: list[str]) -> list[str]:
+def value_columns(result: Result, columns: list[str]) -> list[str]:
     """The columns of the result that form the record's value, in the function's order."""
-    left_out = {*app.result.key, *(SOURCE_COLUMNS if carries_source(app, columns) else ())}
+    left_out = {*result.key, *(SOURCE_COLUMNS if carries_source(result, columns) else ())}
     return [name for name in columns if name not in left_out]
 
 
 def serialized(app: App, result: DataFrame) -> DataFrame:
-    """Rows -> `key` (JSON text, null without a key), `value` (JSON text; a null value is a tombstone) and `source` (topic:partition:offset or null)."""
-    values = value_columns(app, result.columns)
-    as_json = {"ignoreNullFields": "false"}
-    value = F.to_json(F.struct(*map(quoted, values)), as_json)
-    if not isinstance(app.result, AppendStream):
+    """The records of a batch: `key` (JSON text, null without a key), `value` (JSON text; a null value is a tombstone),
+    `source` (topic:partition:offset or null) and, if the app has several, `result`: the name of the record's.
+    """
+    schemas = schemas_of(app, result.schema)
+    if not app.has_several:
+        return result.select(*_record(app, "", schemas[""].names))
+    records = [
+        F.when(
+            F.col(quoted(name)).isNotNull(),
+            F.struct(*_record(app, name, columns.names), F.lit(name).alias("result")),
+        )
+        for name, columns in schemas.items()
+    ]
+    each = F.explode(F.filter(F.array(*records), lambda record: record.isNotNull()))
+    return result.select(each.alias("record")).select("record.*")
+
+
+def _record(app: App, name: str, columns: list[str]) -> list[Column]:
+    """Key, value and source of a record of result `name`, whose columns are in a struct if it has a name."""
+    result = app.results[name]
+
+    def column(each: str) -> Column:
+        return F.col(f"{quoted(name)}.{quoted(each)}" if name else quoted(each))
+
+    def as_json(names: Iterable[str]) -> Column:
+        return F.to_json(F.struct(*(column(each).alias(each) for each in names)), {"ignoreNullFields": "false"})
+
+    nothing = F.lit(None).cast("string")
+    values = value_columns(result, columns)
+    value = as_json(values)
+    if isinstance(result, Table):
         empty = F.lit(True)
-        for name in values:
-            empty = empty & F.col(quoted(name)).isNull()
+        for each in values:
+            empty = empty & column(each).isNull()
         value = F.when(~empty, value)
-    source = F.concat_ws(":", *SOURCE_COLUMNS) if carries_source(app, result.columns) else F.lit(None).cast("string")
-    has_key = bool(app.result.key)
-    key = F.to_json(F.struct(*map(quoted, app.result.key)), as_json) if has_key else F.lit(None).cast("string")
-    return result.select(key.alias("key"), value.alias("value"), source.alias("source"))
+    source = F.concat_ws(":", *map(column, SOURCE_COLUMNS)) if carries_source(result, columns) else nothing
+    key = as_json(result.key) if result.key else nothing
+    return [key.alias("key"), value.alias("value"), source.alias("source")]
 
 
 def _first_line(error: Exception) -> str:

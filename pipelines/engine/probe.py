@@ -18,10 +18,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import GIVEN, input_columns, serialized
+from pipelines.engine.frames import GIVEN, input_columns, schemas_of, serialized
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -32,8 +33,8 @@ from pipelines.settings import get_settings
 def probe(
     path: Path, digest: str, name: str, settings: Mapping[str, Any], session: Callable[[], SparkSession]
 ) -> dict[str, Any]:
-    """What a release of app `name` would be: module, inputs, key and schema of the result, partitions, suite ... and the
-    steps of its function, `topology`.
+    """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
+    suite) ... and the steps of its function, `topology`.
 
     `session`: called after the code is imported and the settings are checked. The function runs on empty frames, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
@@ -52,6 +53,7 @@ def probe(
     send_code(spark, path, digest, name)
     rehearsal = Rehearsal(spark, app, values)
     result = run_on_nothing(spark, app, rehearsal)
+    columns = schemas_of(app, result.schema)
     return {
         "app": name,
         "module": module,
@@ -66,16 +68,25 @@ def probe(
             for source, spec in app.inputs.items()
         },
         "tables": sorted({spec.topic for spec in app.inputs.values() if isinstance(spec, Changelog)}),
-        "table": isinstance(app.result, Table),
-        "key": list(app.result.key),
-        "partitions": app.result.partitions,
-        "schema_ddl": ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields),
-        "suite": app.suite,
+        "results": {
+            result: {
+                "table": isinstance(spec, Table),
+                "key": list(spec.key),
+                "partitions": spec.partitions,
+                "schema_ddl": _ddl_of(columns[result]),
+                "suite": spec.suite,
+            }
+            for result, spec in app.results.items()
+        },
         "watermark": app.watermark,
         "comparable": app.comparable,
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
     }
+
+
+def _ddl_of(columns: StructType) -> str:
+    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in columns.fields)
 
 
 def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataFrame:
@@ -123,9 +134,8 @@ def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> Non
             )
             query.awaitTermination()
         except Exception as error:
-            kind = "a stream" if isinstance(app.result, AppendStream) else "a table"
             raise BadUsage(
-                f"app {app.name} can't run as {kind}: {_cause(error)}", fix=_other_result(app, written)
+                f"app {app.name} can't run as {_kinds(app)}: {_cause(error)}", fix=_other_result(app, written)
             ) from error
         read = rehearsal.times_read(query)
     for name, times in read.items():
@@ -139,6 +149,12 @@ def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> Non
                 f"the function of app {app.name} reads its input {name} {times} times, as a join or union with itself does",
                 fix="define a separate input on the same topic for each",
             )
+
+
+def _kinds(app: App) -> str:
+    return " and ".join(
+        {"a stream" if isinstance(each, AppendStream) else "a table": None for each in app.results.values()}
+    )
 
 
 def _other_result(app: App, written: DataFrame) -> str:

@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 
@@ -34,15 +36,15 @@ class ProgressGap(SwitchyardError):
 class Destination:
     """What the sink writes for: one generation of a release.
 
-    `inputs`: source name -> topic. `processed`: input whose results consumers may already have; its results are marked as a
-    replay. `seed`: the generation's first progress record, if it continues an earlier one.
+    `results`: result name -> topic; the only result has an empty name. `inputs`: source name -> topic. `processed`:
+    input whose results consumers may already have; its results are marked as a replay. `seed`: the generation's first
+    progress record, if it continues an earlier one.
     """
 
     release: str
     generation: int
     token: int
-    result_topic: str
-    partitions: int
+    results: dict[str, str]
     inputs: dict[str, str]
     start: SourcePosition
     watermarked: bool
@@ -53,7 +55,7 @@ class Destination:
 class Sink:
     """Spark's foreachBatch function, and the driver's control of it. Its turnstile decides which batches run, and when.
 
-    `serialize` turns the batch's rows into key, value and source. `metrics` asks Spark about the batch that just ran.
+    `serialize` turns the batch's rows into records, as `frames.serialized` does. `metrics` asks Spark about the batch that just ran.
     `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while Spark waits, unless
     the number of batches is limited.
     """
@@ -139,9 +141,8 @@ class Sink:
 
     def _write_seed(self, seed: Progress) -> None:
         """Writes the first progress record of a generation that a reset started, with the present end of its result."""
-        at = {self.destination.result_topic: self._writer.acknowledged()}
         self._write(
-            seed.model_copy(update={"result": ResultPosition(topics=at)}),
+            seed.model_copy(update={"result": self._writer.acknowledged()}),
             seed.boundary.position.by_topic(self.destination.inputs),
         )
 
@@ -296,13 +297,13 @@ class Sink:
         try:
             # 2. produce, and wait for the acknowledgements: that is the result position
             self._writer.begin()
-            refused = self._writer.send(self.destination.result_topic, self._records(table, before, position))
+            refused = self._send(table, self._replays.batch(before, position))
             letters = dead_letter_topic(self.destination.release)
             for letter in metrics.malformed:
                 again = self._replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
                 self._writer.send_dead(letters, letter.key, letter.value, _marked(letter.headers, again))
-            for (key, _, given), reason in refused:
-                headers = [("topic", self.destination.result_topic.encode()), ("reason", reason.encode())]
+            for topic, (key, _, given), reason in refused:
+                headers = [("topic", topic.encode()), ("reason", reason.encode())]
                 again = _REPLAYED in (given or ())
                 self._writer.send_dead(letters, (key or "").encode(), None, _marked(headers, again))
             written = self._writer.acknowledged()
@@ -313,7 +314,7 @@ class Sink:
                 dead_lettered=len(metrics.malformed) + len(refused),
             )
             boundary = self._end_of(planned, before)
-            progress = self._progress(boundary, ResultPosition(topics={self.destination.result_topic: written}), counts)
+            progress = self._progress(boundary, written, counts)
             # 3. - 5. progress record, the group's offsets, commit
             self._commit(progress, position.by_topic(self.destination.inputs))
         except Superseded as error:
@@ -339,8 +340,15 @@ class Sink:
             settled=not self.destination.watermarked or position == before,
         )
 
-    def _records(self, table: pa.Table, begin: SourcePosition, end: SourcePosition) -> Iterator[Record]:
-        replayed = self._replays.batch(begin, end)
+    def _send(self, table: pa.Table, replayed: Literal["all", "some", "none"]) -> list[tuple[str, Record, str]]:
+        """Queues the records of a batch. Returns those that are too large, each with its topic before and the reason after it."""
+        refused = []
+        for result, topic in self.destination.results.items():
+            rows = table.filter(pc.equal(table["result"], result)) if result else table
+            refused += [(topic, *each) for each in self._writer.send(topic, self._records(rows, replayed))]
+        return refused
+
+    def _records(self, table: pa.Table, replayed: Literal["all", "some", "none"]) -> Iterator[Record]:
         unnamed: Headers | None = [_REPLAYED] if replayed == "all" else None
         for batch in table.to_batches(max_chunksize=50_000):
             keys, values, sources = (batch.column(name).to_pylist() for name in ("key", "value", "source"))

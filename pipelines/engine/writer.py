@@ -12,9 +12,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.client import admin, await_connection, consumer, producer
-from pipelines.kafka.offsets import end_of
+from pipelines.kafka.offsets import ends_of
 from pipelines.kafka.progress import newest_progress
 from pipelines.model.names import progress_topic
+from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
 
@@ -50,7 +51,7 @@ class TransactionEnded(OutcomeUnknown):
 
 
 class Writer:
-    """Writes batches of one release's generation.
+    """Writes batches of one release's generation. `results`: topic of each of its results -> number of partitions.
 
     Each method that talks to Kafka raises Superseded if another driver took over or the broker has ended the transaction
     (the registry tells which), OutcomeUnknown if a commit was not answered, and KafkaException for all other errors; then
@@ -61,8 +62,7 @@ class Writer:
         self,
         settings: Settings,
         release: str,
-        result_topic: str,
-        partitions: int,
+        results: Mapping[str, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -70,8 +70,7 @@ class Writer:
         self._wait_s = min(_FIRST_WAIT_S, settings.request_timeout_s)
         self._settings = settings
         self._release = release
-        self._result_topic = result_topic
-        self._partitions = partitions
+        self._results = dict(results)
         self._admin = admin(settings)
         self._producer: Producer | None = None
         self._contact = _Contact()
@@ -195,8 +194,8 @@ class Writer:
                 else:
                     raise
 
-    def acknowledged(self) -> dict[int, int]:
-        """Waits until the broker has every record. Returns the result's next offset per partition."""
+    def acknowledged(self) -> ResultPosition:
+        """Waits until the broker has every record. Returns where the results then end."""
         live, since = self._live(), self._clock()
         left = len(live)
         while left:
@@ -211,8 +210,8 @@ class Writer:
                         f"none of {left:,} records of {self._release} was acknowledged for {silent_s:g} s "
                         "(SWITCHYARD_REQUEST_TIMEOUT_S)"
                     )
-        # only this release writes to the topic, so the high watermark comes right after its last record
-        return end_of(self._settings, self._result_topic, self._partitions, committed=False, client=self._admin)
+        # only this release writes to the topics, so the high watermark comes right after its last record
+        return ResultPosition(topics=ends_of(self._settings, self._results, committed=False, client=self._admin))
 
     def commit(self, progress: Progress | None, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
         """Sends the progress record and the group's offsets (topic -> partition -> offset), then commits.

@@ -27,8 +27,10 @@ from pipelines.follow.moves import (
     Wait,
     earlier_segments,
     link,
+    narrowed,
     next_move,
     oldest,
+    results_of,
     start,
     topic_of,
 )
@@ -38,7 +40,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
 from pipelines.model.entries import DeltaSegment, FollowerRegistered, Switch
-from pipelines.model.names import REGISTRY_TOPIC, REPLAY, is_group_name
+from pipelines.model.names import REGISTRY_TOPIC, REPLAY, RESULT, is_group_name
 from pipelines.model.parts import Loss
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings, get_settings
@@ -100,6 +102,8 @@ class LiveConsumer:
     deltas. No member enters a new result before all have committed the old one up to the cut, so commit also when
     `poll` returns None. `register=False`: `retire` may delete results that this follower still needs.
 
+    `result`: which one, if the app has several. Give the followers of each a group of their own.
+
     Exactly once needs the position stored together with the effect; `commit` after the effect gives at least once.
     Raises BadUsage for an unknown alias, SwitchyardError if it has no live release, Unavailable without a broker. If
     the broker goes away later, it waits. If the registry is deleted and recreated, `poll` raises AnotherRegistry within
@@ -111,6 +115,7 @@ class LiveConsumer:
         alias: str,
         *,
         group: str,
+        result: str | None = None,
         settings: Settings | None = None,
         start: FollowerPosition | Mapping[str, Any] | str | None = None,
         earliest: bool = False,
@@ -119,6 +124,7 @@ class LiveConsumer:
     ) -> None:
         self.alias = alias
         self.group = group
+        self.result = result
         self._settings = settings or get_settings()
         self._member = _member(member)
         self._earliest = earliest
@@ -137,6 +143,8 @@ class LiveConsumer:
         self._offsets: dict[int, int] = {}
         self._release = ""
         self._skip: set[bytes | None] = set()
+        # the alias's chain, and what it is for the result that is followed
+        self._chains: tuple[tuple[Switch, ...], tuple[Switch, ...]] = (), ()
         self._uncommitted = False
         try:
             self._begin(start, register)
@@ -207,7 +215,7 @@ class LiveConsumer:
             partition, offset, key = item.partition() or 0, item.offset() or 0, item.key()
             # never changed in place: records share it
             self._offsets = offsets = {**self._offsets, partition: offset + 1}
-            if here.segment is not None and key in self._skip:
+            if here.segment is not None and (key in self._skip or not self._is_mine(item)):
                 continue
             self._uncommitted = True
             return LiveRecord(key, item.value(), _headers(item), partition, offset, self._release, here, offsets)
@@ -221,8 +229,7 @@ class LiveConsumer:
         if here is None:
             self._join(timeout_s)
             return
-        state = self._control.state
-        chain = state.chains[self.alias]
+        state, chain = self._control.state, self._chain()
         several = self._member.count > 1 and link(chain, here.number + 1) is not None
         commits = read_commits(self._settings, self.group, self.alias, self._admin) if several else None
         reads = state.releases.get(self._release)
@@ -293,7 +300,7 @@ class LiveConsumer:
                 batch = self._data.read({0: segment.end}, _LONGEST_WAIT_S)
                 if not batch.messages and not batch.reached:
                     self._refuse_short(segment)
-                keys.update(m.key() for m in batch.messages)
+                keys.update(m.key() for m in batch.messages if self._is_mine(m))
                 reached = batch.reached.get(0, reached)
         return keys
 
@@ -302,6 +309,17 @@ class LiveConsumer:
         end = end_of(self._settings, segment.topic, 1, committed=False, client=self._admin)[0]
         if end < segment.end:
             raise _lost_delta(segment.topic)
+
+    def _chain(self) -> tuple[Switch, ...]:
+        """The alias's chain, for the result that is followed."""
+        now = self._control.state.chains[self.alias]
+        if now is not self._chains[0]:
+            self._chains = now, narrowed(now, self.result or "")
+        return self._chains[1]
+
+    def _is_mine(self, message: Message) -> bool:
+        """Whether a delta's record belongs to the result that is followed."""
+        return not self.result or (RESULT, self.result.encode()) in _headers(message)
 
     # -- the start
 
@@ -312,7 +330,8 @@ class LiveConsumer:
         if register and self.group not in state.followers.get(self.alias, ()):
             self._register()
             state = self._control.sync()
-        chain = state.chains[self.alias]
+        self.result = _result(self.alias, self.result, state)
+        chain = self._chain()
         if stored is None:
             self._join(0.0)
             return
@@ -321,6 +340,11 @@ class LiveConsumer:
             raise BadUsage(
                 f"the stored position is of alias {position.alias}, not of {self.alias}",
                 fix="give the position that was stored for this alias",
+            )
+        if position.result != self.result:
+            raise BadUsage(
+                f"the stored position is of result {position.result}, not of {self.result}",
+                fix="give the position that was stored for this result",
             )
         self._go(position, chain)
 
@@ -346,8 +370,7 @@ class LiveConsumer:
 
     def _join(self, timeout_s: float) -> None:
         """Starts where the group says; waits a little if member 0 has not started."""
-        state = self._control.state
-        chain = state.chains[self.alias]
+        chain = self._chain()
         commits = read_commits(self._settings, self.group, self.alias, self._admin)
         first = oldest(chain, topic_names(self._settings, client=self._admin)) if self._earliest else None
         position = start(self.alias, commits, chain, self._partitions, self._member, first=first)
@@ -367,6 +390,19 @@ class LiveConsumer:
                 fix=f"use at most {partitions} members",
             )
         return partitions
+
+
+def _result(alias: str, asked: str | None, state: RegistryState) -> str:
+    """The result to follow. Raises BadUsage if there is none of that name, and if none of several is named."""
+    names = results_of(state.chains[alias][-1:])
+    if asked in names or (asked is None and len(names) == 1):
+        return asked or names[0]
+    if names == [""]:
+        raise BadUsage(f"{alias} has one result, which has no name", fix=f"leave out {asked}")
+    known = ", ".join(names)
+    if asked is None:
+        raise BadUsage(f"{alias} has several results: {known}", fix=f"name one, as in --result {names[0]}")
+    raise BadUsage(f"{alias} has no result {asked}", fix=f"its results are: {known}")
 
 
 def _moved(phase: FollowerPosition, offsets: dict[int, int]) -> FollowerPosition:

@@ -14,7 +14,14 @@ from pipelines.settings import Settings
 
 def to_commit(position: FollowerPosition) -> list[TopicPartition]:
     """A position as one commit; each partition's metadata says where in the chain it is."""
-    note = json.dumps({"alias": position.alias, "switch": position.number, "segment": position.segment})
+    said: dict[str, str | int | None] = {
+        "alias": position.alias,
+        "switch": position.number,
+        "segment": position.segment,
+    }
+    if position.result:
+        said["result"] = position.result
+    note = json.dumps(said)
     return [TopicPartition(position.topic, p, o, note) for p, o in position.offsets.items()]
 
 
@@ -46,6 +53,7 @@ def _parse(offset: int, note: str, alias: str) -> Committed | None:
         segment = data["segment"]
         if data["alias"] != alias:
             return None
-        return Committed(offset, int(data["switch"]), None if segment is None else int(segment))
+        at = None if segment is None else int(segment)
+        return Committed(offset, int(data["switch"]), at, str(data.get("result", "")))
     except (ValueError, KeyError, TypeError):
         return None  # something else committed it with the same group name

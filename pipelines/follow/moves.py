@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.base import Frozen
 from pipelines.model.entries import Switch
+from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition, told_offsets
 from pipelines.model.progress import Progress
 from pipelines.model.registry import Operation
@@ -25,6 +28,7 @@ class FollowerPosition(Frozen):
 
     `number`: of the switch in the alias's chain. `segment`: index of the current delta segment, None in a result.
     `offsets`: partition -> next offset on `topic`; in a group of several members, of this member's partitions.
+    `result`: which one it follows, if the app has several.
     """
 
     alias: str
@@ -32,6 +36,13 @@ class FollowerPosition(Frozen):
     segment: int | None = None
     topic: str
     offsets: dict[int, int]
+    result: str = ""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `result` where it is the only one, so that an older version can read the position."""
+        fields: dict[str, Any] = serialize(self)
+        return fields if self.result else {name: value for name, value in fields.items() if name != "result"}
 
     @property
     def phase(self) -> Phase:
@@ -53,11 +64,12 @@ SOLE = Member()
 
 
 class Committed(NamedTuple):
-    """What a group has committed for one partition: next offset, and its chain number and segment."""
+    """What a group has committed for one partition: next offset, and its chain number, segment and result."""
 
     offset: int
     number: int
     segment: int | None
+    result: str = ""
 
     @property
     def rank(self) -> tuple[int, bool, int]:
@@ -97,6 +109,16 @@ class Wait:
 Move = Deliver | Enter | Wait
 
 
+def results_of(chain: Chain) -> list[str]:
+    """The names of the results that a chain leads to; the only result of an app has an empty name."""
+    return list(dict.fromkeys(result_of(topic) for switch in chain for topic in switch.new_start.topics))
+
+
+def narrowed(chain: Chain, result: str) -> tuple[Switch, ...]:
+    """A chain for those who follow one of several results: what follows here works on such a chain."""
+    return tuple(switch.only(result) for switch in chain) if result else tuple(chain)
+
+
 def topic_of(switch: Switch) -> str:
     """The result topic that a switch led to."""
     return next(iter(switch.new_start.topics))
@@ -109,15 +131,15 @@ def link(chain: Chain, number: int) -> Switch | None:
 
 def beginning(alias: str, switch: Switch, partitions: int, member: Member = SOLE) -> FollowerPosition:
     """The first offsets of the result that `switch` led to: all of that release's result, no delta."""
-    offsets = {p: 0 for p in range(partitions) if member.owns(p)}
-    return FollowerPosition(alias=alias, number=switch.number, topic=topic_of(switch), offsets=offsets)
+    topic, offsets = topic_of(switch), {p: 0 for p in range(partitions) if member.owns(p)}
+    return FollowerPosition(alias=alias, number=switch.number, topic=topic, offsets=offsets, result=result_of(topic))
 
 
 def entered(alias: str, switch: Switch, member: Member = SOLE) -> FollowerPosition:
     """Where a follower starts when it enters the result of `switch` at its cut."""
     topic = topic_of(switch)
     offsets = {p: o for p, o in switch.new_start.of(topic).items() if member.owns(p)}
-    return FollowerPosition(alias=alias, number=switch.number, topic=topic, offsets=offsets)
+    return FollowerPosition(alias=alias, number=switch.number, topic=topic, offsets=offsets, result=result_of(topic))
 
 
 def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> FollowerPosition:
@@ -131,6 +153,7 @@ def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> 
             segment=index,
             topic=segment.topic,
             offsets={0: segment.start},
+            result=position.result,
         )
     return entered(position.alias, switch, member)
 
@@ -232,7 +255,14 @@ def resume(alias: str, commits: Commits, chain: Chain, member: Member = SOLE) ->
     offsets = {p: c.offset for c, _, p in at}
     if first.segment is None:
         offsets = {**entered(alias, switch, member).offsets, **offsets}
-    return FollowerPosition(alias=alias, number=switch.number, segment=first.segment, topic=topic, offsets=offsets)
+    return FollowerPosition(
+        alias=alias,
+        number=switch.number,
+        segment=first.segment,
+        topic=topic,
+        offsets=offsets,
+        result=result_of(topic_of(switch)),
+    )
 
 
 def start(
@@ -276,8 +306,14 @@ def oldest(chain: Chain, topics: Container[str]) -> Switch:
 def group_number(commits: Commits, chain: Chain) -> int | None:
     """The chain number whose result all of a group reads, or has read: it no longer needs anything before that.
 
-    An unfinished delta doesn't count as passed. None if the group has committed nothing of this chain.
+    An unfinished delta doesn't count as passed. None if the group has committed nothing of this chain. A group that
+    follows several results of an app is where the slowest of its followers is.
     """
+    numbers = [_group_number(commits, narrowed(chain, result)) for result in results_of(chain)]
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def _group_number(commits: Commits, chain: Chain) -> int | None:
     known = {s.number: s for s in chain}
     newest: dict[int, int] = {}
     for topic, partitions in commits.items():
@@ -291,6 +327,8 @@ def group_number(commits: Commits, chain: Chain) -> int | None:
 def _is_of(topic: str, committed: Committed, switch: Switch) -> bool:
     if committed.segment is None:
         return topic == topic_of(switch)
+    if committed.result != result_of(topic_of(switch)):
+        return False
     return committed.segment < len(switch.delta) and switch.delta[committed.segment].topic == topic
 
 

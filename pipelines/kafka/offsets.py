@@ -112,8 +112,15 @@ def end_of(
     settings: Settings, topic: str, partitions: int, *, committed: bool = True, client: AdminClient | None = None
 ) -> dict[int, int]:
     """Partition -> end, for a topic whose number of partitions is known: one request."""
-    wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    return _list(settings, wanted, committed=committed, client=client)[topic]
+    return ends_of(settings, {topic: partitions}, committed=committed, client=client)[topic]
+
+
+def ends_of(
+    settings: Settings, partitions: Mapping[str, int], *, committed: bool = True, client: AdminClient | None = None
+) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> end. `partitions`: topic -> number of partitions. One request."""
+    wanted = {TopicPartition(t, p): OffsetSpec.latest() for t, count in partitions.items() for p in range(count)}
+    return _list(settings, wanted, committed=committed, client=client) if wanted else {}
 
 
 def first_of(

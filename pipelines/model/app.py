@@ -1,14 +1,14 @@
-"""An app: name, inputs, result, and a pure function from input DataFrames to one result DataFrame."""
+"""An app: name, inputs, results, and a pure function from input DataFrames to the result's DataFrame."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pipelines.errors import BadUsage
-from pipelines.model.names import is_app_name
+from pipelines.model.names import is_app_name, is_result_name
 
 Comparable = Literal["exact", "last-value", "no"]
 # what an app is an example of; the groups of `switchyard apps`, in this order
@@ -115,12 +115,14 @@ class Table:
     """A result that is upserted by key, on a compacted topic.
 
     `key`: the columns of the key, in order; the other columns are the value. A row whose value columns
-    are all null is a tombstone. `emit="final"` emits a row once, when the watermark has passed it.
+    are all null is a tombstone. `emit="final"` emits a row once, when the watermark has passed it. `suite`: the
+    expectation suite of this result, if the app has several.
     """
 
     key: tuple[str, ...]
     partitions: int = 4
     emit: Literal["update", "final"] = "update"
+    suite: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +131,13 @@ class AppendStream:
 
     If the result has all of the columns `topic`, `partition` and `offset`, they name the source record of a row. They
     become the header `source`, which a comparison of two runs uses, and are left out of the value. Without a `key`, records have
-    none, and Kafka spreads them over the partitions.
+    none, and Kafka spreads them over the partitions. `suite`: the expectation suite of this result, if the app has
+    several.
     """
 
     key: tuple[str, ...] = ()
     partitions: int = 4
+    suite: str | None = None
 
 
 Input = Stream | Changelog
@@ -142,13 +146,12 @@ Result = Table | AppendStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """An app's definition, as its module states it."""
+    """An app's definition, as its module states it. `results`: by name; the only result of an app has an empty name."""
 
     name: str
     inputs: Mapping[str, Input]
-    result: Result
+    results: Mapping[str, Result]
     function: Callable[..., Any]
-    suite: str | None = None
     watermark: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     comparable: Comparable = "exact"
@@ -157,8 +160,19 @@ class App:
 
     @property
     def output_mode(self) -> Literal["update", "append"]:
-        """Spark's output mode for this result."""
-        return "update" if isinstance(self.result, Table) and self.result.emit == "update" else "append"
+        """Spark's output mode, which is one for all results: `update` if a table wants its updates."""
+        updated = any(isinstance(each, Table) and each.emit == "update" for each in self.results.values())
+        return "update" if updated else "append"
+
+    @property
+    def has_several(self) -> bool:
+        """Whether the app's results have names."""
+        return "" not in self.results
+
+    @property
+    def suites(self) -> dict[str, str]:
+        """Result name -> its suite, of the results that have one."""
+        return {name: each.suite for name, each in self.results.items() if each.suite is not None}
 
     @property
     def module(self) -> str:
@@ -169,7 +183,8 @@ def app(
     *,
     name: str,
     inputs: Mapping[str, Input],
-    result: Result,
+    result: Result | None = None,
+    results: Mapping[str, Result] | None = None,
     suite: str | None = None,
     watermark: str | None = None,
     settings: Mapping[str, Setting] | None = None,
@@ -179,7 +194,10 @@ def app(
 ) -> Callable[[Callable[..., Any]], App]:
     """Turns a function `(input DataFrames by name..., settings) -> DataFrame` into an app.
 
-    `suite` names the expectation suite of the result; `watermark` is a Spark interval ("10 seconds") on
+    An app has one `result`, or several `results` by name, which are committed, compared and switched together. Its
+    function then returns one DataFrame with a struct column of each result's name: its columns are those of the result,
+    and where it is null, there is no row of that result. `suite` names the expectation suite of the only result; of
+    several, each names its own. `watermark` is a Spark interval ("10 seconds") on
     `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
     instead. `shows`: what the app is an example of; `switchyard apps` groups by it. Raises BadUsage if the definition contradicts itself.
     """
@@ -189,18 +207,14 @@ def app(
         )
     if not inputs:
         raise BadUsage(f"app {name} has no input", fix="name at least one Stream or Changelog in inputs")
-    if isinstance(result, Table) and not result.key:
-        raise BadUsage(f"app {name}: its table has no key", fix="name the key columns, as in Table(key=('ticker',))")
-    if result.partitions < 1:
-        raise BadUsage(f"app {name}: its result has {result.partitions} partitions", fix="use at least 1")
+    found = _results(name, result, results, suite)
 
     def make(function: Callable[..., Any]) -> App:
         return App(
             name=name,
             inputs=MappingProxyType(dict(inputs)),
-            result=result,
+            results=MappingProxyType(found),
             function=function,
-            suite=suite,
             watermark=watermark,
             settings=MappingProxyType(dict(settings or {})),
             comparable=comparable,
@@ -209,3 +223,42 @@ def app(
         )
 
     return make
+
+
+def _results(
+    app: str, result: Result | None, results: Mapping[str, Result] | None, suite: str | None
+) -> dict[str, Result]:
+    """The app's results by name. Raises BadUsage if they contradict each other."""
+    if (result is None) == (not results):
+        raise BadUsage(
+            f"app {app} names {'no result' if result is None else 'a result and results'}",
+            fix="give it one, as in result=Table(...), or several: results={'counts': Table(...), ...}",
+        )
+    if result is not None:
+        if suite is not None and result.suite not in (None, suite):
+            raise BadUsage(f"app {app} names two suites, {suite} and {result.suite}", fix="leave one out")
+        found = {"": replace(result, suite=suite or result.suite)}
+    else:
+        found = dict(results or {})
+        if suite is not None:
+            raise BadUsage(
+                f"app {app} has several results, so {suite} could check any of them",
+                fix=f"give it to one of them, as in Table(..., suite={suite!r})",
+            )
+    for name, each in found.items():
+        what = f"result {name} of app {app}" if name else f"the result of app {app}"
+        if result is None and not is_result_name(name):
+            raise BadUsage(
+                f"{what} is not called by lower-case words joined by hyphens", fix="rename it, as in late-orders"
+            )
+        if isinstance(each, Table) and not each.key:
+            raise BadUsage(f"{what}, a table, has no key", fix="name the key columns, as in Table(key=('ticker',))")
+        if each.partitions < 1:
+            raise BadUsage(f"{what} has {each.partitions} partitions", fix="use at least 1")
+    emits = {each.emit for each in found.values() if isinstance(each, Table)}
+    if len(emits) > 1:
+        raise BadUsage(
+            f"tables of app {app} differ in emit, but Spark runs all of them in one output mode",
+            fix="give all of them the same emit, or define another app",
+        )
+    return found

@@ -20,6 +20,7 @@ from pipelines.model.names import (
     ModuleName,
     OperationId,
     ReleaseName,
+    ResultName,
     TopicName,
     release_name,
 )
@@ -60,11 +61,27 @@ class InputSpec(Frozen):
     partitions: int
 
 
+class ResultSpec(Frozen):
+    """A result as staged. `schema_ddl`: its columns, Spark DDL. `suite`: the expectations that check it."""
+
+    table: bool
+    key: tuple[str, ...]
+    partitions: int
+    schema_ddl: str
+    suite: ModuleName | None
+
+    def in_words(self) -> str:
+        """`table by ticker, day`, or `stream` without a key."""
+        kind = "table" if self.table else "stream"
+        return f"{kind} by {', '.join(self.key)}" if self.key else kind
+
+
 class ReleaseSpec(Frozen):
     """A release as staged; it never changes.
 
-    `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `schema_ddl`: the
-    result's columns, Spark DDL. `correction`: why the same code runs again, if it does.
+    `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `results`: those of an
+    app with several, by name. `table`, `key`, `partitions`, `schema_ddl` and `suite` are those of the only result, or
+    of the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
     """
 
     release: ReleaseName
@@ -85,12 +102,42 @@ class ReleaseSpec(Frozen):
     change: Literal["first", "none", "settings", "code", "schema"]
     correction: str | None = None
     platform: str = ""
+    results: dict[ResultName, ResultSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_of_its_app(self) -> Self:
         if self.release != release_name(self.app, self.version):
             raise ValueError(f"version {self.version} of {self.app} is not called {self.release}")
         return self
+
+    @property
+    def outputs(self) -> dict[str, ResultSpec]:
+        """Result name -> the result, in the order of the app's definition; the only result has an empty name."""
+        if self.results:
+            return self.results
+        only = ResultSpec(
+            table=self.table,
+            key=self.key,
+            partitions=self.partitions,
+            schema_ddl=self.schema_ddl,
+            suite=self.suite,
+        )
+        return {"": only}
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of the results that are tables."""
+        return frozenset(name for name, result in self.outputs.items() if result.table)
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """The names of the results that are streams."""
+        return frozenset(self.outputs) - self.tables
+
+    @property
+    def suites(self) -> dict[str, str]:
+        """Result name -> its suite, of the results that have one."""
+        return {name: result.suite for name, result in self.outputs.items() if result.suite is not None}
 
     @property
     def topics(self) -> dict[str, str]:
@@ -277,6 +324,11 @@ class Switch(Frozen):
     delta: tuple[DeltaSegment, ...] = ()
     cut: SourcePosition | None = None
     allowed: Literal["gap", "duplicates"] | None = None
+
+    def only(self, result: str) -> Switch:
+        """This switch for those who follow one result of the app. The delta still has the records of all tables."""
+        old_end = self.old_end.only({result}) if self.old_end is not None else None
+        return self.model_copy(update={"old_end": old_end, "new_start": self.new_start.only({result})})
 
 
 class Promoted(Entry):

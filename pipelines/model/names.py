@@ -18,6 +18,8 @@ PROGRESS_SUFFIX = ".progress"
 # headers of a result's records: the source record of a stream's record; that consumers may already know its event
 SOURCE = "source"
 REPLAY = "replay"
+# header of a delta's records, if the app has several results: which one the record is for
+RESULT = "result"
 
 # Kafka's limit for a topic name; the names of topics and files start with a release's name
 _LONGEST = 249
@@ -29,6 +31,7 @@ _OPERATION = re.compile(_OPERATION_PATTERN)
 # Kafka allows any text; we don't allow control characters
 _GROUP_PATTERN = r"[^\x00-\x1f\x7f-\x9f]{1,1000}"
 _GROUP = re.compile(_GROUP_PATTERN)
+_RESULT_TOPIC = re.compile(rf"{_APP_PATTERN}\.v[0-9]+\.g[0-9]+(?:\.(?P<result>{_APP_PATTERN}))?")
 
 
 def _whole(pattern: str, *, longest: int = _LONGEST) -> StringConstraints:
@@ -47,6 +50,8 @@ Digest = Annotated[str, _whole("[0-9a-f]{64}")]
 # Kafka's rule: letters, digits, dots, underscores and hyphens, but neither `.` nor `..`
 TopicName = Annotated[str, _whole(r"\.{0,2}[A-Za-z0-9_-][A-Za-z0-9._-]*|\.{3}[A-Za-z0-9._-]*")]
 GroupName = Annotated[str, _whole(_GROUP_PATTERN, longest=1000)]
+# `high-priority`: one of several results of an app; empty: the only one
+ResultName = Annotated[str, _whole(rf"(?:{_APP_PATTERN})?", longest=100)]
 # a module's path in frozen code, or a suite's: file names without extension, joined by dots
 ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
 
@@ -54,6 +59,11 @@ ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
 def is_app_name(name: str) -> bool:
     """Whether `name` is lower-case words joined by hyphens, short enough for a topic."""
     return len(name) <= _LONGEST and _APP.fullmatch(name) is not None
+
+
+def is_result_name(name: str) -> bool:
+    """Whether `name` can be that of one of an app's results: lower-case words joined by hyphens, of 100 letters at most."""
+    return len(name) <= 100 and _APP.fullmatch(name) is not None
 
 
 def is_group_name(name: str) -> bool:
@@ -72,8 +82,15 @@ def split_release(name: str) -> tuple[str, int] | None:
     return (match["app"], int(match["version"])) if match else None
 
 
-def result_topic(release: str, generation: int) -> str:
-    return f"{release}.g{generation}"
+def result_topic(release: str, generation: int, result: str = "") -> str:
+    """The topic of a generation's result: `stock-stats.v2.g1`, or `log-router.v2.g1.high-priority` if the app has several."""
+    return f"{release}.g{generation}" + (f".{result}" if result else "")
+
+
+def result_of(topic: str) -> str:
+    """The name of the result that a result topic holds; empty for the only result of an app, and for any other topic."""
+    match = _RESULT_TOPIC.fullmatch(topic)
+    return (match["result"] or "") if match else ""
 
 
 def progress_topic(release: str) -> str:

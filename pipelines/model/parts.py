@@ -111,7 +111,7 @@ def parts_of(release: Release) -> dict[str, Part]:
     """Topic -> which part it is, for the topics that the driver of a release needs."""
     return {
         **dict.fromkeys(release.spec.topics.values(), "input"),
-        release.result_topic: "result",
+        **dict.fromkeys(release.result_topics.values(), "result"),
         progress_topic(release.name): "progress",
         dead_letter_topic(release.name): "dead letters",
         REGISTRY_TOPIC: "registry",

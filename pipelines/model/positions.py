@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from pipelines.model.base import Frozen
-from pipelines.model.names import TopicName
+from pipelines.model.names import TopicName, result_of
 
 Offsets = Mapping[int, int]
 
@@ -79,6 +79,10 @@ class ResultPosition(Frozen):
     def of(self, topic: str) -> dict[int, int]:
         """The offsets of one topic; empty if it isn't part of this position."""
         return self.topics.get(topic, {})
+
+    def only(self, results: Container[str]) -> ResultPosition:
+        """The part of this position that belongs to these of the app's results, by name."""
+        return ResultPosition(topics={t: offsets for t, offsets in self.topics.items() if result_of(t) in results})
 
     @property
     def records(self) -> int:

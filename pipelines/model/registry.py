@@ -116,30 +116,53 @@ class Release:
         return begun
 
     @property
-    def result_topic(self) -> str:
-        """The topic that the current generation writes."""
-        return self.topic_of(self.generation)
+    def result_topics(self) -> dict[str, str]:
+        """Result name -> the topic that the current generation writes."""
+        return self.topics_of(self.generation)
+
+    @property
+    def result_partitions(self) -> dict[str, int]:
+        """Topic that the current generation writes -> number of its partitions."""
+        return {topic: self.spec.outputs[name].partitions for name, topic in self.result_topics.items()}
+
+    @property
+    def result_start(self) -> ResultPosition:
+        """The first offsets of the current generation's results."""
+        return self.first_of(self.generation)
 
     @property
     def bounded(self) -> bool:
         """Whether the current generation is a replay that stops."""
         return self.under is not None and self.under.end is not None
 
-    def topic_of(self, generation: int) -> str:
-        """The topic that a generation writes, or wrote."""
+    @property
+    def all_results(self) -> list[str]:
+        """The result topics of all its generations, sorted."""
+        return sorted({topic for generation in self.generations for topic in self.topics_of(generation).values()})
+
+    def topics_of(self, generation: int) -> dict[str, str]:
+        """Result name -> the topic that a generation writes, or wrote."""
         known = self.generations.get(generation)
-        return result_topic(self.name, (known.result if known else None) or generation)
+        number = (known.result if known else None) or generation
+        return {name: result_topic(self.name, number, name) for name in self.spec.outputs}
+
+    def first_of(self, generation: int) -> ResultPosition:
+        """The first offsets of a generation's results."""
+        outputs = self.spec.outputs
+        return ResultPosition(
+            topics={t: dict.fromkeys(range(outputs[n].partitions), 0) for n, t in self.topics_of(generation).items()}
+        )
 
     def end_of(self, topic: str) -> ResultPosition | None:
         """Where a result that is no longer written ended; None for the current one, and for another release's topic."""
-        if topic == self.result_topic:
+        if topic in self.result_topics.values():
             return None
         last = self.last_of(topic)
         return self.ended[last].result if last is not None else None
 
     def last_of(self, topic: str) -> int | None:
         """The generation that ended last of those that wrote `topic`. After an undo it may have a lower number."""
-        wrote = [g for g in self.ended if self.topic_of(g) == topic]
+        wrote = [g for g in self.ended if topic in self.topics_of(g).values()]
         # a result only grows
         return max(wrote, key=lambda g: sum(self.ended[g].result.topics.get(topic, {}).values()), default=None)
 

@@ -163,7 +163,9 @@ def move(old: SourcePosition, new: SourcePosition) -> Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A reset's choices. `scoped`: only some partitions move. `table`, `stateful`: the app's. `bounded`: it ends."""
+    """A reset's choices. `scoped`: only some partitions move. `table`: whether a result is a table; `stream`: whether one
+    is a stream beside a table. `stateful`: the app's. `bounded`: it ends.
+    """
 
     state: State
     output: Output
@@ -173,6 +175,11 @@ class Choice:
     scoped: bool = False
     bounded: bool = False
     live: bool = False
+    stream: bool = False
+
+    @property
+    def has_stream(self) -> bool:
+        return self.stream or not self.table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +216,7 @@ def objections(choice: Choice) -> list[Objection]:
                 forced=True,
             )
         )
-    if choice.output == "tombstone" and not choice.table:
+    if choice.output == "tombstone" and choice.has_stream:
         found.append(Objection(reason="a tombstone can't take back a stream's records", way_out="use --output new"))
     if choice.output == "keep" and choice.table and not keeps:
         found.append(

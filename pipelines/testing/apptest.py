@@ -65,7 +65,8 @@ class Batch:
     """What one `run` gave.
 
     `rows`: the result's rows as a consumer reads them, key and value in one dict. A deleted key of a table has its key
-    columns only. `sources`: of each row, `topic:partition:offset` of the record that it came from, for a stream whose rows
+    columns only. If the app has several results, `batch["alerts"]` has the rows of that one, and `names` says of each
+    row in `rows` which result it belongs to. `sources`: of each row, `topic:partition:offset` of the record that it came from, for a stream whose rows
     name it; else None. `late`: how many rows Spark dropped because the watermark had passed them. `watermark`: the newest one;
     None where the app has none, or where nothing has set it yet.
     """
@@ -75,6 +76,11 @@ class Batch:
     late: int
     dead_letters: list[Letter]
     watermark: datetime | None
+    names: list[str]
+
+    def __getitem__(self, result: str) -> list[Row]:
+        """The rows of one of several results, by its name."""
+        return [row for row, name in zip(self.rows, self.names, strict=True) if name == result]
 
     def __iter__(self) -> Any:
         return iter(self.rows)
@@ -90,7 +96,8 @@ class AppTest:
             test.send("lines", "a quick fox")
             assert test.run().rows == [{"word": "a", "count": 1}, ...]
 
-    Raises BadUsage for an input or a setting that the app does not have. `settings` override the app's own.
+    `table` is what a consumer of a table now has: key columns -> value columns; `tables["counts"]` of one of several
+    results. Raises BadUsage for an input or a setting that the app does not have. `settings` override the app's own.
     """
 
     def __init__(self, spark: SparkSession, app: App, **settings: Any) -> None:
@@ -105,7 +112,9 @@ class AppTest:
         self._pending: dict[str, list[Record]] = {name: [] for name in app.inputs}
         self._offsets: dict[tuple[str, int], int] = {}
         self._result: DataFrame | None = None
-        self.table: dict[tuple[Any, ...], Row] = {}
+        self.tables: dict[str, dict[tuple[Any, ...], Row]] = {
+            name: {} for name, result in app.results.items() if isinstance(result, Table)
+        }
 
     def __enter__(self) -> AppTest:
         return self
@@ -119,6 +128,11 @@ class AppTest:
         """Deletes the state."""
         _unload_states(self._spark)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def table(self) -> dict[tuple[Any, ...], Row]:
+        """What a consumer of the only table has."""
+        return next(iter(self.tables.values()), {})
 
     @property
     def schema(self) -> dict[str, str]:
@@ -172,10 +186,14 @@ class AppTest:
         finally:
             if query.isActive:
                 query.stop()
-        if isinstance(self._app.result, Table):
-            run.fold_into(self.table)
+        run.fold_into(self.tables)
         return Batch(
-            rows=run.rows, sources=run.sources, late=run.late, dead_letters=run.letters, watermark=_watermark(query)
+            rows=run.rows,
+            sources=run.sources,
+            late=run.late,
+            dead_letters=run.letters,
+            watermark=_watermark(query),
+            names=run.names,
         )
 
     def advance_watermark(self, to: Time) -> Batch:
@@ -225,6 +243,7 @@ class _Run:
         self._begun = threading.Event()
         self.rows: list[Row] = []
         self.sources: list[str | None] = []
+        self.names: list[str] = []
         self.letters: list[Letter] = []
         self.late = 0
         self.error: BaseException | None = None
@@ -246,13 +265,17 @@ class _Run:
                 self._written.append((key or {}, value))
                 self.rows.append({**(key or {}), **(value or {})})
                 self.sources.append(row["source"])
+                self.names.append(row.get("result", ""))
         except BaseException as error:
             self.error = error
             raise
 
-    def fold_into(self, table: dict[tuple[Any, ...], Row]) -> None:
-        """Applies the batches' rows to `table`: key columns -> row."""
-        for key, value in self._written:
+    def fold_into(self, tables: dict[str, dict[tuple[Any, ...], Row]]) -> None:
+        """Applies the batches' rows to `tables`: result -> key columns -> row."""
+        for (key, value), name in zip(self._written, self.names, strict=True):
+            table = tables.get(name)
+            if table is None:
+                continue
             if value is None:
                 table.pop(tuple(key.values()), None)
             else:

@@ -7,7 +7,8 @@ Reads batches of records from standard input, a JSON array of arrays. A record i
 `input` may be left out if the app has one input; `key`, `value`, `time` and `partition` mean what they mean in
 `AppTest.send`. `{"watermark": TIME}` moves the watermark instead.
 
-Prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, or
+Prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, and
+`results`, the name of each row's result, if the app has several; or
 `{"error": {"what", "fix", "exit_code"}}`.
 """
 
@@ -66,6 +67,7 @@ def attempt(test: AppTest, app: App, records: list[Any], number: int) -> Batch:
         late=moved.late + ran.late,
         dead_letters=moved.dead_letters + ran.dead_letters,
         watermark=ran.watermark or moved.watermark,
+        names=moved.names + ran.names,
     )
 
 
@@ -83,6 +85,7 @@ def _shown(batch: Batch) -> dict[str, Any]:
     return {
         "rows": batch.rows,
         "sources": batch.sources,
+        **({"results": batch.names} if any(batch.names) else {}),
         "late": batch.late,
         "dead_letters": [
             {"topic": d.topic, "partition": d.partition, "offset": d.offset, "reason": d.reason}

@@ -174,7 +174,7 @@ def test_columns_and_definition(spark: SparkSession) -> None:
             "bytes": "decimal(29,0)",
         }
     assert beaconing.name == "beaconing"
-    assert beaconing.result.key == ("host",)
+    assert beaconing.results[""].key == ("host",)
     assert beaconing.output_mode == "append"
     assert beaconing.watermark == "10 seconds"
     assert dict(beaconing.settings) == {

@@ -68,7 +68,7 @@ def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
 
 def test_definition() -> None:
     assert close_notifications.name == "close-notifications"
-    assert close_notifications.result.key == ("user",)
+    assert close_notifications.results[""].key == ("user",)
     assert close_notifications.output_mode == "append"
 
 

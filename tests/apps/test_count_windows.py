@@ -152,7 +152,7 @@ def test_a_bad_record_is_no_number_and_the_windows_go_on(spark: SparkSession) ->
 
 def test_definition() -> None:
     assert count_windows.name == "count-windows"
-    assert count_windows.result.key == ("key", "kind")
+    assert count_windows.results[""].key == ("key", "kind")
     assert count_windows.output_mode == "append"
     assert dict(count_windows.settings) == {"size": 3, "advance": 2}
 

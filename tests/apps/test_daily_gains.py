@@ -106,7 +106,7 @@ def test_a_bad_trade_is_a_dead_letter_and_no_odd_time_makes_later_trades_late(sp
 
 def test_definition() -> None:
     assert daily_gains.name == "daily-gains"
-    assert daily_gains.result.key == ("ticker", "day")
+    assert daily_gains.results[""].key == ("ticker", "day")
     assert daily_gains.output_mode == "update"
 
 

@@ -26,7 +26,7 @@ def version(number: int) -> App:
 @pytest.mark.parametrize("number", [1, 3])
 def test_definition_is_the_same(number: int) -> None:
     other = version(number)
-    names = ("name", "inputs", "result", "suite", "watermark", "settings", "comparable")
+    names = ("name", "inputs", "results", "watermark", "settings", "comparable")
     assert {n: getattr(other, n) for n in names} == {n: getattr(stock_stats, n) for n in names}
 
 

@@ -49,7 +49,7 @@ def test_golden(spark: SparkSession) -> None:
 
 def test_definition() -> None:
     assert large_orders.name == "large-orders"
-    assert large_orders.result.key == ("customer",)
+    assert large_orders.results[""].key == ("customer",)
     assert large_orders.output_mode == "append"
 
 

@@ -126,7 +126,7 @@ def test_an_event_of_2099_moves_the_watermark_and_one_of_1996_is_a_state(spark: 
 
 def test_definition() -> None:
     assert not_viewing.name == "not-viewing"
-    assert not_viewing.result.key == ("user",)
+    assert not_viewing.results[""].key == ("user",)
     assert not_viewing.output_mode == "append"
 
 

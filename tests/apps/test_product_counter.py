@@ -173,7 +173,7 @@ def test_counters_that_are_told_never_or_nowhere_are_refused(spark: SparkSession
 
 def test_definition() -> None:
     assert product_counter.name == "product-counter"
-    assert product_counter.result.key == ("product",)
+    assert product_counter.results[""].key == ("product",)
     assert product_counter.output_mode == "append"
     assert product_counter.watermark == "10 seconds"
     assert dict(product_counter.settings) == {"every_s": 1, "stores": 1}

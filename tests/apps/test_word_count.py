@@ -86,7 +86,7 @@ def test_what_is_not_text_is_a_dead_letter(spark: SparkSession) -> None:
 
 def test_definition() -> None:
     assert word_count.name == "word-count"
-    assert word_count.result.key == ("word",)
+    assert word_count.results[""].key == ("word",)
     assert word_count.output_mode == "update"
 
 

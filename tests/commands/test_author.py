@@ -57,7 +57,8 @@ def test_the_apps_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         "inputs": ["trades"],
         "result": "table by ticker, window_start",
         "watermark": "10 seconds",
-        "suite": "stock_stats",
+        "results": {"": "table by ticker, window_start"},
+        "suites": {"": "stock_stats"},
         "settings": {"window_s": 5, "advance_s": 1},
         "does": "Per ticker and window of `window_s`, advancing by `advance_s`: over its asks, bids left out.",
     }

@@ -142,8 +142,7 @@ EXPECTATIONS = {
 def expectations_of(app: App) -> list[str]:
     if app.name in EXPECTATIONS:
         return EXPECTATIONS[app.name].split()
-    assert app.suite is not None
-    return [check.name.replace(" ", "_") for check in checks_of(app.suite, SuiteInputs(app_settings=app.settings))]
+    return [check.name.replace(" ", "_") for check in checks_of(app.suites[""], SuiteInputs(app_settings=app.settings))]
 
 
 def test_each_expectation_is_a_check_and_so_is_the_verdict_partitioned_by_release(loaded: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,7 +173,8 @@ def test_each_expectation_of_a_verdict_is_told(of_an_earlier_build: bool) -> Non
         actor="ann", failures=("word form", "key unique"), outcomes=outcomes,
     )  # fmt: skip
     release = world(staged("sums.v1"), [verdict])[0].releases["sums.v1"]
-    events = {event.check_name: event for event in report.verdict_events(release, verdict, "word_count")}
+    release = replace(release, spec=release.spec.model_copy(update={"suite": "word_count"}))
+    events = {event.check_name: event for event in report.verdict_events(release, verdict)}
     assert set(events) == {"word_count", "not_empty", "schema", "word_there", "count_there", "key_unique", "word_form",
                            "the_left_out", "count_in_range", "volume_against_live"}  # fmt: skip
     assert {name for name, event in events.items() if not event.passed} == {"word_count", "word_form", "key_unique"}
@@ -492,7 +494,7 @@ def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.Monke
         @contextmanager
         def open(self, say: Say, spark: object = None) -> Iterator[Context]:
             names = [("sums.v1", "sums"), ("tops.v1", "tops"), ("words.v1", "words")]
-            found = {app: SimpleNamespace(name=name, spec=SimpleNamespace(suite="all")) for name, app in names}
+            found = {app: SimpleNamespace(name=name, spec=SimpleNamespace(suites={"": "all"})) for name, app in names}
             state = SimpleNamespace(chains=dict.fromkeys(found), found=found)
             registry = SimpleNamespace(state=lambda: state, known=RegistryState())
             yield SimpleNamespace(registry=registry)  # type: ignore[misc]

@@ -155,7 +155,7 @@ def uncommitted(settings: Settings, topics: Mapping[str, int]) -> Consumer:
 def topics_of(context: Context, release: str) -> dict[str, int]:
     """The topics that a release's transactions write to, with their numbers of partitions."""
     known = context.registry.state().releases[release]
-    return {known.result_topic: known.spec.partitions, progress_topic(release): 1}
+    return {known.result_topics[""]: known.spec.partitions, progress_topic(release): 1}
 
 
 def committed(settings: Settings, release: str) -> Progress:

@@ -111,7 +111,7 @@ def test_each_tick_is_told_once_by_the_state_as_of_then_though_drivers_are_kille
     last = committed(settings, release)
     assert (last.total.rows_in, last.total.late_dropped) == (RECORDS, 0)
     assert last.boundary.watermark_ms is not None
-    topic = context.registry.state().releases[release].result_topic
+    topic = context.registry.state().releases[release].result_topics[""]
     told = sorted(record.source or "" for record in read(settings.bootstrap, topic))
     wanted = expected(settings, last.boundary.watermark_ms)
     assert len(wanted) > RECORDS // 10

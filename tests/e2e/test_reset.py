@@ -70,7 +70,7 @@ def counted(fold: dict[str, Any]) -> dict[str, int]:
 
 
 def of_result(cluster: Cluster) -> dict[str, int]:
-    topic = cluster.state.releases[NAME].result_topic
+    topic = cluster.state.releases[NAME].result_topics[""]
     return counted(folded(cluster.settings, topic, end_offsets(cluster.settings, [topic])[topic]))
 
 
@@ -216,7 +216,7 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
             return Counter(x["headers"]["source"] for x in follower.lines() if x["replay"] is replay)
 
         def written() -> Counter[str]:
-            topic = cluster.state.releases["large-orders.v1"].result_topic
+            topic = cluster.state.releases["large-orders.v1"].result_topics[""]
             return Counter(r.source for r in read(cluster.settings.bootstrap, topic) if r.source is not None)
 
         first = written()

@@ -180,7 +180,7 @@ class Night:
             if record.offset in self.gone[record.partition] or record.offset < (after or {}).get(record.partition, 0):
                 continue
             counts.update(w for w in re.split(r"\W+", (record.value or b"").decode().lower()) if w not in ("", "the"))
-        topic = self.cluster.state.releases[name].result_topic
+        topic = self.cluster.state.releases[name].result_topics[""]
         rows = folded(self.cluster.settings, topic, end_offsets(self.cluster.settings, [topic])[topic])
         assert {json.loads(k)["word"]: row["count"] for k, row in rows.items()} == counts
         if self.live == name:
@@ -343,7 +343,7 @@ def test_reset_the_wrong_app(night: Night) -> None:
     night.make_live(V2)
     night.cluster.run(plan_reset(night.cluster.context(), V1, Request(target=EARLIEST, stop=True)))
     night.cluster.settle(V1, "lines")
-    state, topic = night.cluster.state, night.cluster.state.releases[V1].topic_of(1)
+    state, topic = night.cluster.state, night.cluster.state.releases[V1].topics_of(1)[""]
     night.cluster.until(
         "billing still needs the standby", lambda: not followers_in(night.cluster.context(), state, APP, topic)
     )

@@ -278,7 +278,7 @@ def app_of(body: Body, result: AppendStream | Table, *, watermark: str | None = 
     return App(
         name="joined",
         inputs=JOINED.inputs,
-        result=result,
+        results={"": result},
         function=lambda clicks, profiles, settings: body(clicks, profiles),
         watermark=watermark,
     )
@@ -326,7 +326,7 @@ def test_a_second_table_can_follow(spark: SparkSession) -> None:
     both = App(
         name="both",
         inputs={**JOINED.inputs, "places": places},
-        result=AppendStream(key=("user",)),
+        results={"": AppendStream(key=("user",))},
         function=function,
         watermark="10 seconds",
     )

@@ -63,7 +63,7 @@ def test_what_is_malformed_is_set_apart_as_it_came(
 
 
 def app_of(result: Result) -> App:
-    return App(name="odd", inputs={}, result=result, function=lambda settings: None)
+    return App(name="odd", inputs={}, results={"": result}, function=lambda settings: None)
 
 
 ROWS = [("AAPL", "ask", 1.5, "trades", 0, 7), ("IBM", None, 2.5, "trades", 1, 8), ("TSLA", None, None, "trades", 1, 9)]

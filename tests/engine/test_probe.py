@@ -36,7 +36,7 @@ def app_of(body: Body, *inputs: str, watermark: str | None = None) -> App:
     return App(
         name="odd",
         inputs=dict.fromkeys(inputs, source),
-        result=AppendStream(key=("ticker",)),
+        results={"": AppendStream(key=("ticker",))},
         function=lambda settings, **given: body(**given),
         watermark=watermark,
     )
@@ -86,7 +86,7 @@ def test_a_left_join_is_refused_for_a_table_and_says_what_it_could_be(spark: Spa
     app = app_of(joined, "trades", "orders", watermark="1 second")
     assert on_nothing(spark, app).columns == ["ticker", "price"]
     with pytest.raises(BadUsage, match="app odd can't run as a table") as refused:
-        on_nothing(spark, replace(app, result=Table(key=("ticker",))))
+        on_nothing(spark, replace(app, results={"": Table(key=("ticker",))}))
     assert "result=AppendStream(...)" in refused.value.fix
 
 

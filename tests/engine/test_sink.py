@@ -24,7 +24,7 @@ from pipelines.engine.turnstile import StopAtBoundary
 from pipelines.engine.writer import OutcomeUnknown, Record, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.entries import MarkOrdered
-from pipelines.model.positions import SourcePosition, Span
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
 from tests.engine.test_checkpoint import commit, plan
 
@@ -85,9 +85,9 @@ class FakeWriter:
         assert self._open is not None
         self._open.append((topic, (key, value, dict(headers))))
 
-    def acknowledged(self) -> dict[int, int]:
+    def acknowledged(self) -> ResultPosition:
         self._may("acknowledged")
-        return {0: len(self.written) + len(self._open or [])}
+        return ResultPosition(topics={RESULT: {0: len(self.written) + len(self._open or [])}})
 
     def commit(self, progress: Progress, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
         assert self._open is not None
@@ -152,7 +152,7 @@ class World:
         self.sink.open()
 
     def make(self, watermarked: bool = True, token: int = 1) -> Sink:
-        destination = Destination(release=RELEASE, generation=1, token=token, result_topic=RESULT, partitions=1,
+        destination = Destination(release=RELEASE, generation=1, token=token, results={"": RESULT},
                         inputs={"trades": "trades"}, start=START, watermarked=watermarked, processed=self.processed)  # fmt: skip
         return Sink(
             destination,

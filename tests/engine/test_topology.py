@@ -39,7 +39,7 @@ JOINED = App(
         "orders": Stream(topic="orders", value=Json("order_id string, amount double")),
         "payments": Stream(topic="payments", value=Json("id string")),
     },
-    result=AppendStream(key=("order_id",)),
+    results={"": AppendStream(key=("order_id",))},
     function=joined,
     watermark="10 seconds",
 )

@@ -186,7 +186,7 @@ class Forgetful:
 
 def test_nothing_is_committed_once_it_is_known(tmp_path: Path) -> None:
     writer = Forgetful()
-    target = Destination(release=NAME, generation=1, token=1, result_topic=RESULT, partitions=1, inputs={"trades": "trades"},
+    target = Destination(release=NAME, generation=1, token=1, results={"": RESULT}, inputs={"trades": "trades"},
                     start=AT, watermarked=False)  # fmt: skip
     sink = Sink(target, cast(Any, writer), cast(Any, None), serialize=cast(Any, None), metrics=cast(Any, None))
     progress = Progress(release=NAME, generation=1, token=1, boundary=Boundary(batch_id=0, position=AT),

@@ -44,7 +44,7 @@ class World:
         ensure_topic(settings, dead_letter_topic(self.release), 1, RESULT_STREAM)
 
     def writer(self) -> Writer:
-        made = Writer(self.settings, self.release, self.result, PARTITIONS)
+        made = Writer(self.settings, self.release, {self.result: PARTITIONS})
         self.writers.append(made)
         return made
 
@@ -65,7 +65,7 @@ class World:
         """Writes a batch up to its commit. Returns the result's end."""
         writer.begin()
         assert writer.send(self.result, [(f"key-{v}", v, [("source", f"in:0:{v}")]) for v in values]) == []
-        return writer.acknowledged()
+        return writer.acknowledged().of(self.result)
 
     def commit(self, writer: Writer, batch: int) -> None:
         """Commits, and waits until consumers see it: the broker writes the markers after its answer."""

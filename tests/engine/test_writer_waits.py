@@ -80,7 +80,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     made = Client()
     monkeypatch.setattr(engine_writer, "producer", lambda *_, **__: made)
     monkeypatch.setattr(engine_writer, "newest_progress", lambda *_: None)
-    monkeypatch.setattr(engine_writer, "end_of", lambda *_, **__: {0: 1})
+    monkeypatch.setattr(engine_writer, "ends_of", lambda *_, **__: {"sums.v1.g1": {0: 1}})
     monkeypatch.setattr(engine_writer, "_GRACE_S", 0.01)
     yield made
     for event in made.hangs.values():
@@ -89,7 +89,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 @pytest.fixture
 def writer(client: Client) -> Iterator[Writer]:
-    made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1, clock=lambda: client.time_s)
+    made = Writer(SETTINGS, "sums.v1", {"sums.v1.g1": 1}, clock=lambda: client.time_s)
     made.connect()
     made.begin()
     yield made
@@ -120,7 +120,7 @@ def test_a_full_queue_is_waited_for_as_long_as_a_batch_may_take(client: Client, 
 def test_acknowledgements_that_keep_coming_are_waited_for_and_others_are_not(client: Client, writer: Writer) -> None:
     client.acknowledges = lambda: 1
     writer.send("sums.v1.g1", [("k", "v", None)] * 20)
-    assert writer.acknowledged() == {0: 1}
+    assert writer.acknowledged().of("sums.v1.g1") == {0: 1}
     # 20 of them took ten times the request timeout
     began = client.time_s
     assert began >= 10 * SETTINGS.request_timeout_s
@@ -167,7 +167,7 @@ def test_a_call_that_does_not_come_back_is_given_up_with_its_producer(
 
 def test_a_connection_that_does_not_come_back_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.hangs["init"] = threading.Event()
-    made = Writer(SETTINGS.model_copy(update={"request_timeout_s": 0.05}), "sums.v1", "sums.v1.g1", 1)
+    made = Writer(SETTINGS.model_copy(update={"request_timeout_s": 0.05}), "sums.v1", {"sums.v1.g1": 1})
     with pytest.raises(OutcomeUnknown, match="did not return within"):
         made.connect()
     assert not made.connected
@@ -180,7 +180,7 @@ def test_a_producer_whose_progress_could_not_be_read_is_not_used(
     def unavailable(*_: object) -> None:
         raise Unavailable("no Kafka broker answers")
 
-    made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1)
+    made = Writer(SETTINGS, "sums.v1", {"sums.v1.g1": 1})
     monkeypatch.setattr(engine_writer, "newest_progress", unavailable)
     with pytest.raises(Unavailable):
         made.connect()
@@ -206,7 +206,7 @@ def test_each_call_that_is_given_up_makes_the_next_one_more_patient(client: Clie
 
 def test_a_transaction_that_is_too_long_for_the_broker_is_said(client: Client) -> None:
     client.fails["init"] = KafkaException(KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "too long"))
-    made = Writer(SETTINGS, "sums.v1", "sums.v1.g1", 1)
+    made = Writer(SETTINGS, "sums.v1", {"sums.v1.g1": 1})
     with pytest.raises(BadUsage, match="not allow transactions of 100 s") as caught:
         made.connect()
     assert "transaction.max.timeout.ms" in caught.value.fix

@@ -48,7 +48,7 @@ def test_agreement(broker: Settings, fresh_topic: Callable[..., str], spark: Spa
         Delivered(json_key(row.key), json_value(row.value), "r", 0, offset, source=row.source)
         for offset, row in enumerate(rows)
     ]
-    assert json.loads(rows[0].key).keys() == set(app.result.key)
+    assert json.loads(rows[0].key).keys() == set(app.results[""].key)
     if name == "large-orders":
         ledger = verify_stream(delivered, expected)
     else:

@@ -270,12 +270,12 @@ def test_generations_end_and_are_begun_again() -> None:
     staged: list[Entry] = [Staged(spec=SPEC), GenerationStarted(release=NAME, generation=1, start=AT)]
     second = GenerationStarted(release=NAME, generation=2, start=AT, ended=PROGRESS, op="reset-1")
     release = fold(RegistryState(), [*staged, second]).releases[NAME]
-    assert (release.generation, release.result_topic, release.ended) == (2, "sums.v1.g2", {1: PROGRESS})
+    assert (release.generation, release.result_topics[""], release.ended) == (2, "sums.v1.g2", {1: PROGRESS})
     assert release.end_of("sums.v1.g1") == RESULT and release.end_of("sums.v1.g2") is None
     # a generation that keeps writing the first one's result
     third = GenerationStarted(release=NAME, generation=3, start=AT, result=1, ended=PROGRESS)
     kept = fold(RegistryState(), [*staged, third]).releases[NAME]
-    assert kept.result_topic == "sums.v1.g1" and kept.end_of("sums.v1.g1") is None
+    assert kept.result_topics[""] == "sums.v1.g1" and kept.end_of("sums.v1.g1") is None
     # started again, the first is under way and the second has ended; its number is not used again
     newer = PROGRESS.model_copy(update={"generation": 2})
     again = GenerationStarted(release=NAME, generation=1, start=AT, ended=newer, seed=PROGRESS, op="undo-1")

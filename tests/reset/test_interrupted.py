@@ -145,7 +145,7 @@ def test_an_abandoned_reset_that_can_not_be_taken_back_is_led_on_by_another(worl
     assert "--output truncate" in error.value.fix
     done = world.reset(EARLIEST, output="truncate", stop=True)
     deleted = {stage.name for stage in done.stages if isinstance(stage, DeleteTopic)}
-    assert deleted == {world.release.topic_of(1), world.release.topic_of(2)} and not deleted & topic_names(
+    assert deleted == {world.release.topics_of(1)[""], world.release.topics_of(2)[""]} and not deleted & topic_names(
         world.settings
     )
     world.start()

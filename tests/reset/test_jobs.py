@@ -41,7 +41,7 @@ def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession
         again = jobs.run(undo_job, reset="reset-of-nobody", execute=True)
         assert again["exit_code"] == 2 and "reset-of-nobody" in again["error"]
         jobs.run(undo_job, reset=done["operation"], stop=True, execute=True)
-        assert world.release.result_topic.endswith(".g1")
+        assert world.release.result_topics[""].endswith(".g1")
         world.produce(20)
         world.settle()
         assert world.result() == world.expected({})

@@ -167,7 +167,7 @@ def test_a_result_is_not_deleted_before_its_consumers_have_passed_it(world: Worl
     with following(world) as follower:
         follower.comes_to(world.expected({}))
     # the consumer still exists, but reads nothing
-    old = world.release.result_topic
+    old = world.release.result_topics[""]
     plan = plan_reset(world.context, world.name, Request(target=EARLIEST, output="truncate", stop=True, timeout_s=2.0))
     with pytest.raises(SwitchyardError, match="have not passed switch 2"):
         world.run(plan)

@@ -174,7 +174,7 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
     context, settings, name = world.context, world.settings, world.name
     with following(world) as follower:
         follower.comes_to(world.expected({}))
-        for number, part in enumerate((world.release.result_topic, progress_topic(name)), 2):
+        for number, part in enumerate((world.release.result_topics[""], progress_topic(name)), 2):
             delete_topics(settings, [part])
             failure = named(world, name, f"{part} of {name} is gone", "--to-earliest --output new")
             assert "switchyard reset" in failure and f"{part} of {name} is gone" in in_status(world, name)

@@ -91,7 +91,7 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, a
     # the next generation's topic has a name that was never used
     world.reset(EARLIEST, stop=True)
     world.settle()
-    assert world.release.result_topic == f"{world.name}.g{last + 2}"
+    assert world.release.result_topics[""] == f"{world.name}.g{last + 2}"
     follower.comes_to(world.expected({}))
 
 
@@ -207,7 +207,7 @@ def test_a_state_that_is_lost_is_not_kept(stopped: World) -> None:
 
 
 def test_what_was_cleared_is_not_brought_back(standing: World, along: Following) -> None:
-    world, old = standing, standing.release.result_topic
+    world, old = standing, standing.release.result_topics[""]
     for output in ("tombstone", "truncate"):
         plan = plan_reset(world.context, world.name, Request(target=EARLIEST, output=output, stop=True))
         assert plan.undo == "" and "no undo" in " ".join(plan.warnings)
@@ -258,8 +258,8 @@ def test_a_topic_is_the_archive_of_the_last_that_wrote_it(world: World, follower
     second = world.reset(EARLIEST, stop=True)
     world.settle()
     follower.comes_to(world.expected({}))
-    ages = {a.generation: a.topic for a in archives_of(world.context, world.context.registry.state(), world.release)}
-    assert ages == {1: None, 2: f"{world.name}.g1"}
+    ages = {a.generation: a.topics for a in archives_of(world.context, world.context.registry.state(), world.release)}
+    assert ages == {1: (), 2: (f"{world.name}.g1",)}
     over = world.release.generations[3].at_ms
     began = world.release.generations[2].at_ms
     world.until("the follower has not committed", lambda: _cleanable(world))
@@ -412,7 +412,7 @@ def test_a_release_of_a_like_name_is_not_touched(standing: World) -> None:
     """`my-app` is not `my-app-v2`, and `my-app.v1` is not `my-app.v11`."""
     from pipelines.kafka.topics import RESULT_TABLE, ensure_topic
 
-    world, own, number = standing, standing.release.result_topic, standing.release.generation
+    world, own, number = standing, standing.release.result_topics[""], standing.release.generation
     others = [f"{world.app}-v2.v1.g{number}", f"{world.name}1.g{number}", f"{own}1"]
     for topic in others:
         ensure_topic(world.settings, topic, 1, RESULT_TABLE)

@@ -116,21 +116,21 @@ def stateless(numbers: DataFrame, settings: AppSettings) -> DataFrame:
 """,
 }
 POISON = 237
-FACTS: dict[str, dict[str, Any]] = {
-    "count": {"table": True, "key": ["k"], "schema_ddl": "`k` string, `records` bigint, `total` bigint", "watermark": None},
-    "joined": {"table": False, "key": ["k"], "schema_ddl": "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint",
-               "watermark": "10 seconds"},
-    "stateful": {"table": False, "key": ["k"], "watermark": None,
-                 "schema_ddl": "`k` string, `rank` bigint, `topic` string, `partition` int, `offset` bigint"},
-    "poisoned": {"table": True, "key": ["k"], "schema_ddl": "`k` string, `records` bigint, `total` bigint", "watermark": None},
-    "windowed": {
-        "table": True, "key": ["k", "start"], "schema_ddl": "`k` string, `start` bigint, `records` bigint", "watermark": "10 seconds",
-    },
-    "stateless": {
-        "table": False, "key": ["k"], "schema_ddl": "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint",
-        "watermark": None,
-    },
-}  # fmt: skip
+RECORDS = "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint"
+STREAM = {"": {"table": False, "key": ["k"], "schema_ddl": RECORDS}}
+COUNTS = {"": {"table": True, "key": ["k"], "schema_ddl": "`k` string, `records` bigint, `total` bigint"}}
+# kind of app -> its results by name, and its watermark
+FACTS: dict[str, tuple[dict[str, dict[str, Any]], str | None]] = {
+    "count": (COUNTS, None),
+    "joined": (STREAM, "10 seconds"),
+    "stateful": ({"": STREAM[""] | {"schema_ddl": RECORDS.replace("`n`", "`rank`")}}, None),
+    "poisoned": (COUNTS, None),
+    "windowed": (
+        {"": {"table": True, "key": ["k", "start"], "schema_ddl": "`k` string, `start` bigint, `records` bigint"}},
+        "10 seconds",
+    ),
+    "stateless": (STREAM, None),
+}
 
 
 @dataclass
@@ -238,7 +238,7 @@ class World:
 
     def result(self, topic: str | None = None, until: Mapping[int, int] | None = None) -> Any:
         """What a result topic holds, in the form of `expected`."""
-        return folded(self.kind, list(read(self.settings.bootstrap, topic or self.release.result_topic, until)))
+        return folded(self.kind, list(read(self.settings.bootstrap, topic or self.release.result_topics[""], until)))
 
 
 def recomputed(kind: str, records: list[Record]) -> Any:
@@ -350,7 +350,7 @@ def following(world: World) -> Iterator[Following]:
 @contextmanager
 def reader_of(upstream: World, folder: Path) -> Iterator[World]:
     """A staged release of an app that counts what another app has written."""
-    settings, topic = upstream.settings, upstream.release.result_topic
+    settings, topic = upstream.settings, upstream.release.result_topics[""]
     with world_of(settings, upstream.context.spark(), "count", folder, topic=topic) as world:  # type: ignore[misc]
         world.upstream = upstream
         yield world
@@ -368,9 +368,11 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     code.mkdir()
     (code / f"{kind}.py").write_text((HEAD + KINDS[kind]).replace("TOPIC", topic).replace("NAME", app))
     sources = ("left", "right") if kind == "joined" else ("numbers",)
-    facts = {
-        "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "partitions": 2, "suite": None,
-        "comparable": "exact", "reset_allowed": True, "tables": [], **FACTS[kind],
+    results, watermark = FACTS[kind]
+    facts: dict[str, Any] = {
+        "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "watermark": watermark,
+        "comparable": "exact", "reset_allowed": True, "tables": [],
+        "results": {name: {"partitions": 2, "suite": None, **result} for name, result in results.items()},
     }  # fmt: skip
     drivers = Threads(settings)
     operators = Operators(settings, folder, drivers, lambda: spark)

@@ -27,7 +27,7 @@ def test_the_input_may_be_left_out_where_there_is_one(spark: SparkSession) -> No
 TWO = App(
     name="two",
     inputs={name: Stream(topic=name, value=Json("n int")) for name in ("left", "right")},
-    result=AppendStream(key=("n",)),
+    results={"": AppendStream(key=("n",))},
     function=lambda left, right, settings: left.select("n", "topic").unionAll(right.select("n", "topic")),
 )
 

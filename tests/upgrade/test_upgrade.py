@@ -154,7 +154,7 @@ class TestUpgrade:
             # the same state: not read anew from the first offset
             assert new.generation == old.generation and new.boundary.batch_id > old.boundary.batch_id
             assert new.total.rows_in > old.total.rows_in > 0
-            assert_right(cluster.settings, name, cluster.state.releases[name].result_topic)
+            assert_right(cluster.settings, name, cluster.state.releases[name].result_topics[""])
 
     def test_a_consumer_goes_on_where_it_was(self, cluster: Cluster, follower: Follower) -> None:
         had = len(follower.lines())

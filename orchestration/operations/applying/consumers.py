@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.generations import take_lease
@@ -10,6 +10,7 @@ from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
 from orchestration.operations.comparing.fold import compare_at
 from orchestration.operations.comparing.reading import read_changes
+from orchestration.operations.comparing.tags import prefix
 from orchestration.operations.looking.in_use import followers_before
 from orchestration.operations.plans.stages.generations import (
     AppendGeneration,
@@ -25,7 +26,7 @@ from pipelines.kafka.client import consumer
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.topics import APPEND_ONLY
 from pipelines.model.entries import DeltaSegment, Entry, EvidenceRecorded, Switch
-from pipelines.model.names import delta_topic
+from pipelines.model.names import delta_topic, result_of
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Mark, Progress
 from pipelines.model.registry import RegistryState, Release
@@ -42,17 +43,18 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
         take_lease(work, stage.release)
     release = work.release(stage.release)
     ended = release.under.ended if release.under else None
-    keys = _keys(work, release, release.result_topic, ended.result) if ended else []
-    writer = Writer(work.context.settings, stage.release, release.result_topic, release.spec.partitions)
+    keys = _keys(work, release, ended.result) if ended else {}
+    writer = Writer(work.context.settings, stage.release, release.result_partitions)
     try:
         writer.connect()
         writer.begin()
-        writer.send(release.result_topic, ((key, None, None) for key in keys))
+        for topic, gone in keys.items():
+            writer.send(topic, ((key, None, None) for key in gone))
         writer.acknowledged()
         writer.commit(None, None)
     finally:
         writer.close()
-    work.context.say(f"{len(keys):,} keys")
+    work.context.say(f"{sum(map(len, keys.values())):,} keys")
 
 
 @applies(Reach)
@@ -107,7 +109,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
         tolerance=0.0,
         samples=10,
     )
-    forward, backward = write_delta(settings, release.spec.app, work.plan.id)
+    forward, backward = write_delta(settings, release.spec.app, work.plan.id, release.spec.tables)
     entry = EvidenceRecorded(
         id=work.plan.id, live=release.name, live_generation=stage.old, new=release.name, new_generation=stage.new,
         cut=here.boundary.position, live_result=here.result, new_result=there.result,
@@ -124,14 +126,16 @@ def write_clearing(work: Work, stage: WriteClearing) -> None:
     if work.context.registry.state().operations[work.plan.id].promoted is not None:
         return
     release = work.release(stage.release)
-    ended, old = release.ended.get(stage.old), release.topic_of(stage.old)
-    lost = _is_lost(work, release, old)
-    if lost:
-        work.context.say(f"{old} is lost, so its keys are unknown: consumers keep the rows that they have from it")
-    keys = _keys(work, release, old, ended.result) if ended and not lost else []
+    ended, old = release.ended.get(stage.old), release.topics_of(stage.old)
+    lost = {t for name, t in old.items() if name in release.spec.tables and _is_lost(work, release, t)}
+    for topic in sorted(lost):
+        work.context.say(f"{topic} is lost, so its keys are unknown: consumers keep the rows that they have from it")
+    keys = _keys(work, release, ended.result, but=lost) if ended else {}
     topic = delta_topic(release.spec.app, work.plan.id)
     work.context.cluster.ensure_topic(topic, 1, APPEND_ONLY)
-    work.cleared = DeltaTopic(work.context.settings, topic).append((key, None) for key in keys)
+    work.cleared = DeltaTopic(work.context.settings, topic).append(
+        (prefix(result_of(table)) + key, None) for table, gone in keys.items() for key in gone
+    )
 
 
 @applies(AppendGeneration)
@@ -144,8 +148,7 @@ def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequen
     if operation.promoted is not None:
         return []
     release = state.releases[stage.release]
-    ended, nothing = release.ended.get(stage.old), dict.fromkeys(range(release.spec.partitions), 0)
-    start = ResultPosition(topics={release.topic_of(stage.new): nothing})
+    ended, start = release.ended.get(stage.old), release.first_of(stage.new)
     if stage.met:
         there = _met(work, release, work.context.progress(release.name))
         if there is None:
@@ -154,10 +157,8 @@ def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequen
                 fix=f"`switchyard status {release.name}` shows how far it is",
             )
         start = there.result
-    old_end: ResultPosition | None = (
-        ended.result if ended else ResultPosition(topics={release.topic_of(stage.old): nothing})
-    )
-    if not stage.met and _is_lost(work, release, release.topic_of(stage.old)):
+    old_end: ResultPosition | None = ended.result if ended else release.first_of(stage.old)
+    if not stage.met and any(_is_lost(work, release, topic) for topic in release.topics_of(stage.old).values()):
         # a lost result can't be read to its end
         old_end = None
     switch = Switch(
@@ -201,12 +202,18 @@ def _is_lost(work: Work, release: Release, topic: str) -> bool:
     return now is None or now != release.own_ids.get(topic, now)
 
 
-def _keys(work: Work, release: Release, topic: str, upto: ResultPosition) -> list[str]:
-    """The keys that a table has at a position of its result."""
+def _keys(
+    work: Work, release: Release, upto: ResultPosition, *, but: Container[str] = frozenset()
+) -> dict[str, list[str]]:
+    """Topic -> the keys that its table has at a position of the results. `but`: topics to leave out."""
+    timeout_s = work.context.settings.request_timeout_s * 3
     client = consumer(work.context.settings, auto_offset_reset="earliest", enable_partition_eof=True)
+    keys: dict[str, list[str]] = {}
     try:
-        start = dict.fromkeys(upto.of(topic), 0)
-        found, _ = read_changes(client, topic, start, upto.of(topic), work.context.settings.request_timeout_s * 3)
+        for topic, end in upto.only(release.spec.tables).topics.items():
+            if topic not in but:
+                found, _ = read_changes(client, topic, dict.fromkeys(end, 0), end, timeout_s)
+                keys[topic] = sorted(key for key, value in found.items() if value is not None)
     finally:
         client.close()
-    return sorted(key for key, value in found.items() if value is not None)
+    return keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from orchestration.operations.context import Context
 from pipelines.engine.writer import Writer
-from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Progress
 from pipelines.model.registry import Release
 
@@ -13,7 +12,7 @@ def last_of(context: Context, release: Release) -> Progress | None:
     """The last committed progress record of the generation under way. Fences every writer that could commit another
     one.
     """
-    writer = Writer(context.settings, release.name, release.result_topic, release.spec.partitions)
+    writer = Writer(context.settings, release.name, release.result_partitions)
     try:
         last = writer.connect()
         if last is not None and last.generation == release.generation:
@@ -22,9 +21,8 @@ def last_of(context: Context, release: Release) -> Progress | None:
         seed = release.under.seed if release.under else None
         if seed is None:
             return None
-        topic = release.result_topic
-        lost = topic not in context.cluster.topic_ids([topic])
-        at = dict.fromkeys(range(release.spec.partitions), 0) if lost else writer.acknowledged()
-        return seed.model_copy(update={"result": ResultPosition(topics={topic: at})})
+        there = context.cluster.topic_ids(release.result_partitions)
+        lost = [topic for topic in release.result_partitions if topic not in there]
+        return seed.model_copy(update={"result": release.result_start if lost else writer.acknowledged()})
     finally:
         writer.close()

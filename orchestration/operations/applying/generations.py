@@ -214,7 +214,7 @@ def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown
     name = stage.release
     own = [progress_topic(name), dead_letter_topic(name)]
     if not stage.again and stage.result is None:
-        own.append(result_topic(name, stage.generation))
+        own += [result_topic(name, stage.generation, result) for result in release.spec.outputs]
     inputs = set(release.spec.topics.values()) if not stage.again else set()
     now = work.context.cluster.topic_ids({*own, *inputs})
     return TopicsKnown(

@@ -11,6 +11,7 @@ from orchestration.operations.comparing.agreement import Agreement
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS
 from orchestration.operations.comparing.delta import Delta
 from orchestration.operations.comparing.delta_topic import write_delta
+from orchestration.operations.comparing.evidence import narrowed
 from orchestration.operations.comparing.fold import compare_at
 from orchestration.operations.comparing.since import Since
 from orchestration.operations.journal import aborting
@@ -26,7 +27,6 @@ from orchestration.operations.plans.stages.switching import (
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry, EvidenceRecorded, StateSet, Switch
-from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState
 from pipelines.model.switch import promotion
@@ -56,7 +56,8 @@ def compare_both(work: Work, stage: Compare) -> None:
         "live_watermark_ms": here.boundary.watermark_ms,
         "new_watermark_ms": there.boundary.watermark_ms,
     }
-    forward, backward = write_delta(settings, new.spec.app, plan_id) if new.spec.table else (None, None)
+    tables = new.spec.tables
+    forward, backward = write_delta(settings, new.spec.app, plan_id, tables) if tables else (None, None)
     entry = EvidenceRecorded(
         id=plan_id,
         live=stage.live,
@@ -86,23 +87,30 @@ def begin_reading(work: Work, *, at_once: bool) -> None:
     for stage in work.plan.stages:
         # a plan that makes its own evidence has nothing to read yet
         if isinstance(stage, VerifyStream) or (isinstance(stage, WriteDelta) and stage.evidence != work.plan.id):
-            work.since = _since(work, stage)
-    if work.since is not None and at_once:
-        work.since.begin()
+            _since(work, stage)
+    if at_once:
+        for since in work.since.values():
+            since.begin()
 
 
-def _since(work: Work, stage: PrepareDelta | WriteDelta | VerifyStream) -> Since[Any]:
-    evidence = next(e for e in work.context.registry.known.evidence if e.id == stage.evidence)
-    kind = Agreement if isinstance(stage, VerifyStream) else Delta
-    return kind(work.context.settings, evidence, to=stage.new)
+def _since(work: Work, stage: WriteDelta | VerifyStream) -> Since[Any]:
+    """What both have written since the evidence: in the tables of an app, or in its streams."""
+    kind: type[Delta | Agreement] = Agreement if isinstance(stage, VerifyStream) else Delta
+    if kind not in work.since:
+        state = work.context.registry.known
+        evidence = next(e for e in state.evidence if e.id == stage.evidence)
+        spec = state.releases[stage.new].spec
+        part = narrowed(evidence, spec.streams if kind is Agreement else spec.tables)
+        work.since[kind] = kind(work.context.settings, part, to=stage.new)
+    return work.since[kind]
 
 
 @applies(PrepareDelta)
 def read_ahead(work: Work, stage: PrepareDelta) -> None:
-    since = work.since = work.since or _since(work, stage)
     if work.operation(work.context.registry.state()).align is not None:
         # resumed: the drivers are already meeting, and consumers may wait
-        since.begin()
+        for since in work.since.values():
+            since.begin()
         return
 
     def in_time() -> None:
@@ -114,7 +122,8 @@ def read_ahead(work: Work, stage: PrepareDelta) -> None:
                 fix="run `switchyard diff` again first, so that there is less to read",
             )
 
-    since.advance(in_time, MEANWHILE_RECORDS)
+    for since in work.since.values():
+        since.advance(in_time, MEANWHILE_RECORDS)
 
 
 @applies(WriteDelta)
@@ -129,8 +138,10 @@ def verify_stream(work: Work, stage: VerifyStream) -> None:
 
 def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
     """Reads what both wrote up to the cut. Raises Refused if the results now differ by more than `max_changed`."""
-    since = work.since = work.since or _since(work, stage)
-    found = since.read_to(work.end(stage.old, "barrier").result, work.end(stage.new, "aligned").result)
+    since, spec = _since(work, stage), work.context.registry.known.releases[stage.new].spec
+    results = spec.streams if isinstance(stage, VerifyStream) else spec.tables
+    old, new = work.end(stage.old, "barrier").result, work.end(stage.new, "aligned").result
+    found = since.read_to(old.only(results), new.only(results))
     came = f"{len(found):,} {since.came} since the evidence cut"
     if stage.max_changed is not None and (ratio := since.changed_ratio(found)) > stage.max_changed:
         raise Refused(
@@ -140,7 +151,7 @@ def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
     work.context.say(
         f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
     )
-    work.segments = since.write(found)
+    work.segments += since.write(found)
 
 
 # -- the switch
@@ -156,9 +167,8 @@ def _switch(work: Work, state: RegistryState, stage: AppendSwitch) -> Sequence[E
         return []
     new = state.releases[stage.new]
     if stage.old is None:
-        start = ResultPosition(topics={new.result_topic: dict.fromkeys(range(new.spec.partitions), 0)})
         switch = Switch(number=stage.number, old=None, old_generation=None, old_end=None, new=stage.new,
-                        new_generation=new.generation, new_start=start)  # fmt: skip
+                        new_generation=new.generation, new_start=new.result_start)  # fmt: skip
         return [*promotion(state, stage.alias, work.plan.id, switch), StateSet(release=stage.new, state="live")]
     barrier, aligned = work.end(stage.old, "barrier"), work.end(stage.new, "aligned")
     switch = Switch(

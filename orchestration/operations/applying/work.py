@@ -31,8 +31,8 @@ class Work:
         self.past: SourcePosition | None = None
         # where both sides of a switch are, if they did not meet at a boundary
         self.ends: dict[str, Mark] = {}
-        # what both results wrote since the evidence, and the part that is written for consumers
-        self.since: Since[Any] | None = None
+        # what both releases wrote since the evidence, in tables and in streams, and the part that is written for consumers
+        self.since: dict[type[Since[Any]], Since[Any]] = {}
         self.segments: tuple[DeltaSegment, ...] = ()
         # release -> the token of the lease that was taken for it
         self.tokens: dict[str, int] = {}
@@ -44,8 +44,8 @@ class Work:
 
     def close(self) -> None:
         """Closes everything that it reads with."""
-        if self.since is not None:
-            self.since.close()
+        for since in self.since.values():
+            since.close()
         for tail in self._tails.values():
             tail.close()
 

@@ -12,8 +12,9 @@ from confluent_kafka import Message
 from orchestration.operations.comparing.reading import read_records
 from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from pipelines.kafka.client import admin, consumer
-from pipelines.kafka.offsets import end_of
+from pipelines.kafka.offsets import ends_of
 from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings
 
@@ -62,11 +63,11 @@ class Tally:
         return Disagreement(records=max(self._counts), differing=max(more, less))
 
 
-def identity_of(message: Message) -> bytes:
-    """A 16-byte hash of key, source record and value, by which a diff tells records apart."""
+def identity_of(message: Message, result: str = "") -> bytes:
+    """A 16-byte hash of the result's name, key, source record and value, by which a diff tells records apart."""
     headers: dict[str, Any] = dict(message.headers() or ())
     source = headers.get("source") or b""
-    parts = (message.key() or b"", source, message.value() or b"")
+    parts = (result.encode(), message.key() or b"", source, message.value() or b"")
     return blake2b(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest_size=16).digest()
 
 
@@ -131,8 +132,8 @@ class Agreement:
         self._read_to([self._now(position) for position in self._read], self._in_advance.go_on)
 
     def _now(self, position: ResultPosition) -> ResultPosition:
-        ends = {t: end_of(self._settings, t, len(o), client=self._admin) for t, o in position.topics.items()}
-        return ResultPosition(topics=ends)
+        counts = {topic: len(offsets) for topic, offsets in position.topics.items()}
+        return ResultPosition(topics=ends_of(self._settings, counts, client=self._admin))
 
     def _read_to(self, ends: list[ResultPosition], go_on: Callable[[], None]) -> bool:
         """Reads up to `ends`. Returns whether there was anything to read."""
@@ -140,13 +141,13 @@ class Agreement:
         for side, end in enumerate(ends):
             reached = {}
             for topic, offsets in end.topics.items():
-                start = self._read[side].of(topic)
+                start, name = self._read[side].of(topic), result_of(topic)
                 reached[topic] = dict(start)
                 for messages in read_records(
                     self._consumer, topic, start, offsets, self._settings.request_timeout_s, go_on, reached[topic]
                 ):
                     for message in messages:
-                        self._tally.add(identity_of(message), new=bool(side))
+                        self._tally.add(identity_of(message, name), new=bool(side))
                         came = True
             self._read[side] = ResultPosition(topics=reached)
         return came

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.reading import Reading
 from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.positions import ResultPosition
 
 # records per second: `read_changes` read 160,000 to 260,000 records of 160 bytes, from one partition and from four,
 # with
@@ -43,10 +44,15 @@ class Backlog:
 
 
 def backlog_of(context: Reading, evidence: EvidenceRecorded) -> Backlog:
-    """What both results have written after `evidence` by now."""
+    """What both releases have written after `evidence` by now."""
     kept = upkeep_of(context.settings, evidence)
     records = 0
-    for name, since in ((evidence.live, kept.live_result), (evidence.new, kept.new_result)):
+    for name, since, refreshed in (
+        (evidence.live, evidence.live_result, kept.live_result),
+        (evidence.new, evidence.new_result, kept.new_result),
+    ):
         progress = context.progress(name)
-        records += progress.result.records_since(since) if progress is not None else 0
+        # a refresh reads tables only
+        read = ResultPosition(topics={**since.topics, **refreshed.topics})
+        records += progress.result.records_since(read) if progress is not None else 0
     return Backlog(records=records, kept=kept.keys)

@@ -8,7 +8,9 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from orchestration.operations.comparing.reading import read_changes
-from pipelines.kafka.offsets import end_of
+from orchestration.operations.comparing.tags import tagged
+from pipelines.kafka.offsets import ends_of
+from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings
 
@@ -16,7 +18,7 @@ from pipelines.settings import Settings
 class Changes:
     """What a result has changed since the evidence, read step by step.
 
-    `changes`: key -> last value (None: deleted), up to `position`.
+    `changes`: key, tagged if the app has several results -> last value (None: deleted), up to `position`.
     """
 
     def __init__(self, position: ResultPosition, changes: dict[str, str | None] | None = None) -> None:
@@ -28,7 +30,9 @@ class Changes:
         keys: set[str] = set()
         reached: dict[str, dict[int, int]] = {}
         for topic, offsets in end.topics.items():
-            found, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s, go_on)
+            read, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s, go_on)
+            name = result_of(topic)
+            found = tagged(name, read) if name else read
             self.changes.update(found)
             keys |= found.keys()
         self.position = ResultPosition(topics=reached)
@@ -36,5 +40,5 @@ class Changes:
 
     def now(self, settings: Settings, client: AdminClient) -> ResultPosition:
         """The present end of the result, by its last stable offsets."""
-        ends = {t: end_of(settings, t, len(offsets), client=client) for t, offsets in self.position.topics.items()}
-        return ResultPosition(topics=ends)
+        counts = {topic: len(offsets) for topic, offsets in self.position.topics.items()}
+        return ResultPosition(topics=ends_of(settings, counts, client=client))

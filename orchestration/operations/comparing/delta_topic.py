@@ -8,13 +8,16 @@ from confluent_kafka import Producer
 
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.fold_file import differing_rows
+from orchestration.operations.comparing.tags import of_results, split
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import admin, await_connection, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
 from pipelines.model.entries import DeltaSegment
-from pipelines.model.names import delta_topic
+from pipelines.model.names import RESULT, delta_topic
 from pipelines.settings import Settings
+
+Headers = list[tuple[str, str | bytes | None]]
 
 
 class DeltaTopic:
@@ -36,14 +39,19 @@ class DeltaTopic:
         return self._producer
 
     def append(self, changes: Iterable[tuple[str, str | None]]) -> DeltaSegment:
-        """Appends (key, value or None for a tombstone) records in one transaction; returns their range."""
+        """Appends (key, value or None for a tombstone) records in one transaction; returns their range.
+
+        A tagged key is written without its tag, which becomes the record's header `result`.
+        """
         client = self.connect()
         start = end_of(self._settings, self._topic, 1, committed=False, client=self._admin)[0]
         client.begin_transaction()
-        for key, value in changes:
+        for tagged, value in changes:
+            result, key = split(tagged)
+            headers: Headers | None = [(RESULT, result.encode())] if result else None
             while True:
                 try:
-                    client.produce(self._topic, value, key, partition=0)
+                    client.produce(self._topic, value, key, partition=0, headers=headers)
                     break
                 except BufferError:
                     client.poll(0.1)
@@ -56,13 +64,15 @@ class DeltaTopic:
         return DeltaSegment(topic=self._topic, start=start, end=end)
 
 
-def write_delta(settings: Settings, app: str, evidence: str) -> tuple[DeltaSegment, DeltaSegment]:
-    """Writes the delta topic of an evidence from its fold. Returns the segments that take a table from live to new
-    (forward) and back (backward).
+def write_delta(
+    settings: Settings, app: str, evidence: str, tables: frozenset[str]
+) -> tuple[DeltaSegment, DeltaSegment]:
+    """Writes the delta topic of an evidence from its fold. `tables`: the results that are tables. Returns the segments
+    that take their consumers from live to new (forward) and back (backward).
     """
     path, topic = evidence_path(settings, evidence), delta_topic(app, evidence)
     ensure_topic(settings, topic, 1, APPEND_ONLY)
     writer = DeltaTopic(settings, topic)
-    forward = writer.append(((k, new) for k, live, new in differing_rows(path)))
-    backward = writer.append(((k, live) for k, live, new in differing_rows(path)))
+    forward = writer.append(of_results(((k, new) for k, live, new in differing_rows(path)), tables))
+    backward = writer.append(of_results(((k, live) for k, live, new in differing_rows(path)), tables))
     return forward, backward

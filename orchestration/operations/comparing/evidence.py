@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.names import result_of
 from pipelines.model.registry import RegistryState, Release
 from pipelines.paths import below
 from pipelines.settings import Settings
@@ -18,7 +19,8 @@ class Comparison:
     """What a diff of two results found: counts of keys (tables) or of records by identity (streams).
 
     `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as many as
-    were asked for and fit into the registry entry.
+    were asked for and fit into the registry entry. `results`: of an app with several, the comparison of each by name;
+    then the counts are their sums, and columns and samples are theirs alone.
     """
 
     only_live: int
@@ -31,6 +33,7 @@ class Comparison:
     new_late_dropped: int = 0
     live_watermark_ms: int | None = None
     new_watermark_ms: int | None = None
+    results: dict[str, Comparison] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -42,7 +45,28 @@ class Comparison:
         return (self.total - self.identical) / self.total if self.total else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ratio": self.ratio}
+        said = {**asdict(self), "ratio": self.ratio}
+        return said if self.results else {name: value for name, value in said.items() if name != "results"}
+
+    @classmethod
+    def together(cls, results: Mapping[str, Comparison]) -> Comparison:
+        """The comparison of several results, by name."""
+        if set(results) == {""}:
+            return results[""]
+        counts = ("only_live", "only_new", "changed", "identical")
+        sums = {name: sum(getattr(each, name) for each in results.values()) for name in counts}
+        return cls(**sums, results=dict(results))
+
+    def only(self, names: frozenset[str]) -> Comparison:
+        """The comparison of some of several results."""
+        if not self.results:
+            return self
+        return Comparison.together({name: each for name, each in self.results.items() if name in names})
+
+    @classmethod
+    def none(cls) -> Comparison:
+        """The comparison of two results without any row."""
+        return cls(only_live=0, only_new=0, changed=0, identical=0)
 
     @classmethod
     def of(cls, evidence: EvidenceRecorded) -> Comparison:
@@ -53,7 +77,8 @@ class Comparison:
     def from_json(cls, data: Mapping[str, Any]) -> Comparison:
         """The comparison that `as_json` wrote."""
         values = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        return cls(**{**values, "samples": tuple(values.get("samples", ()))})
+        results = {name: cls.from_json(each) for name, each in values.get("results", {}).items()}
+        return cls(**{**values, "samples": tuple(values.get("samples", ())), "results": results})
 
 
 def evidence_path(settings: Settings, evidence: str) -> Path:
@@ -66,9 +91,22 @@ def evidence_home(evidence: str) -> tuple[str, str]:
     return "evidence", evidence
 
 
+def narrowed(evidence: EvidenceRecorded, results: frozenset[str]) -> EvidenceRecorded:
+    """What an evidence says of some of the results of an app."""
+    if set(map(result_of, evidence.live_result.topics)) <= results:
+        return evidence
+    return evidence.model_copy(
+        update={
+            "live_result": evidence.live_result.only(results),
+            "new_result": evidence.new_result.only(results),
+            "summary": {**evidence.summary, **Comparison.of(evidence).only(results).as_json()},
+        }
+    )
+
+
 def are_compared(one: Release, other: Release) -> bool:
     """Whether consumers may move between two releases only after a diff. For tables always: the diff makes their delta."""
-    return one.spec.table or "no" not in (one.spec.comparable, other.spec.comparable)
+    return bool(one.spec.tables) or "no" not in (one.spec.comparable, other.spec.comparable)
 
 
 def evidence_for(state: RegistryState, one: Release, other: Release, *, apart: bool = False) -> EvidenceRecorded | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestration.operations.comparing.evidence import Comparison, evidence_path
+from orchestration.operations.comparing.tags import prefix, split
 from pipelines.model.entries import ReleaseSpec
+from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings
 
@@ -32,15 +34,22 @@ def compare_at(
     tolerance: float,
     samples: int,
 ) -> Comparison:
-    """Compares two results, each as of a position, and keeps the fold of both with that evidence."""
-    path = evidence_path(settings, evidence)
-    write_fold(folded(spark, settings, *live), folded(spark, settings, *new), path)
-    return compare(spark, path, live_ddl=live[0].schema_ddl, new_ddl=new[0].schema_ddl,
-                   tolerance=tolerance, samples=samples)  # fmt: skip
+    """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence."""
+    found: dict[str, Comparison] = {}
+    for name, mine in live[0].outputs.items():
+        theirs = new[0].outputs[name]
+        path = evidence_path(settings, evidence)
+        path = path / name if name else path
+        here, there = live[1].only({name}), new[1].only({name})
+        write_fold(folded(spark, settings, mine.table, here), folded(spark, settings, theirs.table, there), path)
+        found[name] = compare(spark, path, live_ddl=mine.schema_ddl, new_ddl=theirs.schema_ddl,
+                              tolerance=tolerance, samples=samples, share=len(live[0].outputs))  # fmt: skip
+    return Comparison.together(found)
 
 
-def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: ResultPosition) -> DataFrame:
-    """A result as of a position of its topic: `identity string, key string, value string`.
+def folded(spark: SparkSession, settings: Settings, table: bool, upto: ResultPosition) -> DataFrame:
+    """A result as of a position of its topic: `identity string, key string, value string`; key and identity are tagged if
+    the app has several results.
 
     A table: one row per key with its last value, without deleted keys. A stream: one row per record; its identity is
     key and source record, or key and value if it names no source record; `copies` counts repetitions.
@@ -52,7 +61,9 @@ def folded(spark: SparkSession, settings: Settings, spec: ReleaseSpec, upto: Res
     [topic] = upto.topics
     raw = read_range(spark, settings, topic, {}, upto.of(topic))
     key, value = F.col("key").cast("string"), F.col("value").cast("string")
-    if spec.table:
+    if tag := prefix(result_of(topic)):
+        key = F.concat(F.lit(tag), F.coalesce(key, F.lit("")))
+    if table:
         last = raw.groupBy(key.alias("key")).agg(
             F.max_by(F.struct(value.alias("value")), F.col("offset")).alias("last")
         )
@@ -81,9 +92,11 @@ def write_fold(live: DataFrame, new: DataFrame, path: Path) -> None:
 
 
 def compare(
-    spark: SparkSession, path: Path, *, live_ddl: str, new_ddl: str, tolerance: float, samples: int
+    spark: SparkSession, path: Path, *, live_ddl: str, new_ddl: str, tolerance: float, samples: int, share: int = 1
 ) -> Comparison:
-    """Counts by class over a fold that `write_fold` wrote; `tolerance`: relative, for floating-point columns."""
+    """Counts by class over a fold that `write_fold` wrote; `tolerance`: relative, for floating-point columns. `share`: how
+    many results share the room for samples in the registry entry.
+    """
     from pyspark.sql import functions as F
 
     rows = spark.read.parquet(str(path))
@@ -107,7 +120,9 @@ def compare(
         changed=changed,
         identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
         columns=columns,
-        samples=fitting({"key": _json(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked),
+        samples=fitting(
+            ({"key": _key(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked), SAMPLES_BYTES // share
+        ),
     )
 
 
@@ -160,6 +175,10 @@ def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES)
             found.append(sample)
             left -= size
     return tuple(found)
+
+
+def _key(text: str | None) -> Any:
+    return _json((split(text)[1] or None) if text is not None else None)
 
 
 def _json(text: str | None) -> Any:

@@ -27,7 +27,8 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
     # not pyarrow.dataset, which loads pandas and takes a second
     import pyarrow.parquet as pq
 
-    for path in sorted(fold.glob("*.parquet")):
+    # several results have a folder each
+    for path in sorted(fold.rglob("*.parquet")):
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(columns=["key", "live_value", "new_value"])
 

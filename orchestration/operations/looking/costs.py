@@ -38,9 +38,15 @@ def cost_of(context: Reading, release: Release, generations: Iterable[int]) -> C
     generations = set(generations)
     # a lost result costs nothing
     there = context.cluster.topic_names()
-    topics = sorted(there.intersection(release.topic_of(generation) for generation in generations))
+    counts = {
+        topic: release.spec.outputs[name].partitions
+        for generation in generations
+        for name, topic in release.topics_of(generation).items()
+        if topic in there
+    }
+    topics = sorted(counts)
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
-    sizes = [_topic_bytes(context, topic, release.spec.partitions) for topic in topics]
+    sizes = [_topic_bytes(context, topic, counts[topic]) for topic in topics]
     return Cost(
         state_bytes=sum(size_of(newest_folder(context.settings, release.name, g)) for g in generations),
         result_records=sum(end[topic][p] - first[topic][p] for topic in topics for p in end[topic]),

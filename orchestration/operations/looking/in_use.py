@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestration.operations.lifecycle import live_release
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.follow import committed_number
-from pipelines.model.entries import GenerationStarted
+from pipelines.model.entries import GenerationStarted, Switch
+from pipelines.model.names import result_of
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import not_read
 
@@ -33,8 +36,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
     """Releases that read its result, and registered followers that have not passed the last switch that involves it."""
-    topics = {release.topic_of(generation) for generation in release.generations}
-    readers = [r.name for topic in sorted(topics) for r in readers_of(state, topic) if r.name != release.name]
+    readers = [r.name for topic in release.all_results for r in readers_of(state, topic) if r.name != release.name]
     chain = state.chains.get(release.spec.app, ())
     parts = [s.number for s in chain if release.name in (s.old, s.new)]
     if not parts:
@@ -66,12 +68,13 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
     """
     found = []
     for topic in dict.fromkeys(release.spec.topics.values()):
-        owner = next((r for r in state.releases.values() if any(r.topic_of(g) == topic for g in r.generations)), None)
+        owner = next((r for r in state.releases.values() if topic in r.all_results), None)
         if owner is None or owner.under is None:
             continue
-        if owner.result_topic != topic:
+        now = owner.result_topics[result_of(topic)]
+        if now != topic:
             found.append(
-                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {owner.result_topic}: stage a version that reads that"
+                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version that reads that"
             )
             continue
         begun = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
@@ -86,15 +89,22 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
 
 def _came_again(owner: Release, begun: GenerationStarted, topic: str) -> bool:
     """Whether a generation that writes its predecessor's topic writes the same results there again."""
-    if begun.ended is None or {owner.topic_of(begun.generation), owner.topic_of(begun.ended.generation)} != {topic}:
+    if begun.ended is None:
+        return False
+    if any(topic not in owner.topics_of(g).values() for g in (begun.generation, begun.ended.generation)):
         return False
     return begun.cleared or not begun.start.dominates(begun.ended.boundary.position)
+
+
+def is_at(switch: Switch, release: Release) -> bool:
+    """Whether a switch led to what a release writes now."""
+    return not switch.new_start.topics.keys().isdisjoint(release.result_topics.values())
 
 
 def left_behind(state: RegistryState, release: Release) -> str | None:
     """The unfinished operation that changed the live release's result but did not move its consumers yet; None: none."""
     newest = state.live(release.spec.app)
-    if newest is None or newest.new != release.name or release.result_topic in newest.new_start.topics:
+    if newest is None or newest.new != release.name or is_at(newest, release):
         return None
     return release.under.op if release.under else None
 
@@ -140,18 +150,20 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     return [*found, *outdated_inputs(state, release)]
 
 
-def needing_result(context: Reading, state: RegistryState, release: Release, topic: str) -> list[str]:
-    """Who still needs a result: the alias, if consumers are still on it; followers that have not read it to its end;
-    releases that read it.
+def needing_result(context: Reading, state: RegistryState, release: Release, topics: Iterable[str]) -> list[str]:
+    """Who still needs the results of a generation: the alias, if consumers are still on them; followers that have not
+    read them to their end; releases that read them.
     """
-    chain = state.chains.get(release.spec.app, ())
-    if chain and topic in chain[-1].new_start.topics:
+    chain, wanted = state.chains.get(release.spec.app, ()), set(topics)
+    if chain and not wanted.isdisjoint(chain[-1].new_start.topics):
         return [f"alias {release.spec.app}"]
-    behind = followers_in(context, state, release.spec.app, topic)
-    return [*(f"follower {group}" for group in behind), *(r.name for r in readers_of(state, topic))]
+    behind = followers_in(context, state, release.spec.app, wanted)
+    return [*(f"follower {group}" for group in behind), *(r.name for t in sorted(wanted) for r in readers_of(state, t))]
 
 
-def followers_in(context: Reading, state: RegistryState, alias: str, topic: str) -> list[str]:
-    """Groups of the followers of `alias` that have not passed the last switch away from a result."""
-    left = [s.number for s in state.chains.get(alias, ()) if s.old_end is not None and topic in s.old_end.topics]
+def followers_in(context: Reading, state: RegistryState, alias: str, topics: Iterable[str]) -> list[str]:
+    """Groups of the followers of `alias` that have not passed the last switch away from some results."""
+    wanted = set(topics)
+    chain = state.chains.get(alias, ())
+    left = [s.number for s in chain if s.old_end is not None and not wanted.isdisjoint(s.old_end.topics)]
     return followers_before(context, state, alias, max(left)) if left else []

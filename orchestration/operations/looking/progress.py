@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import Checkpoint, newest_folder
-from pipelines.kafka.offsets import end_of
+from pipelines.kafka.offsets import ends_of
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import ReleaseSpec
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
@@ -37,15 +37,15 @@ def by_group(context: Reading, release: Release) -> Progress | None:
                 batch = int(number)
     if not sources:
         return None
-    topic, partitions = release.result_topic, release.spec.partitions
-    there = topic in context.cluster.topic_ids([topic])
-    result = end_of(context.settings, topic, partitions) if there else dict.fromkeys(range(partitions), 0)
+    there = context.cluster.topic_ids(release.result_partitions)
+    ends = ends_of(context.settings, {t: n for t, n in release.result_partitions.items() if t in there})
     return Progress(
         release=release.name,
         generation=release.generation,
         token=release.token,
         boundary=Boundary(batch_id=batch, position=SourcePosition(sources=sources)),
-        result=ResultPosition(topics={topic: result}),
+        # a lost result starts again
+        result=ResultPosition(topics={**release.result_start.topics, **ends}),
         at_ms=now_ms(),
     )
 
@@ -76,7 +76,7 @@ def processed(
 def _followed(state: RegistryState, release: Release) -> set[int]:
     """The generations whose result consumers have read; for a release that was never live, all generations."""
     topics = {topic for link in state.chains.get(release.spec.app, ()) for topic in link.new_start.topics}
-    found = {g for g in release.generations if release.topic_of(g) in topics}
+    found = {g for g in release.generations if not topics.isdisjoint(release.topics_of(g).values())}
     return {g for g in found or set(release.generations) if _same_inputs(release, g)}
 
 

@@ -39,8 +39,8 @@ def plan_clean(
     over = [a for a in archives if clock_ms() - a.ended_ms >= keep_s * 1000]
     stages: list[Stage] = []
     for archive in over:
-        if archive.topic is not None and not archive.kept_for:
-            stages.append(DeleteTopic(name=archive.topic))
+        if not archive.kept_for:
+            stages += [DeleteTopic(name=topic) for topic in archive.topics]
         if archive.has_state and not archive.kept_for:
             stages.append(DeleteCheckpoint(release=release.name, generation=archive.generation))
     held = {f"generation {a.generation} is still needed by {join(a.kept_for)}" for a in over if a.kept_for}

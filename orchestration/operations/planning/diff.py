@@ -6,6 +6,7 @@ from orchestration.operations.comparing.evidence import are_compared
 from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
+from orchestration.operations.planning.kinds import refuse_other_results
 from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, require_near, require_running
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
@@ -33,11 +34,7 @@ def plan_diff(
             f"{new.spec.app} declares that two of its runs can't be compared",
             fix=f"check it instead: `switchyard check {new.name}`",
         )
-    if new.spec.table != live.spec.table:
-        raise Refused(
-            f"{new.name} and {live.name} differ in kind: a table and a stream",
-            fix="give the new app another name, then `switchyard stage` it",
-        )
+    refuse_other_results(live.spec, new.spec)
     history = history_of(context, state, new, live)
     history.require(accept=accept_missing)
     beats = context.beats()

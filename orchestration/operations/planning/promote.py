@@ -97,9 +97,11 @@ def _lead_up(
     meet = meeting_stages(context, new, live, switch=switch.number, alias=switch.alias)
     if backlog is None or switch.evidence is None:
         return meet
-    kind = WriteDelta if new.spec.table else VerifyStream
-    since = kind(evidence=switch.evidence, old=live.name, new=new.name, max_changed=max_changed)
-    return (*ahead(backlog, since), *meet, since)
+    since: list[WriteDelta | VerifyStream] = []
+    for kind, results in ((WriteDelta, new.spec.tables), (VerifyStream, new.spec.streams)):
+        if results:
+            since.append(kind(evidence=switch.evidence, old=live.name, new=new.name, max_changed=max_changed))
+    return (*ahead(backlog, since[0]), *meet, *since)
 
 
 def _way_there(
@@ -118,7 +120,7 @@ def _way_there(
 
 def _way_back(alias: str, new: Release, live: Release) -> str:
     command = f"switchyard rollback {alias} --leaving {new.name} --execute"
-    if not new.spec.table:
+    if not new.spec.tables:
         return f"{command}; takes seconds while {live.name} still runs as standby"
     days = COMPACTION_LAG_MS // DAY_MS
     return (

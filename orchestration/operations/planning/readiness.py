@@ -32,7 +32,7 @@ def not_ready(context: Reading, new: Release, beats: Mapping[str, Heartbeat]) ->
 
 def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release | None, max_age_s: float) -> list[str]:
     verdict: VerdictRecorded | None = new.verdict
-    if new.spec.suite is None:
+    if not new.spec.suites:
         return []
     if verdict is None or verdict.generation != new.generation:
         return [f"its result is not checked (`switchyard check {new.name}`)"]
@@ -79,7 +79,7 @@ def not_compared(
         lacking.append(
             f"the diff is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
         )
-    elif new.spec.table and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
+    elif new.spec.tables and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
         lacking.append(f"{old} (`switchyard diff {new.name}`)")
     found = Comparison.of(evidence)
     if max_changed is not None and found.ratio > max_changed:

@@ -47,7 +47,7 @@ def plan_rollback(
 
     `leaving`: the release that consumers leave. Refused if another one is live by now, because a rollback from that one
     might lead back to `leaving` itself. If the live release is dead or stuck, there is no common boundary: a table is
-    still exact, because of the delta; for a stream, `allowed` says what consumers may see. `fence`: treat the live
+    still exact, because of the delta; if a result is a stream, `allowed` says what consumers may see. `fence`: treat the live
     release as stuck although its driver sends heartbeats, for example when its batch does not end. Its driver is
     fenced.
 
@@ -150,7 +150,7 @@ def _since(
 
     `compared`: the id of the evidence, which the plan itself may make.
     """
-    if not standby.spec.table or compared is None:
+    if not standby.spec.tables or compared is None:
         return None, None
     backlog = backlog_of(context, evidence) if evidence is not None else None
     return backlog, WriteDelta(evidence=compared, old=live.name, new=standby.name, max_changed=None)
@@ -167,7 +167,7 @@ def _apart(
 
 def _no_delta(context: Reading, standby: Release, live: Release, evidence: EvidenceRecorded | None) -> str | None:
     """Why there is no delta between two tables that can be brought up to date. None: there is one, or none is needed."""
-    if not standby.spec.table:
+    if not standby.spec.tables:
         return None
     if evidence is None:
         return f"{standby.name} and {live.name} were never compared in their present generations"
@@ -186,8 +186,8 @@ def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) ->
 def _how(
     standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> Literal["gap", "duplicates", "either"] | None:
-    """What consumers may see. A table allows either, because its delta corrects the difference."""
-    return allowed or ("either" if standby.spec.table else None)
+    """What consumers may see. If all results are tables, either, because the delta corrects the difference."""
+    return allowed or ("either" if not standby.spec.streams else None)
 
 
 def _without_meeting(
@@ -204,7 +204,7 @@ def _without_meeting(
     found = choose_start(history, end, _how(standby, allowed)).boundary.position
     if found.same(end):
         what = "the standby has a boundary exactly where it ended, so consumers miss nothing and get nothing twice"
-    elif standby.spec.table:
+    elif not standby.spec.streams:
         what = "the delta makes the table exact; the standby then brings it up to date from its own position"
     elif allowed == "gap":
         what = f"consumers will miss the results of {found.records_since(end):,} input records"

@@ -9,7 +9,7 @@ from orchestration.operations.looking.history import ACCEPT, history_of
 from orchestration.operations.looking.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.looking.platform import staged_by_another
 from orchestration.operations.looking.progress import cut_off, moved_by_hand, progress_of
-from orchestration.operations.planning.topics import create_result, lost_topics_again
+from orchestration.operations.planning.topics import create_results, lost_topics_again
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -116,7 +116,7 @@ def _fresh(context: Reading, release: Release, generation: int, lost: Sequence[L
         }
     )
     return (
-        create_result(spec, generation),
+        *create_results(spec, generation),
         *lost_topics_again(release, lost),
         BeginGeneration(release=release.name, generation=generation, start=start),
     )

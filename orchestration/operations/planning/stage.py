@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from expectations.names import require_suite
 from orchestration.operations.lifecycle import find_release, live_release
@@ -13,7 +13,8 @@ from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
-from orchestration.operations.planning.topics import create_result
+from orchestration.operations.planning.kinds import refuse_other_results
+from orchestration.operations.planning.topics import create_results
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -23,7 +24,15 @@ from orchestration.operations.trials import default_code_dir, probe
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM
-from pipelines.model.entries import GenerationStarted, HistoryAccepted, InputSpec, ReleaseSpec, Staged, TopicsKnown
+from pipelines.model.entries import (
+    GenerationStarted,
+    HistoryAccepted,
+    InputSpec,
+    ReleaseSpec,
+    ResultSpec,
+    Staged,
+    TopicsKnown,
+)
 from pipelines.model.missing import InputNow
 from pipelines.model.names import dead_letter_topic, progress_topic, release_name
 from pipelines.model.positions import SourcePosition
@@ -60,9 +69,11 @@ def plan_stage(
     name, number = _free_name(state, app, version)
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
     facts = probe(context.settings, code, app, given)
-    if facts["suite"] is not None:
-        # checked here, so that a missing suite does not show only after the whole history is read
-        require_suite(facts["suite"])
+    results = {name: ResultSpec(**result) for name, result in facts["results"].items()}
+    for result in results.values():
+        if result.suite is not None:
+            # checked here, so that a missing suite does not show only after the whole history is read
+            require_suite(result.suite)
     inputs = _inputs_of(context, app, facts)
     before = _predecessor(state, state.of_app(app), app)
     spec = ReleaseSpec(
@@ -73,19 +84,18 @@ def plan_stage(
         code_digest=code.digest,
         settings=facts["settings"],
         inputs=inputs,
-        table=facts["table"],
-        key=tuple(facts["key"]),
-        partitions=facts["partitions"],
-        schema_ddl=facts["schema_ddl"],
-        suite=facts["suite"],
+        **dict(next(iter(results.values()))),
+        results={} if "" in results else results,
         watermark=facts["watermark"],
         comparable=facts["comparable"],
         reset_allowed=facts["reset_allowed"],
-        change=_change(before, facts, code.digest),
+        change=_change(before, results, facts["settings"], code.digest),
         correction=correction,
         platform=this_platform(),
     )
-    _refuse_another_kind(live_release(state, app), spec)
+    if (live := live_release(state, app)) is not None:
+        # refused here, so that it does not show only at the diff, after the whole history is read
+        refuse_other_results(live.spec, spec)
     _refuse_no_change(spec, before)
     tables = frozenset(facts["tables"])
     return _plan_of(context, state, spec, code, origin, before, tables, accept_missing=accept_missing)
@@ -173,7 +183,10 @@ def _plan_of(
             "code": f"{code.digest[:12]} from {origin}",
             "change": spec.change + (f" against {before.name}" if before else ""),
             "settings": json.dumps(spec.settings),
-            "result": f"{'table' if spec.table else 'stream'} by {', '.join(spec.key)}: {spec.schema_ddl}",
+            **{
+                f"result {name}".rstrip(): f"{result.in_words()}: {result.schema_ddl}"
+                for name, result in spec.outputs.items()
+            },
             "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
             "disk": room_of(context, before),
             **history.facts,
@@ -198,7 +211,7 @@ def _stages(
     known_topics = TopicsKnown(release=name, generation=1, inputs={t: k.id for t, k in now.items() if k.id})
     return (
         StoreCode(digest=code.digest, data=code.data),
-        create_result(spec, 1),
+        *create_results(spec, 1),
         CreateTopic(name=progress_topic(name), partitions=1, config=dict(PROGRESS)),
         CreateTopic(name=dead_letter_topic(name), partitions=1, config=dict(RESULT_STREAM)),
         RecordRelease(
@@ -232,36 +245,40 @@ def _predecessor(state: RegistryState, known: list[Release], app: str) -> Releas
     return live or (usable[-1] if usable else None)
 
 
-def _change(before: Release | None, facts: Mapping[str, Any], digest: str) -> Any:
+def _change(
+    before: Release | None, results: Mapping[str, ResultSpec], settings: Mapping[str, Any], digest: str
+) -> Literal["first", "none", "settings", "code", "schema"]:
     if before is None:
         return "first"
-    if before.spec.schema_ddl != facts["schema_ddl"] or before.spec.key != tuple(facts["key"]):
+    if _columns(before.spec.outputs) != _columns(results):
         return "schema"
     if before.spec.code_digest != digest:
         return "code"
-    return "none" if before.spec.settings == facts["settings"] else "settings"
+    return "none" if before.spec.settings == settings else "settings"
 
 
 def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:
     if before is None or spec.change != "schema":
         return ()
-    return (
-        f"the schema of the result changes from {before.spec.schema_ddl} to {spec.schema_ddl}; consumers must be able to read both",
+    was, now = _columns(before.spec.outputs), _columns(spec.outputs)
+    return tuple(
+        f"the schema of {f'result {name}' if name else 'the result'} changes from {was[name][1]} to {now[name][1]}; consumers must be able to read both"
+        for name in now
+        if name in was and was[name] != now[name]
     )
 
 
+def _columns(results: Mapping[str, ResultSpec]) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Result name -> its key and its columns."""
+    return {name: (result.key, result.schema_ddl) for name, result in results.items()}
+
+
 def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
-    """A warning if nothing checks a release's result before consumers get it."""
-    if spec.suite is not None:
-        return ()
-    return (f"{spec.app} names no suite, so nothing checks its result before consumers get it",)
-
-
-def _refuse_another_kind(live: Release | None, spec: ReleaseSpec) -> None:
-    # refused here, so that it does not show only at the diff, after the whole history is read
-    if live is not None and live.spec.table != spec.table:
-        one, other = (f"{r.release}, a {'table' if r.table else 'stream'}" for r in (live.spec, spec))
-        raise Refused(
-            f"consumers of {spec.app} can't move from {one}, to {other}",
-            fix="give the new app another name, then `switchyard stage` it",
-        )
+    """A warning for each result of a release that nothing checks before consumers get it."""
+    without = [name for name in spec.outputs if name not in spec.suites]
+    return tuple(
+        f"result {name} of {spec.app} names no suite, so nothing checks it before consumers get it"
+        if name
+        else f"{spec.app} names no suite, so nothing checks its result before consumers get it"
+        for name in without
+    )

@@ -13,10 +13,16 @@ from pipelines.model.parts import Loss
 from pipelines.model.registry import Release
 
 
-def create_result(spec: ReleaseSpec, generation: int) -> CreateTopic:
-    """The stage that creates the result topic of a generation."""
-    config = RESULT_TABLE if spec.table else RESULT_STREAM
-    return CreateTopic(name=result_topic(spec.release, generation), partitions=spec.partitions, config=dict(config))
+def create_results(spec: ReleaseSpec, generation: int) -> tuple[CreateTopic, ...]:
+    """The stages that create the result topics of a generation."""
+    return tuple(
+        CreateTopic(
+            name=result_topic(spec.release, generation, name),
+            partitions=result.partitions,
+            config=dict(RESULT_TABLE if result.table else RESULT_STREAM),
+        )
+        for name, result in spec.outputs.items()
+    )
 
 
 def lost_topics_again(release: Release, lost: Sequence[Loss]) -> tuple[Stage, ...]:

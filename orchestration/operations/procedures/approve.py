@@ -150,6 +150,13 @@ def _worse(shown: Comparison, found: Comparison, limit: float | None) -> list[st
     and a class whose share grew to more than `GROWTH` times what it was. The second rule does not apply if the operator
     set a limit, because the promotion itself checks that.
     """
+    if found.results:
+        # one may be worse while another, larger one hides it in the sums
+        return [
+            f"{result}: {said}"
+            for result, now in found.results.items()
+            for said in _worse(shown.results.get(result, Comparison.none()), now, limit)
+        ]
     worse = []
     for name in ("changed", "only_live", "only_new"):
         was, now = getattr(shown, name), getattr(found, name)

@@ -36,7 +36,7 @@ def docs_dir(context: Context) -> Path:
 def check(
     context: Context, name: str, *, volume_tolerance: float = VOLUME_TOLERANCE, accept_missing: bool = False
 ) -> Verdict:
-    """Runs a release's suite over its result up to the evidence cut, and records the verdict.
+    """Runs the suite of each of a release's results over it, up to the evidence cut, and records the verdict.
 
     `volume_tolerance`: the ratio by which the number of its rows may differ from the live release's. Without a live
     release to compare with, the suite runs up to the newest committed result.
@@ -46,12 +46,12 @@ def check(
     lacks input that the live release has read, unless `accept_missing`.
     """
     from expectations.gate import run_gate
-    from expectations.verdict import GateRequest
+    from expectations.verdict import GateRequest, Verdict
 
     state = journal.expire(context.registry)
     release = find_release(state, name)
     spec = release.spec
-    if spec.suite is None:
+    if not spec.suites:
         raise BadUsage(
             f"{spec.app} names no suite", fix="add suite=... to the app, and write the suite in expectations/suites"
         )
@@ -67,24 +67,29 @@ def check(
             fix=f"`switchyard start {release.name} --execute`, then `switchyard wait {release.name}`",
         )
     upto = _upto(release, evidence) or progress.result
-    request = GateRequest(
-        suite=spec.suite,
-        release=release.name,
-        generation=release.generation,
-        topic=release.result_topic,
-        start={},
-        end=upto.of(release.result_topic),
-        key=spec.key,
-        schema_ddl=spec.schema_ddl,
-        table=spec.table,
-        live_rows=_rows_of_the_other(release, evidence),
-        late_dropped=progress.total.late_dropped,
-        volume_tolerance=volume_tolerance,
-        app_settings=spec.settings,
-        docs_dir=docs_dir(context),
-        settings=context.settings,
-    )
-    verdict = run_gate(context.session(upto.records), request)
+    session, verdicts = context.session(upto.records), {}
+    for name, suite in spec.suites.items():
+        result, topic = spec.outputs[name], release.result_topics[name]
+        request = GateRequest(
+            suite=suite,
+            release=release.name,
+            generation=release.generation,
+            result=name,
+            topic=topic,
+            start={},
+            end=upto.of(topic),
+            key=result.key,
+            schema_ddl=result.schema_ddl,
+            table=result.table,
+            live_rows=_rows_of_the_other(release, evidence, name),
+            late_dropped=progress.total.late_dropped,
+            volume_tolerance=volume_tolerance,
+            app_settings=spec.settings,
+            docs_dir=docs_dir(context),
+            settings=context.settings,
+        )
+        verdicts[name] = run_gate(session, request)
+    verdict = Verdict.together(verdicts)
     record = _record_of(verdict, release, evidence, upto, volume_tolerance)
     context.registry.step(lambda _: [record])
     return verdict
@@ -137,10 +142,10 @@ def _upto(release: Release, evidence: EvidenceRecorded | None) -> ResultPosition
     return evidence.new_result if evidence.new == release.name else evidence.live_result
 
 
-def _rows_of_the_other(release: Release, evidence: EvidenceRecorded | None) -> int | None:
+def _rows_of_the_other(release: Release, evidence: EvidenceRecorded | None, result: str) -> int | None:
     """The number of rows of the result that it was compared with, at the same cut; None without evidence."""
     if evidence is None:
         return None
-    found = Comparison.of(evidence)
+    found = Comparison.of(evidence).only(frozenset({result}))
     one_sided = found.only_live if evidence.new == release.name else found.only_new
     return found.identical + found.changed + one_sided

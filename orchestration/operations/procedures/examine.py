@@ -38,7 +38,7 @@ def examine(context: Context, name: str, volume_tolerance: float) -> tuple[Compa
     live = live_release(state, release.spec.app)
     compared = live is not None and live.name != name and are_compared(release, live)
     found = diff(context, name) if compared else None
-    verdict = check(context, name, volume_tolerance=volume_tolerance) if release.spec.suite is not None else None
+    verdict = check(context, name, volume_tolerance=volume_tolerance) if release.spec.suites else None
     if verdict is not None and not verdict.ok:
         raise ChecksFailed(name, found, verdict)
     return found, verdict

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from orchestration.operations.comparing.changes import Changes
-from orchestration.operations.comparing.evidence import evidence_for
+from orchestration.operations.comparing.evidence import evidence_for, narrowed
 from orchestration.operations.comparing.saving import save
 from orchestration.operations.comparing.upkeep import Upkeep, load, too_old
 from orchestration.operations.context import Context
@@ -62,9 +62,9 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
             f"{live.name} has no standby to go back to",
             fix=f"`switchyard reprocess {app}` stages another version and compares it",
         )
-    if not live.spec.table:
+    if not live.spec.tables:
         raise Refused(
-            f"the result of {app} is a stream, so a rollback needs no diff",
+            f"no result of {app} is a table, so a rollback needs no diff",
             fix=f"nothing is left to do; `switchyard rollback {app}` shows its plan",
         )
     for release in (live, standby):
@@ -75,7 +75,7 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
             f"{standby.name} and {live.name} were never compared in their present generations",
             fix=f"run `switchyard diff {live.name}` first",
         )
-    return evidence
+    return narrowed(evidence, live.spec.tables)
 
 
 def to_refresh(state: RegistryState) -> list[str]:
@@ -125,7 +125,8 @@ def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
             ends[standby.name] = history[level[-1]].result
         # the time of the first record that is not read
         now = next((p.at_ms for p in history[level[-1] + 1 if level else 0 :]), now)
-    return Upkeep(live_result=ends[evidence.live], new_result=ends[evidence.new], at_ms=now)
+    tables = state.releases[evidence.new].spec.tables
+    return Upkeep(live_result=ends[evidence.live].only(tables), new_result=ends[evidence.new].only(tables), at_ms=now)
 
 
 def read_on(

@@ -22,7 +22,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings
-from tests.operations.builders import Log, context_of, evidence
+from tests.operations.builders import Log, context_of, evidence, staged
 from tests.transactions import await_ends, transactional
 
 # value and source record, or no source
@@ -76,9 +76,10 @@ def test_more_than_was_allowed_is_refused(limit: float | None, refused: bool) ->
     said: list[str] = []
     stage = VerifyStream(evidence="diff-1", old="a.v1", new="a.v2", max_changed=limit)
     plan = Plan(id="promote-1", operation=Kind.PROMOTE, releases=("a.v2", "a.v1"), stages=(stage,))
-    applier: Any = Applier(context_of(Log(evidence("a.v1", "a.v2")), say=said.append), plan)
-    applier._work.since = Known()
-    applier._work.end = lambda *_: SimpleNamespace(result=None)
+    log = Log(*staged("a.v1", "a.v2"), evidence("a.v1", "a.v2"))
+    applier: Any = Applier(context_of(log, say=said.append), plan)
+    applier._work.since = {Agreement: Known()}
+    applier._work.end = lambda *_: SimpleNamespace(result=ResultPosition(topics={}))
     if refused:
         with pytest.raises(
             Refused,

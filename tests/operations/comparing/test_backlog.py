@@ -11,6 +11,7 @@ import pytest
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.backlog import MEANWHILE_RECORDS, READ_RATE, backlog_of
+from orchestration.operations.comparing.delta import Delta
 from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old
 from orchestration.operations.context import Context
@@ -226,7 +227,11 @@ class Order:
 
 def applied(monkeypatch: pytest.MonkeyPatch, log: Log, delta: Order) -> None:
     plan = Plan(id="rollback-1", operation=Kind.ROLLBACK, releases=("a.v1", "a.v2"), stages=(PREPARE, ALIGN))
-    monkeypatch.setattr("orchestration.operations.applying.switching.Delta", lambda *_, **__: delta)
+
+    def opened(work: Any, *, at_once: bool) -> None:
+        work.since[Delta] = delta
+
+    monkeypatch.setattr("orchestration.operations.applying.applier.begin_reading", opened)
     monkeypatch.setattr(Work, "await_progress", lambda *_: None)
     monkeypatch.setattr(
         "orchestration.operations.applying.meeting.HeartbeatTail", lambda _: SimpleNamespace(close=lambda: None)

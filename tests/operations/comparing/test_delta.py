@@ -47,7 +47,7 @@ class Results:
         path = evidence_path(settings, name)
         path.parent.mkdir(parents=True)
         written(path.parent, live, new).rename(path)
-        forward, backward = write_delta(settings, "sums", name)
+        forward, backward = write_delta(settings, "sums", name, frozenset({""}))
         self.evidence = EvidenceRecorded(
             at_ms=now_ms(),
             id=name,

@@ -23,7 +23,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import WriteDelta
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import DeltaSegment, EvidenceRecorded
-from tests.operations.builders import NOWHERE, Log, context_of, evidence
+from tests.operations.builders import NOWHERE, Log, context_of, evidence, staged
 
 Fold = Mapping[str, str]
 Changes = Mapping[str, str | None]
@@ -135,13 +135,16 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
     written: list[TouchUp] = []
 
     def applied(ratio: float) -> None:
-        applier = Applier(context_of(Log()), Plan(id="p", operation=Kind.PROMOTE, releases=(), stages=(stage,)))
+        applier = Applier(
+            context_of(Log(*staged("a.v2"))), Plan(id="p", operation=Kind.PROMOTE, releases=(), stages=(stage,))
+        )
         end = SimpleNamespace(result=NOWHERE)
         monkeypatch.setattr(applier._work, "end", lambda *_: end)
         delta = SimpleNamespace(
-            counts=Delta.counts, came=Delta.came, read_to=lambda *_: touched, changed_ratio=lambda _: ratio, write=written.append
+            counts=Delta.counts, came=Delta.came, read_to=lambda *_: touched, changed_ratio=lambda _: ratio,
+            write=lambda found: written.append(found) or (),
         )  # fmt: skip
-        monkeypatch.setattr(applier._work, "since", delta)
+        monkeypatch.setattr(applier._work, "since", {Delta: delta})
         applier.apply(stage)
 
     applied(0.05)

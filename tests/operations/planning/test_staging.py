@@ -34,6 +34,7 @@ from pipelines.model.entries import (
     Opened,
     Promoted,
     ReadyRecorded,
+    ResultSpec,
     Staged,
     StateSet,
     Switch,
@@ -46,30 +47,35 @@ from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.settings import Settings
 from tests.operations.builders import Kafka, Log, context_of, evidence, release, spec, staged, switched
 
-FACTS: dict[str, Any] = {
+RESULT: dict[str, Any] = {
     "schema_ddl": "`ticker` string, `trades` bigint",
-    "key": ["ticker"],
-    "settings": {"window_s": 5},
+    "key": ("ticker",),
+    "table": True,
+    "partitions": 1,
+    "suite": None,
 }
 
 
 @pytest.mark.parametrize(
-    ("facts", "digest", "expected"),
+    ("result", "window_s", "digest", "expected"),
     [
-        ({}, "0" * 64, "none"),
-        ({"settings": {"window_s": 6}}, "0" * 64, "settings"),
-        ({}, "1" * 64, "code"),
-        ({"settings": {"window_s": 6}}, "1" * 64, "code"),
-        ({"schema_ddl": "`ticker` string"}, "0" * 64, "schema"),
-        ({"key": ["ticker", "side"]}, "1" * 64, "schema"),
+        ({}, 5, "0" * 64, "none"),
+        ({}, 6, "0" * 64, "settings"),
+        ({}, 5, "1" * 64, "code"),
+        ({}, 6, "1" * 64, "code"),
+        ({"schema_ddl": "`ticker` string"}, 5, "0" * 64, "schema"),
+        ({"key": ("ticker", "side")}, 5, "1" * 64, "schema"),
     ],
 )
-def test_a_change_is_classified_by_what_weighs_most(facts: dict[str, Any], digest: str, expected: str) -> None:
-    assert _change(release(), {**FACTS, **facts}, digest) == expected
+def test_a_change_is_classified_by_what_weighs_most(
+    result: dict[str, Any], window_s: int, digest: str, expected: str
+) -> None:
+    results = {"": ResultSpec(**{**RESULT, **result})}
+    assert _change(release(), results, {"window_s": window_s}, digest) == expected
 
 
 def test_the_first_release_changes_nothing() -> None:
-    assert _change(None, FACTS, "0" * 64) == "first"
+    assert _change(None, {"": ResultSpec(**RESULT)}, {}, "0" * 64) == "first"
 
 
 def test_only_a_change_of_the_schema_warns_consumers() -> None:
@@ -120,7 +126,7 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
 
     context = context_of(Log(), Kafka(partitions=counted))
     for suite, error in (("stock_stat", BadUsage), ("stock_stats", LookupError), (None, LookupError)):
-        facts = {"suite": suite, "inputs": {"lines": "lines"}}
+        facts = {"results": {"": {**RESULT, "suite": suite}}, "inputs": {"lines": "lines"}}
         monkeypatch.setattr(module, "probe", lambda *_, facts=facts: facts)
         with pytest.raises(error) as found:
             plan_stage(context, "sums", code_dir=tmp_path)
@@ -129,9 +135,9 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
             assert ", ".join(suite_names()) in found.value.fix
 
 
-PROBED = {
-    "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "table": True, "key": ["ticker"], "partitions": 1,
-    "schema_ddl": "`ticker` string, `trades` bigint", "suite": None, "watermark": None, "comparable": "exact", "reset_allowed": True, "tables": [],
+PROBED: dict[str, Any] = {
+    "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "results": {"": RESULT}, "watermark": None,
+    "comparable": "exact", "reset_allowed": True, "tables": [],
 }  # fmt: skip
 
 
@@ -144,7 +150,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
     monkeypatch.setattr(costs, "cost_of", lambda *_: Cost(state_bytes=2048, result_records=7, result_bytes=1024))
 
     def plan(log: Log, *, compacted: bool = False, **facts: Any) -> Plan:
-        monkeypatch.setattr(module, "probe", lambda *_: {**PROBED, **facts})
+        result = RESULT | {name: facts.pop(name) for name in list(facts) if name in RESULT}
+        monkeypatch.setattr(module, "probe", lambda *_: {**PROBED, "results": {"": result}, **facts})
         known = World(
             settings=Settings(state_dir=tmp_path),
             registry=cast(Registry, log),
@@ -167,7 +174,9 @@ class World(Context):
 
 def test_consumers_of_a_table_are_not_given_a_stream_nor_the_other_way_round(stage: Callable[..., Plan]) -> None:
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
-    with pytest.raises(Refused, match=r"consumers of a can't move from a\.v1, a table, to a\.v3, a stream") as caught:
+    with pytest.raises(
+        Refused, match=r"consumers of a can't move to a\.v3: a\.v1 has a table, a\.v3 has a stream$"
+    ) as caught:
         stage(log, table=False)
     assert caught.value.fix == "give the new app another name, then `switchyard stage` it"
     assert stage(log).stages

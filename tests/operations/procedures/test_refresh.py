@@ -154,7 +154,7 @@ def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
 
 def test_a_stream_has_no_diff_to_go_back_by() -> None:
     log = Log(*streams("a.v1", "a.v2"), *switched(1, None, "a.v1"), compared(), *switched(2, "a.v1", "a.v2"))
-    with pytest.raises(Refused, match="the result of a is a stream, so a rollback needs no diff"):
+    with pytest.raises(Refused, match="no result of a is a table, so a rollback needs no diff"):
         refreshable(log.known, "a")
     assert to_refresh(log.known) == []
 

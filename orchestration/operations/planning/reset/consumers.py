@@ -20,8 +20,7 @@ def read_by_consumers(state: RegistryState, release: Release) -> int:
     newest = state.live(release.spec.app)
     if newest is None or left_behind(state, release) is None:
         return release.generation
-    [topic] = newest.new_start.topics
-    last = release.last_of(topic)
+    last = release.last_of(next(iter(newest.new_start.topics)))
     # a result that was never written has no end
     return last if last is not None else newest.new_generation
 
@@ -41,7 +40,7 @@ def affected(context: Reading, state: RegistryState, release: Release, choice: C
             what = f"consumers stay on the same result{_replay(choice)}"
         facts["alias"] = f"{release.spec.app} names this release: {what}"
     facts["followers"] = join(followers_of(context, state, release))
-    pinned = [r.name for r in readers_of(state, release.result_topic)]
+    pinned = [r.name for topic in release.result_topics.values() for r in readers_of(state, topic)]
     if pinned:
         facts["read by"] = f"{join(pinned)}: they read the result of this generation{_for_readers(choice)}"
     return facts
@@ -51,7 +50,7 @@ def followers_of(context: Reading, state: RegistryState, release: Release) -> li
     """Registered followers that read the release's result; for the live release, all followers of its app."""
     if is_read(state, release):
         return list(state.followers.get(release.spec.app, ()))
-    return followers_in(context, state, release.spec.app, release.result_topic)
+    return followers_in(context, state, release.spec.app, release.result_topics.values())
 
 
 def _replay(choice: Choice) -> str:

@@ -60,7 +60,8 @@ def refuse_readers(context: Reading, state: RegistryState, release: Release, cho
     """Raises Refused if the reset would delete a result that a release reads, or a follower that no switch moves on."""
     if choice.output != "truncate":
         return
-    topics = {release.topic_of(g) for g in (release.generation, read_by_consumers(state, release))}
+    generations = release.generation, read_by_consumers(state, release)
+    topics = {topic for g in generations for topic in release.topics_of(g).values()}
     left = [
         who
         for topic in sorted(topics)
@@ -68,7 +69,7 @@ def refuse_readers(context: Reading, state: RegistryState, release: Release, cho
         for who in (
             [r.name for r in readers_of(state, topic)]
             if choice.live
-            else needing_result(context, state, release, topic)
+            else needing_result(context, state, release, [topic])
         )
     ]
     if left:

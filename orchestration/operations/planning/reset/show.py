@@ -77,7 +77,7 @@ def warnings_of(reset: Reset, replay_s: float | None) -> tuple[str, ...]:
 
 def _of_choice(state: RegistryState, release: Release, choice: Choice) -> list[str]:
     found = [f"{o.reason}; --force overrides this" for o in objections(choice) if o.forced]
-    if choice.output == "keep" and not choice.table and choice.move in ("back", "mixed"):
+    if choice.output == "keep" and choice.has_stream and choice.move in ("back", "mixed"):
         found.append("the same result gets these records again; they carry the header replay")
     if choice.bounded and choice.live:
         found.append(

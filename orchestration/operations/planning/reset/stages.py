@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestration.operations.lifecycle import starting_state
 from orchestration.operations.planning.reset.decision import Reset
-from orchestration.operations.planning.topics import create_result, lost_topics_again
+from orchestration.operations.planning.topics import create_results, lost_topics_again
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import (
     AppendGeneration,
@@ -55,7 +55,7 @@ def _change(context: Reading, reset: Reset) -> list[Stage]:
         stages.append(FinishBatch(release=name, timeout_s=context.settings.boot_timeout_s))
     stages += [Seize(release=name), *lost_topics_again(release, reset.lost)]
     if reset.has_own_topic:
-        stages.append(create_result(release.spec, reset.generation))
+        stages += create_results(release.spec, reset.generation)
     if reset.keeps:
         stages.append(
             InheritState(
@@ -119,9 +119,9 @@ def _lead_consumers(reset: Reset) -> list[Stage]:
     stages: list[Stage] = []
     if reset.meets:
         stages.append(Reach(release=name, timeout_s=reset.request.timeout_s))
-    if release.spec.table and reset.meets:
+    if release.spec.tables and reset.meets:
         stages.append(CompareGenerations(release=name, old=release.generation, new=reset.generation))
-    elif release.spec.table:
+    elif release.spec.tables:
         stages.append(WriteClearing(release=name, old=old))
     number = _links(reset) + 1
     stages.append(AppendGeneration(alias=release.spec.app, number=number, release=name, old=old, new=reset.generation,
@@ -138,7 +138,8 @@ def _delete_old(reset: Reset) -> list[Stage]:
             AwaitFollowers(alias=release.spec.app, number=_links(reset) + 1, timeout_s=reset.request.timeout_s)
         )
     for gone in sorted({reset.read, release.generation}):
-        stages += [DeleteTopic(name=release.topic_of(gone)), DeleteCheckpoint(release=release.name, generation=gone)]
+        stages += [DeleteTopic(name=topic) for topic in release.topics_of(gone).values()]
+        stages.append(DeleteCheckpoint(release=release.name, generation=gone))
     return stages
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from orchestration.operations.lifecycle import refuse_blocked, starting_state
 from orchestration.operations.looking.costs import cost_of, replay_rate, time_of
+from orchestration.operations.looking.in_use import is_at
 from orchestration.operations.looking.inputs import look
 from orchestration.operations.looking.progress import cut_off, progress_of
 from orchestration.operations.planning.reset.consumers import followers_of, is_read
@@ -72,13 +73,13 @@ class Undo:
     @property
     def same(self) -> bool:
         """Whether the release keeps writing the same result."""
-        return self.release.topic_of(self.generation) == self.release.result_topic
+        return self.release.topics_of(self.generation) == self.release.result_topics
 
     @property
     def meets(self) -> bool:
         """Whether consumers have moved to the result that the reset started."""
         newest = self.state.live(self.release.spec.app)
-        return newest is not None and self.release.result_topic in newest.new_start.topics and not self.same
+        return newest is not None and is_at(newest, self.release) and not self.same
 
 
 def _decide(context: Reading, state: RegistryState, release: Release, reset_id: str, *, stop: bool) -> Undo:
@@ -188,7 +189,7 @@ def _stages(undo: Undo, timeout_s: float) -> tuple[Stage, ...]:
         stages += start_stages(name)
     if undo.meets:
         stages.append(Reach(release=name, timeout_s=timeout_s))
-        if release.spec.table:
+        if release.spec.tables:
             stages.append(CompareGenerations(release=name, old=release.generation, new=generation))
         stages.append(
             AppendGeneration(alias=release.spec.app, number=links + 1, release=name,
@@ -237,17 +238,15 @@ def _records(before: Progress, now: Progress) -> int:
 
 
 def _archive_stands(context: Reading, release: Release, generation: int) -> None:
-    gone = []
-    topic = release.topic_of(generation)
-    if topic not in context.cluster.topic_names():
-        gone.append(f"its result {topic}")
+    there, topics = context.cluster.topic_names(), list(release.topics_of(generation).values())
+    gone = [f"its result {topic}" for topic in topics if topic not in there]
     ended = release.ended.get(generation)
     if ended is None:
         gone.append("its last boundary")
     elif ended.boundary.batch_id >= 0 and newest_folder(context.settings, release.name, generation) is None:
         gone.append("its state")
     if release.generations[release.generation].cleared:
-        gone.append(f"what {topic} held before it was cleared")
+        gone.append(f"what {join(topics)} held before it was cleared")
     gone += cut_off(context, release, ended.boundary.position if ended else SourcePosition(sources={}))
     if gone:
         raise Refused(
