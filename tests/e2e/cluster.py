@@ -200,9 +200,9 @@ class Cluster:
         there = REGISTRY_TOPIC in topics
         return topics, end_offsets(self.settings, [REGISTRY_TOPIC])[REGISTRY_TOPIC][0] if there else 0
 
-    def last_offsets(self, name: str) -> Mapping[int, int]:
+    def last_offsets(self, name: str, result: str = "") -> Mapping[int, int]:
         """Partition -> offset of the last committed record of a release's result."""
-        topic = result_topic(name, self.state.releases[name].generation)
+        topic = result_topic(name, self.state.releases[name].generation, result)
         return {r.partition: r.offset for r in read(self.settings.bootstrap, topic)}
 
 
@@ -265,8 +265,8 @@ class OwnBroker(Cluster):
 class Follower:
     """A consumer of an alias with its own group. A log keeps what `follow --json` would print, across restarts."""
 
-    def __init__(self, cluster: Cluster, alias: str, group: str) -> None:
-        self.cluster, self.alias, self.group = cluster, alias, group
+    def __init__(self, cluster: Cluster, alias: str, group: str, result: str = "") -> None:
+        self.cluster, self.alias, self.group, self.result = cluster, alias, group, result
         self.log = cluster.folder / f"{group}.jsonl"
         self.log.touch()
         self._lines: list[dict[str, Any]] = []
@@ -302,7 +302,9 @@ class Follower:
         try:
             with (
                 self.log.open("a", buffering=1) as lines,
-                LiveConsumer(self.alias, group=self.group, settings=self.cluster.settings) as consumer,
+                LiveConsumer(
+                    self.alias, group=self.group, result=self.result or None, settings=self.cluster.settings
+                ) as consumer,
             ):
                 committed = None
                 while not self._over.is_set():
@@ -344,8 +346,8 @@ class Follower:
 
     def await_end(self, name: str) -> None:
         """Waits until it has delivered the result of `name` to its last record."""
-        last = self.cluster.last_offsets(name)
-        topic = result_topic(name, 1)
+        last = self.cluster.last_offsets(name, self.result)
+        topic = result_topic(name, 1, self.result)
 
         def there() -> bool:
             got = {x["partition"]: x["offset"] for x in self.lines() if x["topic"] == topic}
