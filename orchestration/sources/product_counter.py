@@ -47,4 +47,4 @@ class ProductViews:
         return spoil(records, random, options.faults, malformed_json)
 
 
-APPS = {"product-counter": without_trades(ProductViews)}
+APPS = {"product-counter": without_trades(ProductViews), "product-views": without_trades(ProductViews)}

@@ -91,7 +91,8 @@ def test_an_app_is_shown(
         "steps, the last one first",
         "input given",
     ]
-    assert (found["settings"]["window_s"], found["table"], found["watermark"]) == (10, True, "10 seconds")
+    assert (found["settings"]["window_s"], found["watermark"]) == (10, "10 seconds")
+    assert found["results"][""]["key"] == ["ticker", "window_start"]
     assert found["columns"] == {"trades": ["ticker string", "side string", "price decimal(8,2)"]}
     assert found["topology"][0] == {"depth": 0, "does": "aggregate by ticker, window", "state": True}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,9 @@ EXPECTATIONS = {
     "stock-stats": "not_empty schema ticker_there window_start_there lowest_ask_there trades_there average_ask_there "
     "key_unique window_start_readable lowest_ask_in_range average_ask_in_range trades_in_range "
     "lowest_ask_not_over_average_ask windows_aligned windows_complete volume_against_live",
+    "product-views": "counts__not_empty counts__schema counts__product_there counts__views_there counts__key_unique "
+    "counts__views_in_range counts__volume_against_live alerts__schema alerts__product_there alerts__views_there "
+    "alerts__each_product_told_once alerts__told_at_the_limit alerts__volume_against_live",
     "word-count": "not_empty schema word_there count_there key_unique word_form the_left_out count_in_range "
     "volume_against_live",
 }
@@ -142,14 +146,18 @@ EXPECTATIONS = {
 def expectations_of(app: App) -> list[str]:
     if app.name in EXPECTATIONS:
         return EXPECTATIONS[app.name].split()
-    return [check.name.replace(" ", "_") for check in checks_of(app.suites[""], SuiteInputs(app_settings=app.settings))]
+    return [
+        re.sub(r"\W", "_", f"{result}: {check.name}" if result else check.name)
+        for result, suite in app.suites.items()
+        for check in checks_of(suite, SuiteInputs(app_settings=app.settings))
+    ]
 
 
 def test_each_expectation_is_a_check_and_so_is_the_verdict_partitioned_by_release(loaded: Any) -> None:
     assert loaded["checks"] == {
         f"results/{app.name}:{name}": f"releases_{app.name.replace('-', '_')}"
         for app in find_apps()
-        for name in [app.name.replace("-", "_"), *expectations_of(app)]
+        for name in ["verdict" if app.has_several else app.name.replace("-", "_"), *expectations_of(app)]
     }
 
 

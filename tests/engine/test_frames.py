@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.engine.frames import MALFORMED, observed, parse, serialized
+from pipelines.engine.frames import MALFORMED, applied, observed, parse, serialized
+from pipelines.errors import BadUsage
 from pipelines.model import AppendStream, Json, Raw, Stream, Table, Text
 from pipelines.model.app import App, Result, Value
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -93,3 +94,55 @@ def test_a_row_of_a_stream_names_its_record_and_is_never_a_tombstone(spark: Spar
         "IBM": ({"side": None, "price": 2.5}, "trades:1:8"),
         "TSLA": ({"side": None, "price": None}, "trades:1:9"),
     }
+
+
+def several(spark: SparkSession, columns: str, *rows: Any) -> DataFrame:
+    """The records of an app with a table `counts` by k and a stream `alerts`."""
+    results: dict[str, Result] = {"counts": Table(key=("k",)), "alerts": AppendStream()}
+    app = App(name="odd", inputs={}, results=results, function=lambda settings: None)
+    return serialized(app, spark.createDataFrame(list(rows), columns))
+
+
+TWO = "counts struct<k: string, n: int>, alerts struct<said: string, topic: string, partition: int, offset: long>"
+
+
+def test_a_row_has_a_record_of_each_result_whose_struct_is_not_null(spark: SparkSession) -> None:
+    rows = (("a", 1), ("hot", "t", 0, 7)), (("b", None), None), (None, ("cold", "t", 1, 8)), (None, None)
+    found = several(spark, TWO, *rows).collect()
+    assert sorted(tuple(row.asDict()[name] for name in ("result", "key", "value", "source")) for row in found) == [
+        ("alerts", None, '{"said":"cold"}', "t:1:8"),
+        ("alerts", None, '{"said":"hot"}', "t:0:7"),
+        ("counts", '{"k":"a"}', '{"n":1}', None),
+        ("counts", '{"k":"b"}', None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("counts struct<k: string, n: int>", "returns the columns counts, but its results are counts, alerts"),
+        (TWO + ", more int", "returns the columns counts, alerts, more, but its results are counts, alerts"),
+        ("counts struct<k: string, n: int>, alerts string", "returns alerts as string, not as a struct"),
+    ],
+)
+def test_several_results_are_structs_of_their_names(spark: SparkSession, columns: str, said: str) -> None:
+    with pytest.raises(BadUsage, match=said):
+        several(spark, columns)
+
+
+def test_each_result_needs_its_key_and_a_value(spark: SparkSession) -> None:
+    results: dict[str, Result] = {"counts": Table(key=("k",)), "alerts": AppendStream()}
+    for columns, said in (
+        (
+            "counts struct<n: int>, alerts struct<said: string>",
+            "result counts of app odd lacks the key column k; it has n",
+        ),
+        (
+            "counts struct<k: string>, alerts struct<said: string>",
+            "result counts of app odd has no column besides its key",
+        ),
+    ):
+        frame = spark.createDataFrame([], columns)
+        app = App(name="odd", inputs={}, results=results, function=lambda settings, frame=frame: frame)
+        with pytest.raises(BadUsage, match=said):
+            applied(app, {}, {})

@@ -18,10 +18,13 @@ from pipelines.follow.moves import (
     beginning,
     bound,
     group_number,
+    narrowed,
     next_move,
     oldest,
+    results_of,
     resume,
     start,
+    topic_of,
 )
 from pipelines.model.entries import DeltaSegment, Opened, Switch, SwitchAborted
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -242,3 +245,57 @@ def test_what_a_group_no_longer_needs() -> None:
 
 def test_a_position_survives_json() -> None:
     assert FollowerPosition.model_validate_json(delta(1, 4).model_dump_json()) == delta(1, 4)
+
+
+# -- an app with several results
+
+EVENTS = "s.v1.g1.events", "s.v2.g1.events"
+BOTH = tuple(
+    switch.model_copy(
+        update={
+            "old_end": switch.old_end and ResultPosition(topics={OLD + ".table": {0: 10, 1: 20}, EVENTS[0]: {0: 5}}),
+            "new_start": ResultPosition(
+                topics={f"{switch.new}.g1.table": {0: 3, 1: 4}, f"{switch.new}.g1.events": {0: 2}}
+            ),
+        }
+    )
+    for switch in CHAIN
+)
+
+
+def test_a_follower_sees_the_chain_of_its_own_result() -> None:
+    assert results_of(BOTH) == ["table", "events"] and results_of(CHAIN) == [""]
+    chain = narrowed(BOTH, "events")
+    assert [topic_of(switch) for switch in chain] == list(EVENTS)
+    assert narrowed(CHAIN, "") == CHAIN
+    at_end = FollowerPosition(alias="s", number=1, topic=EVENTS[0], offsets={0: 5}, result="events")
+    move = next_move(at_end, chain, None, {})
+    assert isinstance(move, Enter) and move.position.result == "events" and move.position.segment == 0
+    there = resume("s", {"d": {0: Committed(6, 2, 1, "events")}}, chain)
+    assert there is not None and (there.topic, there.segment, there.result) == ("d", 1, "events")
+    assert beginning("s", chain[1], 1).result == "events"
+
+
+def test_what_the_follower_of_one_result_has_read_of_a_delta_says_nothing_of_another() -> None:
+    commits: Commits = {
+        "s.v1.g1.table": {0: Committed(10, 1, None), 1: Committed(20, 1, None)},
+        "d": {0: Committed(8, 2, 0, "events")},
+    }
+    here = resume("s", commits, narrowed(BOTH, "table"))
+    assert here is not None and (here.number, here.segment) == (1, None)
+
+
+def test_a_group_is_where_the_slowest_of_its_followers_is() -> None:
+    commits: Commits = {
+        "s.v2.g1.table": {0: Committed(4, 2, None), 1: Committed(4, 2, None)},
+        EVENTS[0]: {0: Committed(1, 1, None)},
+    }
+    assert group_number(commits, BOTH) == 1
+    del commits[EVENTS[0]]  # type: ignore[attr-defined]
+    assert group_number(commits, BOTH) == 2
+
+
+def test_a_position_of_the_only_result_is_written_as_before() -> None:
+    assert "result" not in new(1, 2).model_dump_json()
+    there = FollowerPosition(alias="s", number=1, topic=EVENTS[0], offsets={0: 1}, result="events")
+    assert FollowerPosition.model_validate_json(there.model_dump_json()) == there

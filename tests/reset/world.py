@@ -114,6 +114,13 @@ def poisoned(numbers: DataFrame, settings: AppSettings) -> DataFrame:
 def stateless(numbers: DataFrame, settings: AppSettings) -> DataFrame:
     return numbers.where("n % 2 = 0").select("k", "n", "topic", "partition", "offset")
 """,
+    # a table and a stream: the last number of each key in each partition, and the even numbers
+    "both": """
+@app(name="NAME", inputs=NUMBERS, results={"last": Table(key=("k", "p"), partitions=2), "evens": AppendStream(key=("k",), partitions=3)})
+def both(numbers: DataFrame, settings: AppSettings) -> DataFrame:
+    even = F.when(F.expr("n % 2 = 0"), F.struct("k", "n", "topic", "partition", "offset"))
+    return numbers.select(F.struct("k", F.col("partition").alias("p"), "n").alias("last"), even.alias("evens"))
+""",
 }
 POISON = 237
 RECORDS = "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint"
@@ -130,6 +137,13 @@ FACTS: dict[str, tuple[dict[str, dict[str, Any]], str | None]] = {
         "10 seconds",
     ),
     "stateless": (STREAM, None),
+    "both": (
+        {
+            "last": {"table": True, "key": ["k", "p"], "schema_ddl": "`k` string, `p` int, `n` bigint"},
+            "evens": STREAM[""],
+        },
+        None,
+    ),
 }
 
 
@@ -240,6 +254,10 @@ class World:
         """What a result topic holds, in the form of `expected`."""
         return folded(self.kind, list(read(self.settings.bootstrap, topic or self.release.result_topics[""], until)))
 
+    def kind_of(self, result: str) -> str:
+        """The kind of app that has a result like this one alone."""
+        return {"": self.kind, "last": "count", "evens": "stateless"}[result]
+
 
 def recomputed(kind: str, records: list[Record]) -> Any:
     numbers = [(r, json.loads(r.value or b"")["n"]) for r in records]
@@ -297,15 +315,17 @@ class Got:
 class Following(threading.Thread):
     """A follower of an alias on a thread of its own, which keeps everything that it gets."""
 
-    def __init__(self, world: World, group: str) -> None:
+    def __init__(self, world: World, group: str, result: str = "") -> None:
         super().__init__(name=group, daemon=True)
-        self.world, self.group = world, group
+        self.world, self.group, self.result = world, group, result
         self.got: list[Got] = []
         self._ended = threading.Event()
 
     def run(self) -> None:
         committed = None
-        with LiveConsumer(self.world.app, group=self.group, settings=self.world.settings) as consumer:
+        with LiveConsumer(
+            self.world.app, group=self.group, result=self.result or None, settings=self.world.settings
+        ) as consumer:
             while not self._ended.is_set():
                 record = consumer.poll(0.1)
                 if record is not None:
@@ -327,7 +347,7 @@ class Following(threading.Thread):
 
     @property
     def fold(self) -> Any:
-        return folded(self.world.kind, list(self.got))
+        return folded(self.world.kind_of(self.result), list(self.got))
 
     def comes_to(self, expected: Any, timeout_s: float = 60) -> None:
         """Waits until what it got is `expected`; if that fails, says what differs."""
@@ -338,8 +358,8 @@ class Following(threading.Thread):
 
 
 @contextmanager
-def following(world: World) -> Iterator[Following]:
-    thread = Following(world, f"{world.app}-follower")
+def following(world: World, result: str = "") -> Iterator[Following]:
+    thread = Following(world, f"{world.app}-follower{result}", result)
     thread.start()
     try:
         yield thread

@@ -134,6 +134,10 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
     touched = of({"x": ("3", "4"), "y": ("3", "3")})
     written: list[TouchUp] = []
 
+    def write(found: TouchUp) -> tuple[()]:
+        written.append(found)
+        return ()
+
     def applied(ratio: float) -> None:
         applier = Applier(
             context_of(Log(*staged("a.v2"))), Plan(id="p", operation=Kind.PROMOTE, releases=(), stages=(stage,))
@@ -142,7 +146,7 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(applier._work, "end", lambda *_: end)
         delta = SimpleNamespace(
             counts=Delta.counts, came=Delta.came, read_to=lambda *_: touched, changed_ratio=lambda _: ratio,
-            write=lambda found: written.append(found) or (),
+            write=write,
         )  # fmt: skip
         monkeypatch.setattr(applier._work, "since", {Delta: delta})
         applier.apply(stage)

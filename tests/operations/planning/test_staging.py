@@ -24,6 +24,7 @@ from orchestration.operations.planning.meeting import far_behind
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared
 from orchestration.operations.planning.stage import _change, _predecessor, _schema_warnings, model_for, plan_stage
 from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.releases import CreateTopic
 from orchestration.operations.procedures.wait import _measured_rate
 from orchestration.operations.supervising.overview import _subjects
 from pipelines.errors import BadUsage, Refused
@@ -175,13 +176,32 @@ class World(Context):
 def test_consumers_of_a_table_are_not_given_a_stream_nor_the_other_way_round(stage: Callable[..., Plan]) -> None:
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
     with pytest.raises(
-        Refused, match=r"consumers of a can't move to a\.v3: a\.v1 has a table, a\.v3 has a stream$"
+        Refused, match=r"consumers of a can't move to a\.v3: a\.v1 has a table, a\.v3 has a stream\n"
     ) as caught:
         stage(log, table=False)
     assert caught.value.fix == "give the new app another name, then `switchyard stage` it"
     assert stage(log).stages
     # nobody follows it yet
     assert stage(Log(*staged("a.v1", "a.v2")), table=False).stages
+
+
+def test_consumers_of_several_results_find_each_again(stage: Callable[..., Plan]) -> None:
+    two = {"counts": RESULT, "alerts": {**RESULT, "table": False, "key": ()}}
+    named = {name: ResultSpec(**result) for name, result in two.items()}
+    live = [Staged(spec=spec("a.v1", results=named)), *staged("a.v2"), *switched(1, None, "a.v1")]
+    plan = stage(Log(*live), results=two)
+    assert [s.name for s in plan.stages if isinstance(s, CreateTopic)][:2] == ["a.v3.g1.counts", "a.v3.g1.alerts"]
+    assert plan.facts["result counts"].startswith("table by ticker: ")
+    assert plan.facts["result alerts"].startswith("stream: ")
+    assert [w.partition(" of a ")[0] for w in plan.warnings] == ["result counts", "result alerts"]
+    for results, said in (
+        ({"counts": RESULT}, "a.v1 has a stream called alerts, a.v3 has no result called alerts"),
+        ({"counts": RESULT, "alerts": RESULT}, "a.v1 has a stream called alerts, a.v3 has a table called alerts"),
+        ({"": RESULT}, "a.v1 has no result without a name, a.v3 has a table"),
+    ):
+        with pytest.raises(Refused) as refused:
+            stage(Log(*live), results=results)
+        assert said in refused.value.what
 
 
 def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Plan]) -> None:

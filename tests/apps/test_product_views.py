@@ -1,0 +1,109 @@
+"""Golden test of product-views: views in, counts and alerts out, all written by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from pipelines.apps.product_views import product_views
+from pipelines.model import App
+from pipelines.testing import AppFailed, AppTest
+from tests.apps.mutants import mutant
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# views of each product per batch, and after each the counts that are told and who is told; the limit is 3
+BATCHES: list[tuple[dict[str, int], dict[str, int], list[str]]] = [
+    ({"a": 2, "b": 1}, {"a": 2, "b": 1}, []),
+    ({"a": 1, "b": 5, "c": 3}, {"a": 3, "b": 6, "c": 3}, ["a", "b", "c"]),  # exactly at the limit, past it, and at once
+    ({"a": 1, "b": 1}, {"a": 4, "b": 7}, []),  # once in its life
+]
+
+
+@pytest.mark.spark
+def test_golden(spark: SparkSession) -> None:
+    found = []
+    with AppTest(spark, product_views, alert_at=3) as test:
+        for views, _, _ in BATCHES:
+            for product, count in views.items():
+                for _ in range(count):
+                    test.send("views", {"user": "u"}, key=product)
+            batch = test.run()
+            assert all(row["views"] == 3 for row in batch["alerts"])
+            counts = {row["product"]: row["views"] for row in batch["counts"]}
+            found.append((views, counts, sorted(row["product"] for row in batch["alerts"])))
+    assert found == BATCHES
+
+
+class Remembers:
+    """A state variable in memory."""
+
+    def __init__(self) -> None:
+        self.value: tuple[int] | None = None
+
+    def get(self) -> tuple[int] | None:
+        return self.value
+
+    def update(self, value: tuple[int]) -> None:
+        self.value = value
+
+
+def counted(app: App) -> list[tuple[dict[str, int], dict[str, int], list[str]]]:
+    """What the app's own processor makes of `BATCHES`, in this process."""
+    states: dict[str, Remembers] = {}
+    found = []
+    for views, _, _ in BATCHES:
+        counts, told = {}, []
+        for product, count in views.items():
+            processor: Any = app.function.__globals__["Views"](3)
+            state = states.setdefault(product, Remembers())
+            processor.init(SimpleNamespace(getValueState=lambda *_, state=state: state))
+            # as Spark may hand them over: in two frames
+            frames = [pd.DataFrame({"user": ["u"] * n}) for n in (count - 1, 1)]
+            [row] = [r for f in processor.handleInputRows((product,), iter(frames), None) for r in f.to_dict("records")]
+            counts[row["product"]] = row["views"]
+            told += [product] if row["reached"] else []
+        found.append((views, counts, sorted(told)))
+    return found
+
+
+@pytest.mark.spark
+def test_a_view_counts_whenever_it_comes_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
+    with AppTest(spark, product_views) as test:
+        for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z", 0, 0):
+            test.send("views", {"user": "u"}, key="a", time=time)
+        test.send("views", {"user": "x" * 2_000_000}, key="a")
+        bad = [(None, {"user": "u"}), ("a", None), ("a", b"[1]"), ("a", {}), (b"\xff", {"user": "u"})]
+        for key, value in bad:
+            test.send("views", value, key=key)
+        batch = test.run()
+        assert batch["counts"] == [{"product": "a", "views": 5}] and batch["alerts"] == []
+        assert len(batch.dead_letters) == len(bad)
+
+
+@pytest.mark.spark
+def test_a_limit_of_nothing_is_refused(spark: SparkSession) -> None:
+    with (
+        AppTest(spark, product_views, alert_at=0) as test,
+        pytest.raises(AppFailed, match="alert_at must be 1 or more"),
+    ):
+        test.run()
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("before < self._alert_at <= views", "self._alert_at <= views"),
+        ("before < self._alert_at <= views", "before < self._alert_at < views"),
+        ("before < self._alert_at <= views", "views == self._alert_at"),
+        ("before + sum(", "sum("),
+        ("before + sum(len(frame) for frame in rows)", "before + len(list(rows))"),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(there: str, instead: str) -> None:
+    assert counted(product_views) == BATCHES
+    assert counted(mutant(product_views, there, instead)) != BATCHES

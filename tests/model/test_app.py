@@ -1,0 +1,49 @@
+"""What an app's definition says of its results, and what it may not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelines.errors import BadUsage
+from pipelines.model import AppendStream, Stream, Table, Text, app
+from pipelines.model.app import Result
+
+INPUTS = {"lines": Stream(topic="lines", value=Text("line"))}
+
+
+def test_the_only_result_has_no_name_and_the_suite_of_the_app() -> None:
+    made = app(name="words", inputs=INPUTS, result=Table(key=("word",)), suite="words")(lambda lines, settings: lines)
+    assert made.results == {"": Table(key=("word",), suite="words")}
+    assert (made.suites, made.has_several, made.output_mode) == ({"": "words"}, False, "update")
+
+
+def test_several_results_have_names_and_suites_of_their_own_and_one_output_mode() -> None:
+    results: dict[str, Result] = {"counts": Table(key=("word",), suite="counts"), "alerts": AppendStream()}
+    made = app(name="words", inputs=INPUTS, results=results)(lambda lines, settings: lines)
+    assert (made.suites, made.has_several, made.output_mode) == ({"counts": "counts"}, True, "update")
+    results = {"counts": Table(key=("word",), emit="final"), "alerts": AppendStream()}
+    assert app(name="words", inputs=INPUTS, results=results)(lambda lines, settings: lines).output_mode == "append"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "app words names no result"),
+        ({"results": {}}, "app words names no result"),
+        ({"result": AppendStream(), "results": {"a": AppendStream()}}, "app words names a result and results"),
+        ({"result": Table(key=())}, "the result of app words, a table, has no key"),
+        ({"results": {"counts": Table(key=())}}, "result counts of app words, a table, has no key"),
+        ({"result": AppendStream(partitions=0)}, "the result of app words has 0 partitions"),
+        ({"results": {"A b": AppendStream()}}, "is not called by lower-case words joined by hyphens"),
+        ({"results": {"": AppendStream()}}, "is not called by lower-case words joined by hyphens"),
+        ({"results": {"a": AppendStream()}, "suite": "words"}, "has several results, so words could check any of them"),
+        ({"result": AppendStream(suite="one"), "suite": "other"}, "names two suites, other and one"),
+        ({"results": {"a": Table(key=("k",)), "b": Table(key=("k",), emit="final")}}, "differ in emit"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_itself_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadUsage) as refused:
+        app(name="words", inputs=INPUTS, **options)
+    assert said in refused.value.what and refused.value.fix
