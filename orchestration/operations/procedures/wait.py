@@ -106,7 +106,8 @@ def wait_ready(
     }
 
     def decide(s: RegistryState) -> list[Entry]:
-        entries: list[Entry] = [ReadyRecorded(release=release.name, generation=release.generation, facts=facts)]
+        ready = ReadyRecorded(release=release.name, generation=release.generation, facts=facts, via=context.via)
+        entries: list[Entry] = [ready]
         if s.releases[release.name].state in ("hydrating", "staged"):
             entries.append(StateSet(release=release.name, state="ready"))
         return entries
