@@ -116,3 +116,13 @@ def test_the_entry_says_in_which_program_the_release_was_found_ready(
     wait_ready(context_of(log, via=via), "a.v1", for_s=0)
     [entry] = [e for e in log.entries if isinstance(e, ReadyRecorded)]
     assert entry.via == via and log.known.releases["a.v1"].state == "ready"
+
+
+def test_a_release_that_failed_is_answered_with_what_finds_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(*staged("a.v1"), StateSet(release="a.v1", state="failed", reason="batch 3 (trades[0] 5..9): ValueError"))
+    heard(monkeypatch, beat(3, lag=0, state="failed", token=0))
+    with pytest.raises(SwitchyardError, match="batch 3") as error:
+        wait_ready(context_of(log), "a.v1")
+    # first what finds out why, then what to do about it
+    assert error.value.fix.startswith("`switchyard bisect a.v1`")
+    assert "`switchyard reprocess a`" in error.value.fix and "`switchyard start a.v1 --execute`" in error.value.fix
