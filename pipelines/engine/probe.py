@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
@@ -96,9 +98,21 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
         raise
     except Exception as error:
         raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix="correct the function") from error
+    _refuse_what_can_not_be_read_back(spark, app, result)
     _refuse_what_a_replay_changes(spark, app, result)
     _start_on_nothing(app, rehearsal, written)
     return result
+
+
+def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: DataFrame) -> None:
+    # checks and comparisons read the result as JSON; otherwise this would show only after the whole history is read
+    try:
+        spark.range(0).select(F.from_json(F.lit("{}"), result.schema))
+    except AnalysisException as error:
+        raise BadUsage(
+            f"the result of app {app.name} could not be read back from JSON: {_cause(error)}",
+            fix="give the column another type, such as a map with text as its keys",
+        ) from error
 
 
 def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFrame) -> None:
