@@ -1,4 +1,4 @@
-"""Tries an app on empty frames before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
+"""Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
 First prints what the app's definition says, `{"definition": {"inputs", "suite"}}`, and waits for a line of input: whoever
 started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
@@ -44,7 +44,7 @@ def probe(
     steps of its function, `topology`.
 
     `check` gets what the definition says, `inputs` (source -> topic) and `suite`, after the code is imported and the
-    settings are checked; then `session` is called. The function runs on empty frames, and its
+    settings are checked; then `session` is called. The function runs on empty input, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
     BadUsage for what the author must fix, Refused for a nondeterministic plan.
     """

@@ -376,7 +376,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     drivers = Threads(settings)
     operators = Operators(settings, folder, drivers, lambda: spark)
     with Registry(settings, actor="tester") as registry, pytest.MonkeyPatch.context() as patch:
-        # the trial on empty frames would need its own JVM, and has nothing to do with resets
+        # the trial on empty input would need its own JVM, and has nothing to do with resets
         patch.setattr(stage, "probe", tried(facts))
         context = Context(
             settings=settings,

@@ -45,7 +45,7 @@ def plan_stage(
     correction: str | None = None,
     accept_missing: bool = False,
 ) -> Plan:
-    """Plans a new release of `app`: freezes its code, tries its function on empty frames, and creates its topics.
+    """Plans a new release of `app`: freezes its code, tries its function on empty input, and creates its topics.
 
     `version`: None for the next free one. `same_as`: a release whose frozen code and settings to use instead of a
     folder's code; `settings` override these. `correction`: the reason to run unchanged code again. `accept_missing`:
