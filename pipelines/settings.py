@@ -237,7 +237,7 @@ class Settings(BaseSettings):
     probe_timeout_s: float = Field(
         180.0,
         gt=0,
-        description="How long `stage` lets an app's function run on empty frames. That includes the start of a JVM. Raise "
+        description="How long `stage` lets an app's function run on empty input. That includes the start of a JVM. Raise "
         "it on a slow machine.",
     )
     switch_timeout_s: float = Field(

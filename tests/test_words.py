@@ -38,7 +38,7 @@ _A_WORD = re.compile("[A-Za-z]{3}")
 ALLOWED = {
     "benchmarks/__main__.py:main": "what an operator has typed",
     "orchestration/commands/overview.py:_what": "shows it",
-    "orchestration/defs/resources.py:by_dagster": "the entries' format: a field would be one that older versions refuse",
+    "orchestration/defs/resources.py:by_dagster": "an older version's entries have nothing else",
     "orchestration/local/broker.py:_warnings": "the broker's log, which is shown",
     "orchestration/local/preflight.py:parse_java_version": "Java's words",
     "orchestration/operations/plans/older_requests.py:_position": "an older version's journal has nothing else",

@@ -18,7 +18,7 @@ Rows = Annotated[
     typer.Option(
         "--rows",
         metavar="FILE",
-        help="JSON lines, a record each: input, key, value, time, partition. A blank line begins the next batch.",
+        help="JSON lines, a record each: input, key, value, time, partition. A blank line starts the next batch.",
     ),
 ]
 

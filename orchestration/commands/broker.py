@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def up(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Longest time until the broker answers.")] = "60s",
     all_: Annotated[
-        bool, typer.Option("--all", help="Then start every release that should run, and wait until all run.")
+        bool, typer.Option("--all", help="Also start every release that should run, and wait until all run.")
     ] = False,
     start_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="With --all: longest time until the releases run.")

@@ -22,7 +22,7 @@ def data_docs(
     beside: Annotated[
         int | None,
         typer.Option(
-            help="Serve while this process is the parent, and wait while the port is busy: as `make ui` does."
+            help="Id of the parent process: serve until it ends, and wait while the port is busy. For `make ui`."
         ),
     ] = None,
 ) -> None:

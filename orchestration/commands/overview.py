@@ -187,7 +187,7 @@ def register_follower(
     alias: Annotated[str, typer.Argument(help="The app that it follows.")],
     group: Annotated[str, typer.Argument(help="Its consumer group.")],
 ) -> None:
-    """Register a follower that may not write to the registry itself.
+    """Register a follower that has no right to register itself.
 
     A release that a registered follower still needs can't be retired.
     """

@@ -64,7 +64,7 @@ def stage(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Freeze an app's code as a new release, after trying it on empty frames."""
+    """Freeze an app's code as a new release, after trying it on empty input."""
     from orchestration.operations.planning.stage import plan_stage
 
     context = _context()

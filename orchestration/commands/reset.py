@@ -79,7 +79,9 @@ def reset(
         ),
     ] = None,
     timeout: Timeout = "1h",
-    force: Annotated[bool, typer.Option("--force", help="Reset in spite of a warning that says so.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Reset where a refusal says that --force overrides it.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before deleting a result.")] = False,
     missing_history: MissingHistory = "refuse",
     reason: Reason = None,
@@ -147,7 +149,7 @@ def undo(
 
 
 def bisect(name: Name, as_json: Json = False) -> None:
-    """Find the record that makes the next batch of a release fail. Tries on a copy of its state.
+    """Find the record that makes the next batch of a release fail. Works on a copy of its state.
 
     Exit code 1 if there is such a record.
     """
@@ -177,7 +179,7 @@ def clean(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Delete the archives of a release's resets that nobody needs any more."""
+    """Delete archives that the resets of a release left, once nobody needs them any more."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.clean import plan_clean
 

@@ -17,19 +17,19 @@ from orchestration.operations.context import Context, open_context
 from orchestration.operations.reading import Say
 from orchestration.operations.supervising import alerts as alerting
 from pipelines.engine.session import build_session, session_conf
+from pipelines.model.entries import ReadyRecorded, VerdictRecorded
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# the suffix of the actor in every registry entry that Dagster makes. It is part of the entries' format and must never
-# change: a field of its own would make older versions refuse these entries
+# how people see who made an entry. Earlier builds say it nowhere else, so it must never change
 _BY_DAGSTER = " (dagster)"
 
 
-def by_dagster(actor: str) -> bool:
+def by_dagster(entry: ReadyRecorded | VerdictRecorded) -> bool:
     """Whether a Dagster run made a registry entry. Then that run reports it itself."""
-    return actor.endswith(_BY_DAGSTER)
+    return entry.via == "dagster" or entry.actor.endswith(_BY_DAGSTER)
 
 
 class SparkResource(PySparkResource):
@@ -92,7 +92,8 @@ class Platform(ConfigurableResource):  # type: ignore[type-arg]
     def open(self, say: Say, spark: SparkResource | None = None) -> Iterator[Context]:
         """A context for operations, closed afterwards. Raises Unavailable if the cluster can't be reached."""
         session: Callable[[], SparkSession] | None = None if spark is None else lambda: spark.spark_session
-        context = open_context(self.settings(), say=say, actor=getpass.getuser() + _BY_DAGSTER, spark=session)
+        actor = getpass.getuser() + _BY_DAGSTER
+        context = open_context(self.settings(), say=say, actor=actor, via="dagster", spark=session)
         try:
             yield context
         finally:

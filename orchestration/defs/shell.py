@@ -69,7 +69,7 @@ def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[
     finally:
         for release in operations.registry.known.releases.values():
             verdict, suites = release.verdict, release.spec.suites
-            if verdict is not None and suites and verdict.at_ms >= began_ms and by_dagster(verdict.actor):
+            if verdict is not None and suites and verdict.at_ms >= began_ms and by_dagster(verdict):
                 add_partition(context.instance, release.name)
                 for event in report.verdict_events(release, verdict):
                     # log_event accepts it, although its annotation does not say so

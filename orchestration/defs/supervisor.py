@@ -115,14 +115,14 @@ def mirror(memory: Memory, found: Sequence[ReleaseStatus], apps: Iterable[str], 
             continue
         if (
             ready is not None
-            and (first or not by_dagster(ready.actor))
+            and (first or not by_dagster(ready))
             and _new(memory, f"ready {release.name}", ready.at_ms)
         ):
             events.append(report.ready_event(release, status.beat))
         if (
             verdict is not None
             and release.spec.suites
-            and (first or not by_dagster(verdict.actor))
+            and (first or not by_dagster(verdict))
             and _new(memory, f"verdict {release.name}", verdict.at_ms)
         ):
             events += report.verdict_events(release, verdict)

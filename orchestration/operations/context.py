@@ -13,6 +13,7 @@ from orchestration.operations.reading import Reading, Say, quiet
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.registry import Registry
+from pipelines.model.entries import Via
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ _FEW_RECORDS = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class Context(Reading):
-    """The effects an operation may have."""
+    """The effects an operation may have. `via`: the program that it runs in, None for a command."""
 
     registry: Registry
     launcher: Launcher
+    via: Via | None = None
     spark: Callable[[], SparkSession] | None = None
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = field(default=time.sleep)
@@ -68,6 +70,7 @@ def open_context(
     *,
     say: Say = quiet,
     actor: str | None = None,
+    via: Via | None = None,
     spark: Callable[[], SparkSession] | None = None,
 ) -> Context:
     """A context on the cluster of the settings. Raises Unavailable if it can't be reached, BadUsage if it is the
@@ -79,6 +82,7 @@ def open_context(
         settings=settings,
         registry=Registry(settings, actor=actor),
         launcher=LocalLauncher(settings),
+        via=via,
         say=say,
         spark=spark,
     )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any
 
 from pipelines.engine.code import FrozenCode, freeze
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.settings import Settings
+
+Check = Callable[[Mapping[str, Any]], None]
 
 
 def default_code_dir() -> Path:
@@ -22,12 +28,20 @@ def default_code_dir() -> Path:
     return Path(pipelines.apps.__path__[0])
 
 
-def probe(settings: Settings, code: FrozenCode, app: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def probe(
+    settings: Settings,
+    code: FrozenCode,
+    app: str,
+    given: Mapping[str, Any],
+    check: Check = lambda _: None,
+) -> dict[str, Any]:
     """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
 
-    Raises BadUsage and Refused as it does; SwitchyardError if it doesn't end in time, or can't run.
+    `check`: gets what the app's definition says, `inputs` and `suites`, before Spark starts. What it raises ends the
+    trial. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
     """
-    facts: dict[str, Any] = _answer(settings, "pipelines.engine.probe", code, app, given, "")["spec"]
+    answer = _answer(settings, "pipelines.engine.probe", code, app, given, text="go\n", check=check)
+    facts: dict[str, Any] = answer["spec"]
     return facts
 
 
@@ -39,40 +53,104 @@ def try_rows(
     Raises BadUsage for what is wrong with the app or a record, AppFailed for a batch that fails; else as `probe`.
     """
     code = freeze(code_dir or default_code_dir())
-    answer = _answer(settings, "pipelines.testing.attempt", code, app, given, json.dumps(batches))
+    answer = _answer(settings, "pipelines.testing.attempt", code, app, given, text=json.dumps(batches))
     found: list[dict[str, Any]] = answer["batches"]
     return found
 
 
 def _answer(
-    settings: Settings, module: str, code: FrozenCode, app: str, given: Mapping[str, Any], text: str
+    settings: Settings,
+    module: str,
+    code: FrozenCode,
+    app: str,
+    given: Mapping[str, Any],
+    *,
+    text: str = "",
+    check: Check | None = None,
 ) -> dict[str, Any]:
-    """Runs `python -m module ZIP DIGEST APP SETTINGS_JSON` with `text` as its input; the JSON object that it prints."""
-    try:
-        with TemporaryDirectory(prefix="switchyard-trial-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / f"{code.digest}.zip"
-            path.write_bytes(code.data)
-            done = subprocess.run(
-                [sys.executable, "-m", module, str(path), code.digest, app, json.dumps(dict(given))],
-                cwd=folder,
-                env=settings.environment_of_trial(),
-                input=text,
-                capture_output=True,
-                text=True,
-                timeout=settings.probe_timeout_s,
-                check=False,
-            )
-    except subprocess.TimeoutExpired as error:
-        raise SwitchyardError(
-            f"the trial of app {app} did not end within {settings.probe_timeout_s:g} s",
-            fix="make sure that its module does not wait for anything; on a busy machine, raise SWITCHYARD_PROBE_TIMEOUT_S",
-        ) from error
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        last = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise SwitchyardError(f"app {app} could not be tried:\n{last}", fix="fix the module, or run `make setup`")
-    answer: dict[str, Any] = json.loads(lines[-1])
+    """Runs `python -m module ZIP DIGEST APP SETTINGS_JSON`; the last JSON object that it prints.
+
+    `text`: its input. With `check`, it first prints the app's definition, and gets its input once that is checked.
+    """
+    answer: dict[str, Any] | None = None
+    with (
+        TemporaryDirectory(prefix="switchyard-trial-", ignore_cleanup_errors=True) as folder,
+        TemporaryFile() as errors,
+    ):
+        path = Path(folder) / f"{code.digest}.zip"
+        path.write_bytes(code.data)
+        command = [sys.executable, "-m", module, str(path), code.digest, app, json.dumps(dict(given))]
+        with _started(settings, app, command, folder, errors) as process:
+            if check is None:
+                _send(process, text)
+            for found in _objects(process):
+                if check is not None and "definition" in found:
+                    check(found["definition"])
+                    _send(process, text)
+                else:
+                    answer = found
+        if answer is None:
+            errors.seek(0)
+            last = "\n".join(errors.read().decode(errors="replace").strip().splitlines()[-8:])
+            raise SwitchyardError(f"app {app} could not be tried:\n{last}", fix="fix the module, or run `make setup`")
     if "error" in answer:
         kind = {2: BadUsage, 3: Refused}.get(answer["error"]["exit_code"], SwitchyardError)
         raise kind(answer["error"]["what"], fix=answer["error"]["fix"])
     return answer
+
+
+@contextmanager
+def _started(
+    settings: Settings, app: str, command: Sequence[str], folder: str, errors: IO[bytes]
+) -> Iterator[subprocess.Popen[str]]:
+    """A process, which is killed if the block ends before it. Raises SwitchyardError if it takes longer than a trial may."""
+    late = threading.Event()
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=settings.environment_of_trial(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        # with its JVM, which has the same standard output
+        start_new_session=True,
+    ) as process:
+
+        def kill() -> None:
+            late.set()
+            _kill(process)
+
+        limit = threading.Timer(settings.probe_timeout_s, kill)
+        limit.start()
+        try:
+            yield process
+        finally:
+            limit.cancel()
+            _kill(process)
+    if late.is_set():
+        raise SwitchyardError(
+            f"the trial of app {app} did not end within {settings.probe_timeout_s:g} s",
+            fix="make sure that its module does not wait for anything; on a busy machine, raise SWITCHYARD_PROBE_TIMEOUT_S",
+        )
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kills a process that nobody has waited for yet, and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _objects(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects that a process prints, one a line, until it ends."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def _send(process: subprocess.Popen[str], text: str) -> None:
+    """Gives a process its input. One that has ended says by its exit what it has to say."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(text)

@@ -1,7 +1,8 @@
-"""Tries an app on empty frames before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
+"""Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
-Prints one JSON object on standard output: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
-It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
+First prints what the app's definition says, `{"definition": {"inputs", "suites"}}`, and waits for a line of input: whoever
+started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
+`{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`. It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipelines.engine.causes import cause, place
@@ -31,12 +34,18 @@ from pipelines.settings import get_settings
 
 
 def probe(
-    path: Path, digest: str, name: str, settings: Mapping[str, Any], session: Callable[[], SparkSession]
+    path: Path,
+    digest: str,
+    name: str,
+    settings: Mapping[str, Any],
+    session: Callable[[], SparkSession],
+    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
     suite) ... and the steps of its function, `topology`.
 
-    `session`: called after the code is imported and the settings are checked. The function runs on empty frames, and its
+    `check` gets what the definition says, `inputs` (source -> topic) and `suites`, after the code is imported and the
+    settings are checked; then `session` is called. The function runs on empty input, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
     BadUsage for what the author must fix, Refused for a nondeterministic plan.
     """
@@ -48,6 +57,8 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
+    topics = {source: spec.topic for source, spec in app.inputs.items()}
+    check({"inputs": topics, "suites": app.suites})
     spark = session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
@@ -58,7 +69,7 @@ def probe(
         "app": name,
         "module": module,
         "settings": {**app.settings, **values},
-        "inputs": {source: spec.topic for source, spec in app.inputs.items()},
+        "inputs": topics,
         "columns": {
             source: [
                 f"{f.name} {f.dataType.simpleString()}"
@@ -98,9 +109,21 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
         raise
     except Exception as error:
         raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix="correct the function") from error
+    _refuse_what_can_not_be_read_back(spark, app, result)
     _refuse_what_a_replay_changes(spark, app, result)
     _start_on_nothing(app, rehearsal, written)
     return result
+
+
+def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: DataFrame) -> None:
+    # checks and comparisons read the result as JSON; otherwise this would show only after the whole history is read
+    try:
+        spark.range(0).select(F.from_json(F.lit("{}"), result.schema))
+    except AnalysisException as error:
+        raise BadUsage(
+            f"the result of app {app.name} could not be read back from JSON: {_cause(error)}",
+            fix="give the column another type, such as a map with text as its keys",
+        ) from error
 
 
 def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFrame) -> None:
@@ -185,11 +208,17 @@ def main(arguments: list[str]) -> None:
     def session() -> SparkSession:
         return build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True)
 
+    answers = sys.stdout
+
+    def ask(definition: Mapping[str, Any]) -> None:
+        print(json.dumps({"definition": definition}), file=answers, flush=True)
+        sys.stdin.readline()
+
     answer: dict[str, Any]
     # an app that prints at import must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"spec": probe(Path(path), digest, name, json.loads(settings), session)}
+            answer = {"spec": probe(Path(path), digest, name, json.loads(settings), session, ask)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
         if (spark := SparkSession.getActiveSession()) is not None:

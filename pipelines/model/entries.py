@@ -30,6 +30,8 @@ from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, open
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
 Wanted = Literal["running", "stopped"]
+# the program, besides the commands, in which an operation runs
+Via = Literal["dagster"]
 
 
 class Entry(Frozen):
@@ -369,7 +371,7 @@ class EvidenceRecorded(Entry):
 
 
 class VerdictRecorded(Entry):
-    """What the gate found, for a release, a generation and the checked range of the result."""
+    """What the gate found, for a release, a generation and the checked range of the result. `via`: None for a command."""
 
     kind: Literal["verdict"] = "verdict"
     release: ReleaseName
@@ -384,15 +386,17 @@ class VerdictRecorded(Entry):
     outcomes: dict[str, str] = Field(default_factory=dict)
     docs: str | None = None
     volume_tolerance: float | None = None
+    via: Via | None = None
 
 
 class ReadyRecorded(Entry):
-    """`wait` found this generation of the release hydrated."""
+    """`wait` found this generation of the release hydrated. `via`: None for a command."""
 
     kind: Literal["ready"] = "ready"
     release: ReleaseName
     generation: int
     facts: dict[str, Any] = Field(default_factory=dict)
+    via: Via | None = None
 
     @property
     def rate(self) -> float | None:

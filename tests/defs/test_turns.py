@@ -22,7 +22,7 @@ from dagster import (
 
 from orchestration.defs import jobs, report, schedules, supervisor, watching
 from orchestration.defs.jobs import promote_job
-from orchestration.defs.resources import Alerts, Platform, SparkResource, by_dagster
+from orchestration.defs.resources import Alerts, Platform, SparkResource
 from orchestration.defs.schedules import why_not
 from orchestration.defs.supervisor import Memory, mirror, news
 from orchestration.defs.watching import to_watch
@@ -49,6 +49,7 @@ from pipelines.model.entries import (
     StateSet,
     Switch,
     VerdictRecorded,
+    Via,
     WantedSet,
 )
 from pipelines.model.names import split_release
@@ -142,12 +143,12 @@ def test_an_alias_whose_driver_is_not_heard_grows_stale() -> None:
     assert news(Memory(), [status(state.releases["sums.v1"], held=False, live=True)], state, NOW) == []
 
 
-def recorded(actor: str) -> RegistryState:
+def recorded(actor: str, via: Via | None = None) -> RegistryState:
     verdict = VerdictRecorded(
         release="sums.v1", generation=1, evidence=None, upto=NOWHERE, passed=3, failed=1, errored=0, at_ms=NOW,
-        actor=actor, failures=("volume: too few",),
+        actor=actor, failures=("volume: too few",), via=via,
     )  # fmt: skip
-    ready = ReadyRecorded(release="sums.v1", generation=1, at_ms=NOW, actor=actor)
+    ready = ReadyRecorded(release="sums.v1", generation=1, at_ms=NOW, actor=actor, via=via)
     return world(staged("sums.v1"), [ready, verdict])[0]
 
 
@@ -185,10 +186,9 @@ def test_each_expectation_of_a_verdict_is_told(of_an_earlier_build: bool) -> Non
                         "volume_against_live": "skipped"}  # fmt: skip
 
 
-def test_what_a_run_recorded_it_told_itself() -> None:
-    actor = "ann (dagster)"
-    assert by_dagster(actor)
-    found = [status(recorded(actor).releases["sums.v1"])]
+@pytest.mark.parametrize(("actor", "via"), [("ann", "dagster"), ("ann (dagster)", None)], ids=["now", "earlier-builds"])
+def test_what_a_run_recorded_it_told_itself(actor: str, via: Via | None) -> None:
+    found = [status(recorded(actor, via).releases["sums.v1"])]
     assert mirror(Memory(), found, ["sums"], first=False) == []
     # but a new Dagster instance knows nothing of what its like did
     assert len(mirror(Memory(), found, ["sums"], first=True)) == 2

@@ -260,7 +260,11 @@ def test_a_folder_without_python_is_said(unchanged: Cluster, tmp_path: Path) -> 
             ["the function of app odd raises: KeyError: 'prices' (odd.py, line"],
         ),
         ({"body": 'return trades.select("ticker", F.rand().alias("r"))'}, 3, ["is not deterministic"]),
-        ({"body": 'return trades.select("ticker", "price")', "topic": "nowhere"}, 2, ["topic nowhere does not exist"]),
+        (
+            {"body": 'raise KeyError("prices")', "topic": "nowhere"},
+            2,
+            ["topic nowhere does not exist", "--topic nowhere"],
+        ),
     ],
     ids=["raises", "random", "no-topic"],
 )

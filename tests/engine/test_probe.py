@@ -54,6 +54,11 @@ def renamed(trades: DataFrame) -> DataFrame:
         (lambda trades: trades.select("price"), BadUsage, ["lacks the key column ticker", "it has price"]),
         (lambda trades: trades.select("ticker", "size"), BadUsage, ["the function of app odd raises: ", "`size`"]),
         (lambda trades: trades.groupBy("ticker").count(), BadUsage, ["can't run as a stream: ", "Spark can run it with result=Table(...)"]),
+        (
+            lambda trades: trades.select("ticker", F.create_map("price", F.lit(1)).alias("prices")),
+            BadUsage,
+            ["the result of app odd could not be read back from JSON", "MAP", "a map with text as its keys"],
+        ),
         (lambda trades: trades.select("ticker", F.rand().alias("r")), Refused, ["is not deterministic"]),
         (lambda trades: trades.select("ticker", F.now().alias("at")), Refused, ["reads the clock", "event_time"]),
         (
@@ -67,7 +72,7 @@ def renamed(trades: DataFrame) -> DataFrame:
             ["reads its input trades 2 times", "separate input on the same topic"],
         ),
     ],
-    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "random", "now", "today", "twice"],
+    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "map", "random", "now", "today", "twice"],
 )  # fmt: skip
 def test_a_function_that_can_not_run_is_found_on_empty_frames(
     spark: SparkSession, body: Body, kind: type[SwitchyardError], words: list[str]

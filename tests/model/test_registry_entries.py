@@ -135,7 +135,7 @@ ENTRIES: list[Entry] = [
         failures=("a",),
         docs="index.html",
     ),
-    ReadyRecorded(release=NAME, generation=1, facts={"behind_records": 0}),
+    ReadyRecorded(release=NAME, generation=1, facts={"behind_records": 0}, via="dagster"),
     Carried(id=OP, holder=Holder(host="h", boot_id="b", pid=1, started=2)),
     Proposed(id="promote-2", name="promote", releases=(NAME,), alias="sums", plan={"facts": {"a": "b"}}),
     Staged(spec=SPEC.model_copy(update={"release": "sums.v0", "version": 0})),

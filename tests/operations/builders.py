@@ -10,6 +10,8 @@ from expectations.verdict import CheckResult, Verdict
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from orchestration.operations.procedures.examine import ChecksFailed
+from orchestration.operations.trials import Check
+from pipelines.engine.code import FrozenCode
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import (
     Entry,
@@ -171,6 +173,16 @@ def context_of(log: Log, kafka: Kafka | None = None, **also: Any) -> Context:
         log.cluster = kafka
     registry, launcher = cast(Registry, log), cast(Any, None)
     return Context(settings=Settings(bootstrap_servers="127.0.0.1:1"), registry=registry, launcher=launcher, **also)
+
+
+def tried(facts: Mapping[str, Any]) -> Callable[..., Mapping[str, Any]]:
+    """A trial of an app, `trials.probe`, that finds `facts`."""
+
+    def probe(settings: Settings, code: FrozenCode, app: str, given: Mapping[str, Any], check: Check) -> Any:
+        check(facts)
+        return facts
+
+    return probe
 
 
 def switch(number: int, old: str | None, new: str) -> Switch:

@@ -36,6 +36,7 @@ from pipelines.model.registry import Release
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.e2e.harness import at_rest
+from tests.operations.builders import tried
 from tests.shared.operators import Death, Operators
 from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads, patient
@@ -391,14 +392,14 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     results, watermark = FACTS[kind]
     facts: dict[str, Any] = {
         "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "watermark": watermark,
-        "comparable": "exact", "reset_allowed": True, "tables": [],
+        "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {},
         "results": {name: {"partitions": 2, "suite": None, **result} for name, result in results.items()},
     }  # fmt: skip
     drivers = Threads(settings)
     operators = Operators(settings, folder, drivers, lambda: spark)
     with Registry(settings, actor="tester") as registry, pytest.MonkeyPatch.context() as patch:
-        # the trial on empty frames would need its own JVM, and has nothing to do with resets
-        patch.setattr(stage, "probe", lambda *_: facts)
+        # the trial on empty input would need its own JVM, and has nothing to do with resets
+        patch.setattr(stage, "probe", tried(facts))
         context = Context(
             settings=settings,
             registry=registry,

@@ -111,10 +111,12 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
     # Spark's Python workers read the code when a task first needs it, so it must outlive the trial
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
-    def trial(_: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def trial(
+        _: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any], check: trials.Check = lambda _: None
+    ) -> dict[str, Any]:
         path = folder / f"{code.digest}.zip"
         path.write_bytes(code.data)
-        return probe(path, code.digest, app, settings, lambda: spark)
+        return probe(path, code.digest, app, settings, lambda: spark, check)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "probe", trial)

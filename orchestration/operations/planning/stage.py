@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,12 +37,10 @@ from pipelines.model.missing import InputNow
 from pipelines.model.names import dead_letter_topic, progress_topic, release_name
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, Release
+from pipelines.settings import Settings
 
-
-def _how_to_fill(app: str) -> str:
-    from orchestration.sources import app_names
-
-    return f"create it{f', or fill it with `switchyard produce {app} --history 100000`' if app in app_names() else ''}"
+# of an input that nothing is known about
+_PARTITIONS = 4
 
 
 def plan_stage(
@@ -56,7 +54,7 @@ def plan_stage(
     correction: str | None = None,
     accept_missing: bool = False,
 ) -> Plan:
-    """Plans a new release of `app`: freezes its code, tries its function on empty frames, and creates its topics.
+    """Plans a new release of `app`: freezes its code, tries its function on empty input, and creates its topics.
 
     `version`: None for the next free one. `same_as`: a release whose frozen code and settings to use instead of a
     folder's code; `settings` override these. `correction`: the reason to run unchanged code again. `accept_missing`:
@@ -68,13 +66,15 @@ def plan_stage(
     state = context.standing()
     name, number = _free_name(state, app, version)
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
-    facts = probe(context.settings, code, app, given)
+    inputs: dict[str, InputSpec] = {}
+
+    def check(definition: Mapping[str, Any]) -> None:
+        for suite in definition["suites"].values():
+            require_suite(suite)
+        inputs.update(_inputs_of(context, app, definition["inputs"]))
+
+    facts = probe(context.settings, code, app, given, check)
     results = {name: ResultSpec(**result) for name, result in facts["results"].items()}
-    for result in results.values():
-        if result.suite is not None:
-            # checked here, so that a missing suite does not show only after the whole history is read
-            require_suite(result.suite)
-    inputs = _inputs_of(context, app, facts)
     before = _predecessor(state, state.of_app(app), app)
     spec = ReleaseSpec(
         release=name,
@@ -133,16 +133,30 @@ def _code_of(
     return frozen(context.settings, model.spec.code_digest, model.name), model.name, {**model.spec.settings, **given}
 
 
-def _inputs_of(context: Reading, app: str, facts: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """Source -> its topic. Raises BadUsage for a topic that does not exist."""
-    inputs = {}
-    for source, topic in facts["inputs"].items():
-        partitions = context.cluster.partition_count(topic)
-        if partitions is None:
-            raise BadUsage(f"input {source} of {app}: topic {topic} does not exist",
-                           fix=_how_to_fill(app))  # fmt: skip
-        inputs[source] = InputSpec(topic=topic, partitions=partitions)
-    return inputs
+def _inputs_of(context: Reading, app: str, topics: Mapping[str, str]) -> dict[str, InputSpec]:
+    """Source -> its topic, and what it is like. Raises BadUsage for topics that do not exist."""
+    counts = {source: context.cluster.partition_count(topic) for source, topic in topics.items()}
+    missing = {source: topics[source] for source, count in counts.items() if count is None}
+    if missing:
+        raise BadUsage(
+            "; ".join(f"input {source} of {app}: topic {topic} does not exist" for source, topic in missing.items()),
+            fix=_how_to_create(context.settings, app, list(dict.fromkeys(missing.values()))),
+        )
+    return {source: InputSpec(topic=topics[source], partitions=count) for source, count in counts.items() if count}
+
+
+def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
+    from orchestration.sources import Options, app_names, sources_for
+
+    sources = sources_for(app, Options()) if app in app_names() else ()
+    partitions = {source.topic: source.partitions for source in sources}
+    commands = [
+        f"`kafka-topics.sh --bootstrap-server {settings.bootstrap} --create --topic {topic} "
+        f"--partitions {partitions.get(topic, _PARTITIONS)} --config retention.ms=-1`"
+        for topic in topics
+    ]
+    filled = f", or fill it with `switchyard produce {app} --history 100000`" if set(topics) <= set(partitions) else ""
+    return f"create {'it' if len(topics) == 1 else 'them'}: {', '.join(commands)}{filled}"
 
 
 def _refuse_no_change(spec: ReleaseSpec, before: Release | None) -> None:

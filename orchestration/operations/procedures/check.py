@@ -16,7 +16,7 @@ from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.plans.kind import RESETS
 from orchestration.operations.procedures.accept import accept_now
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.entries import EvidenceRecorded, VerdictRecorded
+from pipelines.model.entries import EvidenceRecorded, VerdictRecorded, Via
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import RegistryState, Release
 
@@ -90,7 +90,7 @@ def check(
         )
         verdicts[name] = run_gate(session, request)
     verdict = Verdict.together(verdicts)
-    record = _record_of(verdict, release, evidence, upto, volume_tolerance)
+    record = _record_of(verdict, release, evidence, upto, volume_tolerance, context.via)
     context.registry.step(lambda _: [record])
     return verdict
 
@@ -110,6 +110,7 @@ def _record_of(
     evidence: EvidenceRecorded | None,
     upto: ResultPosition,
     volume_tolerance: float,
+    via: Via | None,
 ) -> VerdictRecorded:
     return VerdictRecorded(
         release=release.name,
@@ -123,6 +124,7 @@ def _record_of(
         outcomes={r.name: r.outcome for r in verdict.results if r.outcome != "passed"},
         docs=str(verdict.docs) if verdict.docs else None,
         volume_tolerance=volume_tolerance,
+        via=via,
     )
 
 

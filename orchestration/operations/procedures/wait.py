@@ -106,7 +106,8 @@ def wait_ready(
     }
 
     def decide(s: RegistryState) -> list[Entry]:
-        entries: list[Entry] = [ReadyRecorded(release=release.name, generation=release.generation, facts=facts)]
+        ready = ReadyRecorded(release=release.name, generation=release.generation, facts=facts, via=context.via)
+        entries: list[Entry] = [ready]
         if s.releases[release.name].state in ("hydrating", "staged"):
             entries.append(StateSet(release=release.name, state="ready"))
         return entries
@@ -143,7 +144,7 @@ def _until_caught_up(
         if current.state == "failed":
             raise SwitchyardError(
                 f"{release.name} failed: {current.failure}",
-                fix=f"fix the app, then `switchyard reprocess {release.spec.app}`; or `switchyard start {release.name} --execute` tries again",
+                fix=f"`switchyard bisect {release.name}` finds the record if one makes a batch fail: leave it out, or fix the app and `switchyard reprocess {release.spec.app}`. Otherwise `switchyard start {release.name} --execute` tries again",
             )
         # the heartbeat of an earlier driver says nothing about now
         heard = beat is not None and beat.token == current.token

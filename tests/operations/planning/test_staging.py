@@ -46,7 +46,7 @@ from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.settings import Settings
-from tests.operations.builders import Kafka, Log, context_of, evidence, release, spec, staged, switched
+from tests.operations.builders import Kafka, Log, context_of, evidence, release, spec, staged, switched, tried
 
 RESULT: dict[str, Any] = {
     "schema_ddl": "`ticker` string, `trades` bigint",
@@ -127,8 +127,8 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
 
     context = context_of(Log(), Kafka(partitions=counted))
     for suite, error in (("stock_stat", BadUsage), ("stock_stats", LookupError), (None, LookupError)):
-        facts = {"results": {"": {**RESULT, "suite": suite}}, "inputs": {"lines": "lines"}}
-        monkeypatch.setattr(module, "probe", lambda *_, facts=facts: facts)
+        facts = {"suites": {"": suite} if suite else {}, "inputs": {"lines": "lines"}}
+        monkeypatch.setattr(module, "probe", tried(facts))
         with pytest.raises(error) as found:
             plan_stage(context, "sums", code_dir=tmp_path)
         if isinstance(found.value, BadUsage):
@@ -136,9 +136,38 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
             assert ", ".join(suite_names()) in found.value.fix
 
 
+def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("X = 1\n")
+    context = context_of(Log(), Kafka(partitions=lambda topic: 3 if topic == "there" else None))
+    create = (
+        "kafka-topics.sh --bootstrap-server 127.0.0.1:1 --create --topic {} --partitions {} --config retention.ms=-1"
+    )
+
+    def refused(app: str, **inputs: str) -> BadUsage:
+        monkeypatch.setattr(module, "probe", tried({"suites": {}, "inputs": inputs}))
+        with pytest.raises(BadUsage) as found:
+            plan_stage(context, app, code_dir=tmp_path)
+        return found.value
+
+    found = refused("sums", left="there", right="nowhere", third="not-here")
+    assert found.what == (
+        "input right of sums: topic nowhere does not exist; input third of sums: topic not-here does not exist"
+    )
+    assert found.fix == f"create them: `{create.format('nowhere', 4)}`, `{create.format('not-here', 4)}`"
+    # an app that comes with input: its topic is as `produce` makes it
+    found = refused("stock-stats", trades="trades")
+    assert found.fix == (
+        f"create it: `{create.format('trades', 4)}`, or fill it with `switchyard produce stock-stats --history 100000`"
+    )
+    # another topic than the one that `produce` fills
+    assert "switchyard produce" not in refused("stock-stats", trades="elsewhere").fix
+
+
 PROBED: dict[str, Any] = {
     "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "results": {"": RESULT}, "watermark": None,
-    "comparable": "exact", "reset_allowed": True, "tables": [],
+    "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {},
 }  # fmt: skip
 
 
@@ -152,7 +181,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
 
     def plan(log: Log, *, compacted: bool = False, **facts: Any) -> Plan:
         result = RESULT | {name: facts.pop(name) for name in list(facts) if name in RESULT}
-        monkeypatch.setattr(module, "probe", lambda *_: {**PROBED, "results": {"": result}, **facts})
+        monkeypatch.setattr(module, "probe", tried({**PROBED, "results": {"": result}, **facts}))
         known = World(
             settings=Settings(state_dir=tmp_path),
             registry=cast(Registry, log),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from orchestration.operations.context import Context
 from orchestration.operations.procedures.check import BeingReset, check
 from pipelines.errors import Refused
-from pipelines.model.entries import Closed, Opened
-from tests.operations.builders import Log, context_of, generation, staged, switched
+from pipelines.model.entries import Closed, Opened, VerdictRecorded, Via
+from pipelines.model.progress import Counts
+from tests.operations.builders import NOWHERE, Log, context_of, failed_checks, generation, staged, switched
 
 BEGUN = generation("a.v1", 2).model_copy(update={"op": "reset-1"})
 
@@ -32,3 +38,16 @@ def test_nor_where_one_was_left_before_consumers_went_along() -> None:
     )
     with pytest.raises(Refused, match="reset-1 has not moved the consumers"):
         check(context_of(log), "a.v1")
+
+
+@pytest.mark.parametrize("via", [None, "dagster"])
+def test_the_entry_says_in_which_program_a_result_was_checked(via: Via | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(*staged("a.v1"), *switched(1, None, "a.v1"))
+    reached: Any = SimpleNamespace(generation=1, result=NOWHERE, total=Counts())
+    monkeypatch.setattr(Context, "progress", lambda *_: reached)
+    monkeypatch.setattr(Context, "session", lambda *_: None)
+    # Great Expectations takes seconds to import
+    monkeypatch.setitem(sys.modules, "expectations.gate", SimpleNamespace(run_gate=lambda *_: failed_checks().verdict))
+    check(context_of(log, via=via), "a.v1")
+    [entry] = [e for e in log.entries if isinstance(e, VerdictRecorded)]
+    assert entry.via == via

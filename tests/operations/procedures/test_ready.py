@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 
 from orchestration.operations.context import Context
-from orchestration.operations.procedures.wait import CaughtUp, _hydration, _late_drops
+from orchestration.operations.procedures.wait import CaughtUp, _hydration, _late_drops, wait_ready
 from pipelines.engine.telemetry import unread_records
 from pipelines.errors import SwitchyardError
-from pipelines.model.entries import Switch
+from pipelines.model.entries import ReadyRecorded, StateSet, Switch, Via
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Counts, Heartbeat
 from pipelines.model.registry import RegistryState
-from tests.operations.builders import release
+from tests.operations.builders import Log, context_of, release, staged
 
 NOWHERE = ResultPosition(topics={})
 
@@ -57,8 +57,8 @@ def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_e
 
 
 def beat(batch_id: int, *, lag: int | None, **facts: Any) -> Heartbeat:
-    return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, batch_id=batch_id, lag_records=lag,
-                     **{"state": "running", **facts})  # fmt: skip
+    return Heartbeat(release="a.v1", generation=1, host="h", pid=1, at_ms=1, batch_id=batch_id, lag_records=lag,
+                     **{"token": 1, "state": "running", **facts})  # fmt: skip
 
 
 def test_a_release_has_stayed_caught_up_where_a_later_batch_says_the_same() -> None:
@@ -99,3 +99,30 @@ def test_one_that_is_not_heard_begins_the_time_anew() -> None:
     assert not judge.by(beat(3, lag=0), 0, 0.0)
     judge.lost()
     assert not judge.by(beat(4, lag=0), 0, 12.0)
+
+
+def heard(monkeypatch: pytest.MonkeyPatch, beat: Heartbeat) -> None:
+    """What every operation hears and sees: this heartbeat, of a driver that holds the release."""
+    monkeypatch.setattr(Context, "beats", lambda *_: {beat.release: beat})
+    monkeypatch.setattr(Context, "holder_by", lambda *_: "a driver")
+
+
+@pytest.mark.parametrize("via", [None, "dagster"])
+def test_the_entry_says_in_which_program_the_release_was_found_ready(
+    via: Via | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(*staged("a.v1"), StateSet(release="a.v1", state="hydrating"))
+    heard(monkeypatch, beat(3, lag=0, token=0))
+    wait_ready(context_of(log, via=via), "a.v1", for_s=0)
+    [entry] = [e for e in log.entries if isinstance(e, ReadyRecorded)]
+    assert entry.via == via and log.known.releases["a.v1"].state == "ready"
+
+
+def test_a_release_that_failed_is_answered_with_what_finds_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(*staged("a.v1"), StateSet(release="a.v1", state="failed", reason="batch 3 (trades[0] 5..9): ValueError"))
+    heard(monkeypatch, beat(3, lag=0, state="failed", token=0))
+    with pytest.raises(SwitchyardError, match="batch 3") as error:
+        wait_ready(context_of(log), "a.v1")
+    # first what finds out why, then what to do about it
+    assert error.value.fix.startswith("`switchyard bisect a.v1`")
+    assert "`switchyard reprocess a`" in error.value.fix and "`switchyard start a.v1 --execute`" in error.value.fix

@@ -1,0 +1,60 @@
+"""An app is tried in a process of its own. What it says of itself is checked before Spark starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestration.operations.trials import probe
+from pipelines.engine.code import freeze
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.settings import Settings
+
+APP = """\
+from pipelines.model import AppendStream, Stream, Text, app
+
+
+@app(name="odd", inputs={"given": Stream(topic="nowhere", value=Text("line"))}, result=AppendStream(), suite="of_odd")
+def odd(given, settings):
+    return given.select("line")
+"""
+
+
+def tried(folder: Path, head: str, check: Any, **settings: Any) -> Mapping[str, Any]:
+    (folder / "odd.py").write_text(head + APP)
+    return probe(Settings(state_dir=folder / "state", **settings), freeze(folder), "odd", {}, check)
+
+
+def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # no Spark can start
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    def check(definition: Mapping[str, Any]) -> None:
+        raise BadUsage(f"there is no {definition}")
+
+    noise = "import sys\nprint('{}')\nprint('x' * 1_000_000, file=sys.stderr)\n"
+    with pytest.raises(BadUsage) as error:
+        tried(tmp_path, noise, check)
+    assert error.value.what == "there is no {'inputs': {'given': 'nowhere'}, 'suites': {'': 'of_odd'}}"
+
+
+def test_a_trial_that_can_not_start_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SwitchyardError, match="app odd could not be tried"):
+        tried(tmp_path, "", lambda _: None)
+
+
+def test_a_module_that_waits_is_ended(tmp_path: Path) -> None:
+    began = time.monotonic()
+    wait = "import os\nos.system('sleep 60')\n"
+    with pytest.raises(SwitchyardError, match=r"did not end within 1\.5 s") as error:
+        tried(tmp_path, wait, lambda _: None, probe_timeout_s=1.5)
+    assert "wait for anything" in error.value.fix
+    # what it has started ends with it
+    assert time.monotonic() - began < 30
