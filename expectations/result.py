@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipelines.engine.frames import SOURCE_COLUMNS
+from pipelines.model.names import SOURCE_COLUMNS
 
 SOURCE_HEADER = "source"
 

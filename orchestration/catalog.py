@@ -47,13 +47,18 @@ def result_in_words(result: Result) -> str:
 
 
 def topics_of(app: App) -> list[str]:
-    """The topics that an app reads, without duplicates."""
-    return sorted({source.topic for source in app.inputs.values()})
+    """The topics that an app reads by name, without duplicates."""
+    return sorted(set(app.topics.values()))
+
+
+def reads(app: App) -> list[str]:
+    """What an app reads, in words: its topics, and the results of other apps."""
+    return [*topics_of(app), *sorted(map(str, app.upstream.values()))]
 
 
 def tables_of(app: App) -> set[str]:
     """The topics that an app reads as tables."""
-    return {source.topic for source in app.inputs.values() if isinstance(source, Changelog)}
+    return {topic for name, topic in app.topics.items() if isinstance(app.inputs[name], Changelog)}
 
 
 def readers(apps: Sequence[App]) -> dict[str, list[str]]:

@@ -72,6 +72,12 @@ def app_pages() -> dict[str, str]:
     return {"apps/index.md": index, **{f"apps/{a.name}.md": _app_page(a) for a in found}}
 
 
+def _topic(source: Any) -> str:
+    """A topic, or the app whose result is read, with a link to its page."""
+    of = source.topic
+    return f"`{of}`" if isinstance(of, str) else f"[{of}]({of.app}.md)"
+
+
 def _app_page(app: Any) -> str:
     """What an app reads and writes, its checks, its code, and how to try it."""
     from expectations.suites import SuiteInputs, checks_of
@@ -79,7 +85,7 @@ def _app_page(app: Any) -> str:
     from orchestration.sources import app_names
 
     reads = [
-        f"| `{name}` | `{i.topic}` | {_kind(i)} | {_form(i.key)} | {_form(i.value)} |" for name, i in app.inputs.items()
+        f"| `{name}` | {_topic(i)} | {_kind(i)} | {_form(i.key)} | {_form(i.value)} |" for name, i in app.inputs.items()
     ]
     facts = [
         f"- **Result{f' `{name}`' if name else ''}**: {result_in_words(result)}, {result.partitions} partitions."

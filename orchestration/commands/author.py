@@ -32,12 +32,12 @@ def register(app: typer.Typer) -> None:
 
 def apps(as_json: Json = False) -> None:
     """List the repository's apps: what each reads, and what it makes of it."""
-    from orchestration.catalog import find_apps, first_line, in_words, result_in_words, topics_of
+    from orchestration.catalog import find_apps, first_line, in_words, reads, result_in_words
 
     found = find_apps()
     if as_json:
         print_json([
-            {"name": each.name, "shows": each.shows, "inputs": topics_of(each), "result": in_words(each),
+            {"name": each.name, "shows": each.shows, "inputs": reads(each), "result": in_words(each),
              "results": {name: result_in_words(result) for name, result in each.results.items()}, "suites": each.suites,
              "watermark": each.watermark, "settings": dict(each.settings), "does": first_line(each)}
             for each in found
@@ -47,7 +47,7 @@ def apps(as_json: Json = False) -> None:
     rows = sorted(found, key=lambda each: (order.index(each.shows), each.name))
     print_table(
         ("app", "shows", "reads", "result", "what it does"),
-        ((each.name, each.shows or "", ", ".join(topics_of(each)), in_words(each), first_line(each)) for each in rows),
+        ((each.name, each.shows or "", ", ".join(reads(each)), in_words(each), first_line(each)) for each in rows),
     )
 
 
@@ -55,6 +55,7 @@ def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -
     """Show an app: its inputs, its result, and the steps between them with their state. It needs no broker."""
     from orchestration.operations.trials import default_code_dir, probe
     from pipelines.engine.code import freeze
+    from pipelines.model.app import ResultOf
     from pipelines.model.entries import ResultSpec
 
     facts = probe(load_settings(), freeze(code or default_code_dir()), app, settings_of(set_))
@@ -62,9 +63,11 @@ def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -
         print_json(facts)
         return
     results = {name: ResultSpec(**each) for name, each in facts["results"].items()}
+    inputs = {name: f"topic {topic}" for name, topic in facts["inputs"].items()}
+    inputs |= {name: str(ResultOf(of["app"], of["result"])) for name, of in facts["upstream"].items()}
     print_facts({
         "app": app,
-        **{f"input {name}": f"topic {topic}: {', '.join(facts['columns'][name])}" for name, topic in facts["inputs"].items()},
+        **{f"input {name}": f"{inputs[name]}: {', '.join(facts['columns'][name])}" for name in facts["sources"]},
         **{
             f"result {name}".rstrip(): f"{each.in_words()}, {each.partitions} partitions: {each.schema_ddl.replace('`', '')}"
             for name, each in results.items()

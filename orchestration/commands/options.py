@@ -44,6 +44,12 @@ MissingHistory = Annotated[
         help="What to do if Kafka no longer keeps input that the live release has read: refuse, or accept a result without it.",
     ),
 ]
+Upstream = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream", metavar="RELEASE", help="Read this release of another app instead of the live one; repeatable."
+    ),
+]
 Correction = Annotated[str | None, typer.Option(help="Reason to run unchanged code again.")]
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "ms": 0.001}

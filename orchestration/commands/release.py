@@ -19,6 +19,7 @@ from orchestration.commands.options import (
     Reason,
     SameAs,
     Set,
+    Upstream,
     Version,
     VolumeTolerance,
     seconds,
@@ -29,6 +30,7 @@ from orchestration.commands.terminal import out, print_json, progress, say
 
 if TYPE_CHECKING:
     from orchestration.operations.context import Context
+    from orchestration.operations.procedures.reprocess import Reprocessed
     from orchestration.operations.procedures.wait import Hydration
 
 Lag = Annotated[
@@ -60,6 +62,7 @@ def stage(
     same_as: SameAs = None,
     set_: Set = None,
     correction: Correction = None,
+    upstream: Upstream = None,
     missing_history: MissingHistory = "refuse",
     execute: Execute = False,
     as_json: Json = False,
@@ -77,6 +80,7 @@ def stage(
         settings=settings_of(set_),
         correction=correction,
         accept_missing=missing_history == "accept",
+        upstream=upstream or (),
     )
     run_plan(plan, context, apply=execute, as_json=as_json)
 
@@ -153,6 +157,10 @@ def reprocess(
     same_as: SameAs = None,
     set_: Set = None,
     correction: Correction = None,
+    upstream: Upstream = None,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="Then reprocess each app that reads the live result, on the new one.")
+    ] = False,
     lag: Lag = 0,
     for_: For = "10s",
     timeout: Timeout = "1h",
@@ -167,13 +175,13 @@ def reprocess(
 ) -> None:
     """Stage, start, wait, diff and check a new release in one go, then promote it once it is approved."""
     from orchestration.operations.plans.kind import Kind
-    from orchestration.operations.procedures.reprocess import first_step
+    from orchestration.operations.procedures.reprocess import chain_of, first_step
     from orchestration.operations.procedures.reprocess import reprocess as run
 
     context = _context()
     options: dict[str, Any] = {
         "version": version, "code_dir": code, "same_as": same_as, "settings": settings_of(set_),
-        "correction": correction, "accept_missing": missing_history == "accept",
+        "correction": correction, "accept_missing": missing_history == "accept", "upstream": upstream or (),
     }  # fmt: skip
     if not execute:
         plan = first_step(context, app, **options)
@@ -183,20 +191,37 @@ def reprocess(
             show_plan(plan)
             left = "start, wait, diff, check" if plan.operation is Kind.STAGE else "wait, diff, check"
             out(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
+            for reader in chain_of(context.registry.state(), app) if downstream else []:
+                out(f"then the same for {reader.spec.app}, with the code of {reader.name}, on what comes before it")
             out("nothing is changed; add --execute to do it")
         return
     with what_failed_shown(as_json), _bar(as_json) as on_progress:
         found = run(
-            context, app, **options, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
+            context, app, **options, downstream=downstream, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
             max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
-        print_json({"release": found.release, "promoted": found.promoted, "plan": found.plan.as_json(),
-                    "diff": found.comparison.as_json() if found.comparison else None})  # fmt: skip
+        print_json(_as_json(found))
         return
+    _show(found)
+
+
+def _as_json(found: Reprocessed) -> dict[str, Any]:
+    return {
+        "release": found.release,
+        "promoted": found.promoted,
+        "plan": found.plan.as_json(),
+        "diff": found.comparison.as_json() if found.comparison else None,
+        "downstream": [_as_json(each) for each in found.downstream],
+    }
+
+
+def _show(found: Reprocessed) -> None:
     show_found(found.comparison, found.verdict)
     show_plan(found.plan)
     out("promoted" if found.promoted else f"to approve it: switchyard approve {found.plan.id} --execute")
+    for each in found.downstream:
+        _show(each)
 
 
 class _bar:

@@ -84,7 +84,7 @@ def _results(app: App) -> AssetsDefinition:
     @asset(
         key=results_key(app.name),
         partitions_def=releases_of(app.name),
-        deps=[input_key(topic) for topic in topics_of(app)],
+        deps=[*map(input_key, topics_of(app)), *(results_key(of.app) for of in app.upstream.values())],
         group_name=group_of(app.name),
         description=f"{does}\n\n{kind[0].upper()}{kind[1:]}. A partition is a release. Materialize it to stage and start that release; a driver "
         "that already runs is kept. The run ends when the release has caught up; the driver keeps running.",

@@ -37,7 +37,7 @@ def probe(
 ) -> dict[str, Any]:
     """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
 
-    `check`: gets what the app's definition says, `inputs` and `suites`, before Spark starts. What it raises ends the
+    `check`: gets what the app's definition says, `sources`, `inputs`, `upstream` and `suites`, before Spark starts. What it raises ends the
     trial. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
     """
     answer = _answer(settings, "pipelines.engine.probe", code, app, given, text="go\n", check=check)

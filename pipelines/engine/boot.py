@@ -88,6 +88,7 @@ class Boot:
         release, watch = self._first_look(release)
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
+        app = app.reading(spec.topics)
         destination = _destination(self._token, release, app, start)
         known = newest_progress(self._settings, self._name)
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
@@ -212,7 +213,7 @@ def _destination(token: int, release: Release, app: App, start: SourcePosition) 
         generation=release.generation,
         token=token,
         results=release.result_topics,
-        inputs={name: source.topic for name, source in app.inputs.items()},
+        inputs=app.topics,
         start=start,
         watermarked=app.watermark is not None,
         processed=release.under.processed if release.under else (),

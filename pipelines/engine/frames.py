@@ -17,17 +17,18 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from pipelines.engine.session import spark_kafka_options
 from pipelines.errors import BadUsage
 from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Input, Json, Raw, Result, Table, Text, Value
 from pipelines.model.as_of import TABLE_KEY
+from pipelines.model.names import SOURCE_COLUMNS
 from pipelines.settings import Settings
 
 CORRUPT = "_corrupt"
 MALFORMED = "_malformed"
-SOURCE_COLUMNS = ("topic", "partition", "offset")
 _ADDED = "event_time timestamp, topic string, partition int, offset long"
 # the columns that every input has
 GIVEN = ("event_time", *SOURCE_COLUMNS)
@@ -102,6 +103,7 @@ def input_columns(name: str, source: Input) -> StructType:
     Raises BadUsage if two have one name.
     """
     fields = [*key_schema(source).fields, *value_schema(source).fields]
+    _require_time(name, source)
     given = ddl_columns(f"{_DELETED}, {_ADDED}" if isinstance(source, Changelog) else _ADDED).fields
     seen = {field.name.lower() for field in given}
     for field in fields:
@@ -113,6 +115,19 @@ def input_columns(name: str, source: Input) -> StructType:
             )
         seen.add(field.name.lower())
     return StructType([*fields, *given])
+
+
+def _require_time(name: str, source: Input) -> None:
+    """Raises BadUsage if the field that should be an input's event time can't be that."""
+    if source.time is None:
+        return
+    known = {f.name: f for f in json_schema(source.value).fields} if isinstance(source.value, Json) else {}
+    found = known.get(source.time)
+    if found is None or found.nullable or not isinstance(found.dataType, TimestampType):
+        raise BadUsage(
+            f"the time of input {name}, {source.time}, is not a field of its value that is a timestamp NOT NULL",
+            fix=f'declare it so, as in Json("{source.time} timestamp NOT NULL, ...")',
+        )
 
 
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
@@ -156,7 +171,15 @@ def parse(raw: DataFrame, source: Input) -> DataFrame:
     of_table = {TABLE_KEY: key_schema(source).names}
     deleted = [no_value.alias("deleted", metadata=of_table)] if is_table else []
     malformed = F.when(reason.isNotNull(), letter).alias(MALFORMED)
-    return framed.select(*columns, *more, *deleted, "event_time", *SOURCE_COLUMNS, malformed)
+    return framed.select(*columns, *more, *deleted, _time_of(source), *SOURCE_COLUMNS, malformed)
+
+
+def _time_of(source: Input) -> Column:
+    """The event time: the record's timestamp, or the field of its value that the input names."""
+    stamped = F.col("event_time")
+    if source.time is None:
+        return stamped
+    return F.coalesce(F.col("_parsed_value").getField(source.time), stamped).alias("event_time")
 
 
 def _read(
@@ -231,8 +254,8 @@ def read_stream(
     return (
         spark.readStream.format("kafka")
         .options(**spark_kafka_options(settings))
-        .option("subscribe", source.topic)
-        .option("startingOffsets", json.dumps({source.topic: {str(p): o for p, o in start.items()}}))
+        .option("subscribe", str(source.topic))
+        .option("startingOffsets", json.dumps({str(source.topic): {str(p): o for p, o in start.items()}}))
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_records)
         .load()

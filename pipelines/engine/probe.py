@@ -1,6 +1,6 @@
 """Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
-First prints what the app's definition says, `{"definition": {"inputs", "suites"}}`, and waits for a line of input: whoever
+First prints what the app's definition says, `{"definition": {"sources", "inputs", "upstream", "suites"}}`, and waits for a line of input: whoever
 started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
 `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`. It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 """
@@ -25,11 +25,11 @@ from pyspark.sql.types import StructType
 
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import GIVEN, input_columns, schemas_of, serialized
+from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema, schemas_of, serialized
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Changelog, Table, setting_like
+from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Table, setting_like
 from pipelines.settings import get_settings
 
 
@@ -44,7 +44,7 @@ def probe(
     """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
     suite) ... and the steps of its function, `topology`.
 
-    `check` gets what the definition says, `inputs` (source -> topic) and `suites`, after the code is imported and the
+    `check` gets what the definition says, its `sources` in order, `inputs` (source -> topic), `upstream` and `suites`, after the code is imported and the
     settings are checked; then `session` is called. The function runs on empty input, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
     BadUsage for what the author must fix, Refused for a nondeterministic plan.
@@ -57,8 +57,8 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
-    topics = {source: spec.topic for source, spec in app.inputs.items()}
-    check({"inputs": topics, "suites": app.suites})
+    definition = {"sources": list(app.inputs), "inputs": app.topics, "upstream": _upstream(app), "suites": app.suites}
+    check(definition)
     spark = session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
@@ -69,7 +69,7 @@ def probe(
         "app": name,
         "module": module,
         "settings": {**app.settings, **values},
-        "inputs": topics,
+        **definition,
         "columns": {
             source: [
                 f"{f.name} {f.dataType.simpleString()}"
@@ -78,7 +78,7 @@ def probe(
             ]
             for source, spec in app.inputs.items()
         },
-        "tables": sorted({spec.topic for spec in app.inputs.values() if isinstance(spec, Changelog)}),
+        "tables": sorted(source for source, spec in app.inputs.items() if isinstance(spec, Changelog)),
         "results": {
             result: {
                 "table": isinstance(spec, Table),
@@ -94,6 +94,25 @@ def probe(
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
     }
+
+
+def _upstream(app: App) -> dict[str, dict[str, Any]]:
+    """Source -> what it reads of another app: `app`, `result`, whether as a `table`, the columns of its `key` and `value`."""
+    return {
+        name: {
+            "app": of.app,
+            "result": of.result,
+            "table": isinstance(app.inputs[name], Changelog),
+            "key": key_schema(app.inputs[name]).names,
+            "value": _fields_of(app.inputs[name]),
+        }
+        for name, of in app.upstream.items()
+    }
+
+
+def _fields_of(source: Input) -> list[str]:
+    """The fields of an input's value by their own names; empty for text and bytes."""
+    return json_schema(source.value).names if isinstance(source.value, Json) else []
 
 
 def _ddl_of(columns: StructType) -> str:

@@ -203,7 +203,7 @@ class Query:
             self.pause()
 
     def _find_sources(self) -> None:
-        self._source_ends = SourceEnds(self._query, {name: source.topic for name, source in self._app.inputs.items()})
+        self._source_ends = SourceEnds(self._query, self._app.topics)
 
     def _tell_sources(self, tell: Callable[[], None]) -> bool:
         """Whether `tell` worked. If this code doesn't know Spark's sources, the query must be stopped."""

@@ -33,8 +33,9 @@ class Trial:
         self._spark, self._settings, self._release = spark, settings, release
         # this process has an operator's secrets; the code is an author's
         with withheld(settings.driver_environment):
-            self._app, _ = load(path, spec.code_digest, spec.app, (spec.module,), of=release.name)
-        self._inputs = {name: source.topic for name, source in self._app.inputs.items()}
+            app, _ = load(path, spec.code_digest, spec.app, (spec.module,), of=release.name)
+        self._app = app.reading(spec.topics)
+        self._inputs = self._app.topics
 
     def run(self, checkpoint: Path, to: SourcePosition, start: SourcePosition) -> str | None:
         """Runs one batch from the end of `checkpoint` to exactly `to`. Returns its error in short; None if it succeeds.

@@ -1,6 +1,6 @@
 """The model: frozen types, no I/O. An app's author needs only this package."""
 
-from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Json, Raw, Stream, Table, Text, app
+from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Json, Raw, ResultOf, Stream, Table, Text, app
 from pipelines.model.as_of import as_of
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Changelog",
     "Json",
     "Raw",
+    "ResultOf",
     "Stream",
     "Table",
     "Text",

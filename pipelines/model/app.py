@@ -83,18 +83,36 @@ class Raw:
 Value = Json | Text | Raw
 
 
+@dataclass(frozen=True, slots=True)
+class ResultOf:
+    """The result of another app, in place of a topic. `result`: which one, if that app has several.
+
+    Staging pins a release of that app: a reader reads its result as long as the reader lives, whatever is promoted.
+    """
+
+    app: str
+    result: str = ""
+
+    def __str__(self) -> str:
+        """For messages: `result of daily-gains`, `result alerts of product-views`."""
+        return f"result {self.result} of {self.app}" if self.result else f"result of {self.app}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """An input to which records are only ever appended.
 
     The function gets the key's columns, the value's columns, and `event_time timestamp, topic string, partition int,
     offset long`. `key` is Spark DDL of one string column, for keys that are UTF-8 text, or `Json` for keys that are JSON
-    objects, as those of results are. A tombstone is malformed here.
+    objects, as those of results are. A tombstone is malformed here. `time`: a field of the JSON value, `timestamp NOT
+    NULL`, to be `event_time` instead of the record's timestamp. Records of results need it: their timestamp is when they
+    were written.
     """
 
-    topic: str
+    topic: str | ResultOf
     value: Value
     key: str | Json | None = None
+    time: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +120,14 @@ class Changelog:
     """An input that is a table: of each key the newest record holds, and a record without a value deletes its key.
 
     The function gets what it gets of a `Stream`, record by record, and `deleted boolean`; the value's columns of a record
-    that deletes are null. `as_of` joins a stream with it. `key`: as that of a `Stream`, but it is needed.
+    that deletes are null. `as_of` joins a stream with it. `key`, `time`: as those of a `Stream`, but the key is needed. A
+    record that deletes has no value, so its time is its timestamp.
     """
 
-    topic: str
+    topic: str | ResultOf
     key: str | Json
     value: Value
+    time: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +197,21 @@ class App:
     @property
     def module(self) -> str:
         return str(self.function.__module__)
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """Source name -> topic, of the inputs that name one."""
+        return {name: each.topic for name, each in self.inputs.items() if isinstance(each.topic, str)}
+
+    @property
+    def upstream(self) -> dict[str, ResultOf]:
+        """Source name -> the result of another app that it reads."""
+        return {name: each.topic for name, each in self.inputs.items() if isinstance(each.topic, ResultOf)}
+
+    def reading(self, topics: Mapping[str, str]) -> App:
+        """The app as a release reads it: each input from the topic that was found at staging. `topics`: by source name."""
+        inputs = {name: replace(each, topic=topics[name]) for name, each in self.inputs.items()}
+        return replace(self, inputs=MappingProxyType(inputs))
 
 
 def app(

@@ -6,6 +6,7 @@ What they fold to is in `pipelines.model.registry`; the log itself is `pipelines
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -14,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pipelines.model.base import Frozen
 from pipelines.model.missing import Gap
 from pipelines.model.names import (
+    SOURCE_COLUMNS,
     AppName,
     Digest,
     GroupName,
@@ -27,6 +29,9 @@ from pipelines.model.names import (
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
 from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, refuse_huge, unread
+
+# a quoted name at the start of a DDL, or after a comma
+_COLUMN = re.compile(r"(?:^|, )`((?:[^`]|``)+)` ")
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
 Wanted = Literal["running", "stopped"]
@@ -57,10 +62,11 @@ class Entry(Frozen):
 
 
 class InputSpec(Frozen):
-    """An input as staged: its topic, and its number of partitions then."""
+    """An input as staged: its topic, and its number of partitions then. `release`: the one whose result it is."""
 
     topic: TopicName
     partitions: int
+    release: ReleaseName | None = None
 
 
 class ResultSpec(Frozen):
@@ -71,6 +77,17 @@ class ResultSpec(Frozen):
     partitions: int
     schema_ddl: str
     suite: ModuleName | None
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns. Spark's DDL of a schema quotes only these, not the fields within them."""
+        return [name.replace("``", "`") for name in _COLUMN.findall(self.schema_ddl)]
+
+    @property
+    def value(self) -> list[str]:
+        """The columns of a record's value. A stream's source columns become a header instead."""
+        source = () if self.table or not set(SOURCE_COLUMNS) <= set(self.columns) else SOURCE_COLUMNS
+        return [name for name in self.columns if name not in (*self.key, *source)]
 
     def in_words(self) -> str:
         """`table by ticker, day`, or `stream` without a key."""

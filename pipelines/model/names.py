@@ -18,6 +18,8 @@ PROGRESS_SUFFIX = ".progress"
 # headers of a result's records: the source record of a stream's record; that consumers may already know its event
 SOURCE = "source"
 REPLAY = "replay"
+# the columns of a stream's row that name its source record, if it has all of them
+SOURCE_COLUMNS = ("topic", "partition", "offset")
 # header of a delta's records, if the app has several results: which one the record is for
 RESULT = "result"
 

@@ -150,7 +150,7 @@ class AppTest:
                 f"app {self._app.name} has no input {source}; it has {', '.join(self._app.inputs)}",
                 fix="name one of these",
             )
-        topic = self._app.inputs[source].topic
+        topic = str(self._app.inputs[source].topic)
         offset = self._offsets.get((source, partition), 0)
         self._offsets[source, partition] = offset + 1
         record = Record(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.fencing import last_of
 from orchestration.operations.applying.work import Work
-from orchestration.operations.plans.stages.switching import Align, ChooseStart, Fence, FlagBoundary, Meet
+from orchestration.operations.plans.stages.switching import Align, ChooseStart, Fence, FlagBoundary, Meet, TakeNewest
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.heartbeats import HeartbeatTail
@@ -121,3 +121,13 @@ def choose_where_to_start(work: Work, stage: ChooseStart) -> None:
     )
     found = choose_start(history, end, stage.allowed)
     work.ends[stage.release] = Mark(op=work.plan.id, boundary=found.boundary, result=found.result)
+
+
+@applies(TakeNewest)
+def take_newest(work: Work, stage: TakeNewest) -> None:
+    last = work.context.progress(stage.release)
+    if last is None or last.generation != work.release(stage.release).generation:
+        raise SwitchyardError(
+            f"{stage.release} has committed nothing yet", fix=f"`switchyard wait {stage.release}`, then try again"
+        )
+    work.ends[stage.release] = Mark(op=work.plan.id, boundary=last.boundary, result=last.result)

@@ -105,7 +105,14 @@ def narrowed(evidence: EvidenceRecorded, results: frozenset[str]) -> EvidenceRec
 
 
 def are_compared(one: Release, other: Release) -> bool:
-    """Whether consumers may move between two releases only after a diff. For tables always: the diff makes their delta."""
+    """Whether consumers may move between two releases only after a diff. For tables always: the diff makes their delta.
+
+    Two that read different topics have no position in common; the switch itself compares their tables as they are.
+    """
+    return one.spec.topics == other.spec.topics and _may_be(one, other)
+
+
+def _may_be(one: Release, other: Release) -> bool:
     return bool(one.spec.tables) or "no" not in (one.spec.comparable, other.spec.comparable)
 
 

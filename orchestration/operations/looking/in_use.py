@@ -10,7 +10,7 @@ from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.follow import committed_number
 from pipelines.model.entries import GenerationStarted, Switch
-from pipelines.model.names import result_of
+from pipelines.model.names import app_of, result_of
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import not_read
 
@@ -147,7 +147,19 @@ def notes(state: RegistryState, release: Release) -> list[str]:
             f"{operation.id} was {operation.closed.outcome} after it had started generation {release.generation}: `switchyard start "
             f"{release.name} --execute` continues in it, `switchyard undo {operation.id} --execute` takes it back"
         )
-    return [*found, *outdated_inputs(state, release)]
+    return [*found, *outdated_inputs(state, release), *left_upstream(state, release)]
+
+
+def left_upstream(state: RegistryState, release: Release) -> list[str]:
+    """For each input that is the result of another app's release: which other release of that app is live by now."""
+    found = []
+    for name in dict.fromkeys(given.release for given in release.spec.inputs.values() if given.release is not None):
+        live = live_release(state, app_of(name))
+        if live is not None and live.name != name:
+            found.append(
+                f"it reads {name}, but {live.name} is live: `switchyard reprocess {release.spec.app} --same-as {release.name}` reads that"
+            )
+    return found
 
 
 def needing_result(context: Reading, state: RegistryState, release: Release, topics: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ from orchestration.operations.comparing.evidence import are_compared
 from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
-from orchestration.operations.planning.kinds import refuse_other_results
+from orchestration.operations.planning.kinds import other_input, refuse_other_results
 from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, require_near, require_running
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
@@ -29,6 +29,11 @@ def plan_diff(
     live = _other(state, new)
     for release in (new, live):
         refuse_unfinished(state, release)
+    if new.spec.topics != live.spec.topics:
+        raise Refused(
+            f"{other_input(live.spec, new.spec)}: they have no input position in common at which to compare",
+            fix=f"`switchyard promote {new.name}` compares their tables as they are",
+        )
     if not are_compared(new, live):
         raise Refused(
             f"{new.spec.app} declares that two of its runs can't be compared",

@@ -1,4 +1,4 @@
-"""Whether the consumers of one release can move to another: its results must have the same names and kinds."""
+"""Whether the consumers of one release can move to another: by the names and kinds of its results, and by its input."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ def refuse_other_results(live: ReleaseSpec, new: ReleaseSpec) -> None:
             f"consumers of {live.app} can't move to {new.release}: {what}",
             fix="give the new app another name, then `switchyard stage` it",
         )
+
+
+def refuse_other_input(live: ReleaseSpec, new: ReleaseSpec) -> None:
+    """Raises Refused if a stream of `new` comes from other topics than that of `live`: it can't be continued exactly."""
+    if live.topics != new.topics and new.streams:
+        raise Refused(
+            f"consumers of a stream of {live.app} would miss records or get them twice: {other_input(live, new)}",
+            fix="give the new app another name; or read the same topics, with --upstream if they are results of other apps",
+        )
+
+
+def other_input(live: ReleaseSpec, new: ReleaseSpec) -> str:
+    """In words: which topics each of two releases reads."""
+    one, other = (", ".join(f"{topic} as {source}" for source, topic in spec.topics.items()) for spec in (live, new))
+    return f"{live.release} reads {one}; {new.release} reads {other}"
 
 
 def _kind(spec: ReleaseSpec, name: str) -> str:

@@ -8,9 +8,12 @@ from orchestration.operations.comparing.backlog import Backlog
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import (
     Align,
+    Compare,
+    Fence,
     FlagBoundary,
     Meet,
     PrepareDelta,
+    TakeNewest,
     VerifyStream,
     WriteDelta,
 )
@@ -65,6 +68,15 @@ def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbe
     far = far_behind(context, release, beats)
     if far is not None:
         raise Refused(far, fix=f"`switchyard wait {release.name}`, then try again")
+
+
+def stages_apart(old: Release, new: Release, *, compare: bool) -> tuple[Stage, ...]:
+    """The stages that lead consumers from the tables of `old` to those of `new` although both read different topics.
+
+    `old` ends with its last batch, and `new` is taken as it stands. `compare`: makes the evidence.
+    """
+    whole = (Compare(live=old.name, new=new.name, tolerance=0.0, samples=10),) if compare else ()
+    return (Fence(release=old.name), TakeNewest(release=new.name), *whole)
 
 
 def ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:

@@ -7,20 +7,21 @@ from orchestration.operations.comparing.evidence import Comparison, are_compared
 from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.looking.history import history_of
-from orchestration.operations.looking.in_use import refuse_unfinished
-from orchestration.operations.planning.meeting import ahead, meeting_stages
+from orchestration.operations.looking.in_use import readers_of, refuse_unfinished
+from orchestration.operations.planning.kinds import refuse_other_input
+from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, ahead, meeting_stages, stages_apart
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
-from orchestration.operations.planning.stage import unchecked
+from orchestration.operations.planning.stage import input_warnings, unchecked
 from orchestration.operations.plans.kind import Kind
-from orchestration.operations.plans.plan import Plan, new_id
+from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import AppendSwitch, VerifyStream, WriteDelta
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.entries import EvidenceRecorded
-from pipelines.model.registry import Release
+from pipelines.model.registry import RegistryState, Release
 
 
 def plan_promote(
@@ -67,19 +68,21 @@ def plan_promote(
         raise Refused(f"{new.name} can't be promoted: " + "; ".join(lacking), fix=fix)
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
+    plan_id = new_id("promote")
+    apart = live is not None and live.spec.topics != new.spec.topics
     append = AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
-                          evidence=evidence.id if evidence else None)  # fmt: skip
+                          evidence=plan_id if apart else evidence.id if evidence else None)  # fmt: skip
     return Plan(
-        id=new_id("promote"),
+        id=plan_id,
         operation=Kind.PROMOTE,
         releases=(new.name, live.name) if live else (new.name,),
         alias=alias,
         stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
         reason=reason,
-        facts={**switch_facts(live, new, number, evidence, backlog), **history.facts},
-        warnings=unchecked(new.spec),
+        facts={**switch_facts(live, new, number, evidence, backlog), **history.facts, **_readers(state, live)},
+        warnings=(*unchecked(new.spec), *input_warnings(live, new.spec)),
         undo=_way_back(alias, new, live) if live else "",
-        deadline_s=deadline_of(context, backlog),
+        deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if apart else 0.0),
     )
 
 
@@ -94,6 +97,10 @@ def _lead_up(
     """The stages before `switch`. `backlog`: what both wrote since the evidence; None if they are not compared."""
     if live is None:
         return ()
+    if live.spec.topics != new.spec.topics:
+        refuse_other_input(live.spec, new.spec)
+        delta = WriteDelta(evidence=switch.evidence or "", old=live.name, new=new.name, max_changed=max_changed)
+        return (*stages_apart(live, new, compare=True), delta)
     meet = meeting_stages(context, new, live, switch=switch.number, alias=switch.alias)
     if backlog is None or switch.evidence is None:
         return meet
@@ -102,6 +109,14 @@ def _lead_up(
         if results:
             since.append(kind(evidence=switch.evidence, old=live.name, new=new.name, max_changed=max_changed))
     return (*ahead(backlog, since[0]), *meet, *since)
+
+
+def _readers(state: RegistryState, live: Release | None) -> dict[str, str]:
+    """A fact about releases that read the results of the live release: they stay with it."""
+    if live is None:
+        return {}
+    names = {r.name: None for topic in live.result_topics.values() for r in readers_of(state, topic)}
+    return {"read by": f"{join(list(names))}: they keep reading {live.name}"} if names else {}
 
 
 def _way_there(

@@ -18,8 +18,10 @@ from orchestration.operations.planning.meeting import (
     meeting_stages,
     require_near,
     require_running,
+    stages_apart,
 )
 from orchestration.operations.planning.moving import deadline_of, switch_facts
+from orchestration.operations.planning.stage import input_warnings
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -60,7 +62,8 @@ def plan_rollback(
     refuse_unfinished(state, live)
     beats = context.beats()
     require_running(context, standby, beats)
-    dead = fence or _is_dead(context, live, beats)
+    apart = live.spec.topics != standby.spec.topics
+    dead = fence or apart or _is_dead(context, live, beats)
     evidence = evidence_for(state, standby, live, apart=True)
     lacking = _no_delta(context, standby, live, evidence)
     if lacking is not None and not dead:
@@ -72,11 +75,12 @@ def plan_rollback(
     warnings: tuple[str, ...] = ()
     if dead:
         # a dead release has no barrier to meet at
-        warnings = _without_meeting(context, live, standby, allowed)
+        warnings = _without_meeting(context, live, standby, allowed) if not apart else ()
         meeting = _apart(live, standby, allowed, compare=lacking is not None)
     else:
         require_near(context, standby, beats)
         meeting = (*ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
+    warnings += input_warnings(live, standby.spec)
     if lacking is not None:
         warnings += (f"{lacking}; so both results are compared as a whole first, which takes a minute or more",)
     switch = AppendSwitch(alias=app, number=number, old=live.name, new=standby.name, evidence=compared, allowed=allowed)
@@ -160,6 +164,8 @@ def _apart(
     live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None, *, compare: bool
 ) -> tuple[Stage, ...]:
     """The stages that move consumers to the standby when the live release is dead or stuck."""
+    if live.spec.topics != standby.spec.topics:
+        return stages_apart(live, standby, compare=compare)
     choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
     whole = (Compare(live=live.name, new=standby.name, tolerance=0.0, samples=10),) if compare else ()
     return (Fence(release=live.name), choose, *whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,9 @@ from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
-from orchestration.operations.planning.kinds import refuse_other_results
+from orchestration.operations.planning.kinds import other_input, refuse_other_input, refuse_other_results
 from orchestration.operations.planning.topics import create_results
+from orchestration.operations.planning.upstream import pinned, read_by_name, reads
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -53,12 +54,14 @@ def plan_stage(
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
     accept_missing: bool = False,
+    upstream: Sequence[str] = (),
 ) -> Plan:
     """Plans a new release of `app`: freezes its code, tries its function on empty input, and creates its topics.
 
     `version`: None for the next free one. `same_as`: a release whose frozen code and settings to use instead of a
     folder's code; `settings` override these. `correction`: the reason to run unchanged code again. `accept_missing`:
-    the release may lack input that the live release has read and that Kafka no longer keeps.
+    the release may lack input that the live release has read and that Kafka no longer keeps. `upstream`: releases whose
+    results to read instead of those of the live releases.
 
     Raises BadUsage for an unknown app, topic or setting, and for mistakes in the app; Refused if the version is already
     staged, or nothing has changed; MissingHistory.
@@ -71,7 +74,11 @@ def plan_stage(
     def check(definition: Mapping[str, Any]) -> None:
         for suite in definition["suites"].values():
             require_suite(suite)
-        inputs.update(_inputs_of(context, app, definition["inputs"]))
+        found = {
+            **_inputs_of(context, app, definition["inputs"]),
+            **pinned(state, app, definition["upstream"], upstream),
+        }
+        inputs.update({source: found[source] for source in definition["sources"]})
 
     facts = probe(context.settings, code, app, given, check)
     results = {name: ResultSpec(**result) for name, result in facts["results"].items()}
@@ -96,9 +103,9 @@ def plan_stage(
     if (live := live_release(state, app)) is not None:
         # refused here, so that it does not show only at the diff, after the whole history is read
         refuse_other_results(live.spec, spec)
+        refuse_other_input(live.spec, spec)
     _refuse_no_change(spec, before)
-    tables = frozenset(facts["tables"])
-    return _plan_of(context, state, spec, code, origin, before, tables, accept_missing=accept_missing)
+    return _plan_of(context, state, spec, code, origin, before, facts["tables"], accept_missing=accept_missing)
 
 
 def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str, int]:
@@ -160,7 +167,8 @@ def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
 
 
 def _refuse_no_change(spec: ReleaseSpec, before: Release | None) -> None:
-    if spec.change == "none" and spec.correction is None:
+    same = before is not None and before.spec.topics == spec.topics
+    if spec.change == "none" and same and spec.correction is None:
         raise Refused(
             f"{spec.release} would be the same as {before.name if before else ''}: same code, same settings",
             fix="change something, or say why it runs again with --correction REASON (late data, an upstream fix)",
@@ -174,11 +182,11 @@ def _plan_of(
     code: FrozenCode,
     origin: str,
     before: Release | None,
-    tables: Set[str],
+    tables: Sequence[str],
     *,
     accept_missing: bool,
 ) -> Plan:
-    """The plan that stages `spec`. `tables`: topics that it reads as tables. The release will read from the first offsets that its inputs keep now."""
+    """The plan that stages `spec`. `tables`: sources that it reads as tables. The release will read from the first offsets that its inputs keep now."""
     app, name = spec.app, spec.release
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
@@ -186,6 +194,14 @@ def _plan_of(
     replay = SourcePosition(sources={source: end[i.topic] for source, i in spec.inputs.items()}).records_since(start)
     history, now = history_of_staging(context, state, app, name, spec.topics, start)
     history.require(accept=accept_missing)
+    live = live_release(state, app)
+    warnings = (
+        *_schema_warnings(before, spec),
+        *input_warnings(live, spec),
+        *unchecked(spec),
+        *read_by_name(state, spec, tables),
+        *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
+    )
     return Plan(
         id=new_id("stage"),
         operation=Kind.STAGE,
@@ -201,11 +217,12 @@ def _plan_of(
                 f"result {name}".rstrip(): f"{result.in_words()}: {result.schema_ddl}"
                 for name, result in spec.outputs.items()
             },
+            **reads(spec, live.spec if live is not None else None),
             "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
             "disk": room_of(context, before),
             **history.facts,
         },
-        warnings=(*_schema_warnings(before, spec), *unchecked(spec), *compaction_notes(now, tables)),
+        warnings=warnings,
         undo=f"switchyard retire {name} --after 0s --execute",
     )
 
@@ -279,6 +296,16 @@ def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ..
         f"the schema of {f'result {name}' if name else 'the result'} changes from {was[name][1]} to {now[name][1]}; consumers must be able to read both"
         for name in now
         if name in was and was[name] != now[name]
+    )
+
+
+def input_warnings(live: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:
+    """A warning if a release reads other topics than the live one."""
+    if live is None or live.spec.topics == spec.topics:
+        return ()
+    return (
+        f"{other_input(live.spec, spec)}: they have no input position in common, so a promotion stops {live.name}, "
+        "and takes its consumers to the new table as it then is",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
+from orchestration.operations.lifecycle import live_release
+from orchestration.operations.looking.in_use import readers_of
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.planning.stage import model_for, plan_stage
@@ -24,6 +26,7 @@ from pipelines.errors import Refused
 from pipelines.model.app import setting_like
 from pipelines.model.entries import ReleaseSpec
 from pipelines.model.names import release_name
+from pipelines.model.registry import RegistryState, Release
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -31,13 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocessed:
-    """What a reprocess found. `plan`: the promotion that waits for approval; `promoted`: whether it was carried out."""
+    """What a reprocess found. `plan`: the promotion that waits for approval; `promoted`: whether it was carried out.
+
+    `downstream`: the same of the apps that read its result, in order.
+    """
 
     release: str
     comparison: Comparison | None
     verdict: Verdict | None
     plan: Plan
     promoted: bool
+    downstream: tuple[Reprocessed, ...] = ()
 
 
 def reprocess(
@@ -50,6 +57,8 @@ def reprocess(
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
     accept_missing: bool = False,
+    upstream: Sequence[str] = (),
+    downstream: bool = False,
     lag_records: int = 0,
     for_s: float = 10.0,
     timeout_s: float = 3600.0,
@@ -61,12 +70,14 @@ def reprocess(
     """Runs every step that is left: a release that is already staged or started is resumed.
 
     `accept_missing`: the release may lack the input that is missing now; if more goes missing on the way, that ends the
-    operation. Raises what the steps raise, and ChecksFailed; the candidate then stays as it is, so that you can look at
+    operation. `upstream`: as `plan_stage` has it. `downstream`: then does the same with each app whose live release reads
+    this app's live result, so that it reads the new one; and so on. Raises what the steps raise, and ChecksFailed; the candidate then stays as it is, so that you can look at
     it.
     """
+    readers = readers_to_move(context.registry.state(), app) if downstream else []
     first = first_step(
         context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
-        accept_missing=accept_missing,
+        accept_missing=accept_missing, upstream=upstream,
     )  # fmt: skip
     name = first.releases[0]
     execute(context, first)
@@ -79,7 +90,45 @@ def reprocess(
         execute(context, promotion)
     else:
         propose(context, promotion)
-    return Reprocessed(release=name, comparison=found, verdict=verdict, plan=promotion, promoted=auto_promote)
+    moved = tuple(
+        reprocess(
+            context, reader.spec.app, same_as=reader.name, correction=f"reads {name}", accept_missing=accept_missing,
+            upstream=(name,), downstream=True, lag_records=lag_records, for_s=for_s, timeout_s=timeout_s,
+            max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote,
+            on_progress=on_progress,
+        )
+        for reader in readers
+    )  # fmt: skip
+    return Reprocessed(
+        release=name, comparison=found, verdict=verdict, plan=promotion, promoted=auto_promote, downstream=moved
+    )
+
+
+def readers_to_move(state: RegistryState, app: str) -> list[Release]:
+    """The live releases that read the live result of `app`, by name.
+
+    Raises Refused if one has a stream as its result, which can't be continued from another input.
+    """
+    live = live_release(state, app)
+    if live is None:
+        return []
+    found = {r.name: r for topic in live.result_topics.values() for r in readers_of(state, topic)}
+    readers = [r for r in found.values() if live_release(state, r.spec.app) is r]
+    for reader in readers:
+        if reader.spec.streams:
+            raise Refused(
+                f"{reader.name} reads the result of {live.name}, and its result is a stream: its consumers can't move to another input without missing records or getting them twice",
+                fix="leave out --downstream, and give the app that follows another name",
+            )
+    return readers
+
+
+def chain_of(state: RegistryState, app: str) -> list[Release]:
+    """The live releases that read the live result of `app`, those that read theirs, and so on, in order."""
+    found = []
+    for reader in readers_to_move(state, app):
+        found += [reader, *chain_of(state, reader.spec.app)]
+    return found
 
 
 def first_step(
@@ -92,6 +141,7 @@ def first_step(
     settings: Mapping[str, Any] | None = None,
     correction: str | None = None,
     accept_missing: bool = False,
+    upstream: Sequence[str] = (),
 ) -> Plan:
     """The plan to stage the release or, if it is already staged, to start it. Later plans depend on what this one
     finds.
@@ -104,7 +154,7 @@ def first_step(
     if staged is None:
         return plan_stage(
             context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
-            accept_missing=accept_missing,
+            accept_missing=accept_missing, upstream=upstream,
         )  # fmt: skip
     given, digest = dict(settings or {}), None
     if same_as is not None:

@@ -79,6 +79,18 @@ class ChooseStart(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeNewest(Stage):
+    """Lets consumers of tables continue in `release` where it stands, since it has no input position in common with the
+    other.
+    """
+
+    release: ReleaseName
+
+    def describe(self) -> str:
+        return f"take the newest boundary of {self.release}: consumers continue there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compare(Stage):
     """Folds both results as of the marked boundary, or as of each one's position if one release is dead; compares them;
     and records the evidence.

@@ -1,0 +1,116 @@
+"""Which release of another app a new release reads: it is pinned at staging, and stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestration.operations.lifecycle import find_release, live_release
+from orchestration.operations.plans.plan import join
+from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import InputSpec, ReleaseSpec
+from pipelines.model.names import result_of
+from pipelines.model.registry import RegistryState, Release
+
+_UNUSABLE = ("retired", "aborted", "failed")
+
+
+def pinned(
+    state: RegistryState, app: str, upstream: Mapping[str, Mapping[str, Any]], asked: Sequence[str] = ()
+) -> dict[str, InputSpec]:
+    """Source -> the result that it reads, of the inputs of `app` that are results of other apps.
+
+    `upstream`: as the definition says it, see `pipelines.engine.probe`. `asked`: releases to read instead of the live
+    ones. Raises BadUsage for an unknown app, result or column, and for a release of an app that is not read; Refused if
+    there is no release to read.
+    """
+    chosen = {find_release(state, name).spec.app: find_release(state, name) for name in asked}
+    apps = {of["app"] for of in upstream.values()}
+    if other := [release.name for read, release in chosen.items() if read not in apps]:
+        raise BadUsage(
+            f"{app} does not read a result of {join(other)}",
+            fix=f"it reads results of: {join(sorted(apps))}" if apps else "leave out --upstream",
+        )
+    found = {}
+    for source, of in upstream.items():
+        release = chosen.get(of["app"]) or _live(state, app, source, of["app"])
+        if release.state in _UNUSABLE:
+            raise Refused(f"{release.name} is {release.state}", fix=f"read another release of {of['app']}")
+        _refuse_unfit(app, source, of, release)
+        result = release.spec.outputs[of["result"]]
+        found[source] = InputSpec(
+            topic=release.result_topics[of["result"]], partitions=result.partitions, release=release.name
+        )
+    return found
+
+
+def _live(state: RegistryState, app: str, source: str, read: str) -> Release:
+    live = live_release(state, read)
+    if live is None:
+        raise Refused(
+            f"input {source} of {app} is the result of {read}, but no release of {read} is live",
+            fix=f"`switchyard promote {read}` makes one live; or name one with --upstream {read}.v1",
+        )
+    return live
+
+
+def _refuse_unfit(app: str, source: str, of: Mapping[str, Any], release: Release) -> None:
+    """Raises BadUsage if an input can't be read from a release's result as the definition says."""
+    what, outputs = f"input {source} of {app}", release.spec.outputs
+    result = outputs.get(of["result"])
+    if result is None:
+        named = join([name for name in outputs if name])
+        raise BadUsage(
+            f"{what} reads result {of['result'] or 'without a name'} of {release.name}, which it does not have",
+            fix=f"its results are {named}: ResultOf({of['app']!r}, {next(iter(outputs))!r})"
+            if named
+            else f"it has one: ResultOf({of['app']!r})",
+        )
+    if result.table is not of["table"]:
+        kind, input_ = ("table", "Changelog") if result.table else ("stream", "Stream")
+        raise BadUsage(f"{what}: the result of {release.name} is a {kind}", fix=f"read it as a {input_}")
+    lacks = [f"{name} in its key" for name in of["key"] if name not in result.key]
+    lacks += [f"{name} in its value" for name in of["value"] if name not in result.value]
+    if lacks:
+        raise BadUsage(
+            f"{what}: the result of {release.name} has no column {join(lacks)}",
+            fix=f"its key has {join(result.key) or 'nothing'}, its value {join(result.value)}",
+        )
+
+
+def reads(spec: ReleaseSpec, other: ReleaseSpec | None) -> dict[str, str]:
+    """What a plan says of the releases whose results a release reads. `other`: the app's live release."""
+    found = {}
+    for source, given in spec.inputs.items():
+        if given.release is not None:
+            theirs = other.inputs.get(source) if other is not None else None
+            differs = theirs is not None and theirs.topic != given.topic
+            found[f"input {source}"] = f"the result of {given.release}, {given.topic}" + (
+                f"; {other.release} reads {theirs.topic}"
+                if differs and other is not None and theirs is not None
+                else ""
+            )
+    return found
+
+
+def read_by_name(state: RegistryState, spec: ReleaseSpec, tables: Sequence[str]) -> tuple[str, ...]:
+    """Warnings about inputs that are results of releases, but are read by their topic. `tables`: sources read as tables.
+
+    Raises BadUsage for a table that is read as a stream: compaction takes records from it.
+    """
+    warnings = []
+    for source, given in spec.inputs.items():
+        owner = next((r for r in state.releases.values() if given.topic in r.all_results), None)
+        if owner is None or given.release is not None:
+            continue
+        result = result_of(given.topic)
+        better = f"ResultOf({owner.spec.app!r}{f', {result!r}' if result else ''})"
+        if owner.spec.outputs[result].table and source not in tables:
+            raise BadUsage(
+                f"input {source} of {spec.app}: {given.topic} is a table, the result of {owner.name}",
+                fix=f"read it as a table: Changelog(topic={better}, ...)",
+            )
+        warnings.append(
+            f"{given.topic} is the result of {owner.name}: with topic={better}, each new version reads the live release"
+        )
+    return tuple(warnings)

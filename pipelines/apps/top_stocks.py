@@ -1,0 +1,95 @@
+"""top-stocks: the ten tickers that gained most on each day, from the result of daily-gains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from pipelines.model import AppSettings, Changelog, Json, ResultOf, Table, app
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Ranks(StatefulProcessor):
+    """Ranks the tickers of a day. Tells each rank that has changed; one that nobody has any more, with nulls."""
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        # one map of all tickers, as each batch reads them all; gains in ten-thousandths of a percent, as whole numbers
+        self._gains = handle.getValueState("gains", "gains map<string,bigint>")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        # here, as Dagster imports all apps, and pandas takes long; Python workers have it loaded
+        import pandas as pd
+
+        [gains] = self._gains.get() or ({},)
+        before = self._ranked(gains)
+        gains = dict(gains)
+        # of a ticker's changes the last one holds; all of them are in one partition
+        changes = pd.concat(list(rows)).sort_values(["partition", "offset"]).drop_duplicates("ticker", keep="last")
+        for ticker, gain in zip(changes["ticker"], changes["gain"], strict=True):
+            if pd.isna(gain):
+                gains.pop(ticker, None)
+            else:
+                gains[ticker] = int(gain)
+        self._gains.update((gains,))
+        after = self._ranked(gains)
+        ranks = range(max(len(before), len(after)))
+        told = [
+            (key[0], rank + 1, *(after[rank] if rank < len(after) else (None, None)))
+            for rank in ranks
+            if before[rank : rank + 1] != after[rank : rank + 1]
+        ]
+        if told:
+            columns = {"day": "object", "rank": "int32", "ticker": "object", "gain": "Int64"}
+            yield pd.DataFrame(told, columns=list(columns)).astype(columns)
+
+    def _ranked(self, gains: dict[str, int]) -> list[tuple[str, int]]:
+        """Ticker and gain of the first ranks; tickers with the same gain in alphabetical order."""
+        return sorted(gains.items(), key=lambda each: (-each[1], each[0]))[: self._top]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@app(
+    name="top-stocks",
+    inputs={
+        "gains": Changelog(
+            topic=ResultOf("daily-gains"),
+            key=Json("ticker string NOT NULL, day string NOT NULL"),
+            value=Json("gain_percent decimal(16,4)"),
+        )
+    },
+    result=Table(key=("day", "rank"), partitions=1),
+    suite="top_stocks",
+    shows="multi-phase",
+    settings={"top": 10},
+)
+def top_stocks(gains: DataFrame, settings: AppSettings) -> DataFrame:
+    """The `top` tickers that gained most from open to close, for each day.
+
+    Result: day (UTC, `2013-03-01`), rank (from 1), ticker, gain_percent. Of tickers with the same gain, the first in the
+    alphabet comes first. A late trade can change a day and its ranks; a rank that no ticker has any more is deleted. A
+    ticker whose gain is not known (its first trade was free) has no rank.
+
+    It reads the result of `daily-gains`: the release that was live when it was staged.
+    """
+    if settings.top < 1:
+        raise ValueError("top must be 1 or more")
+    changes = gains.select(
+        "day", "ticker", (F.col("gain_percent") * 10_000).cast("bigint").alias("gain"), "partition", "offset"
+    )
+    ranked = changes.groupBy("day").transformWithStateInPandas(
+        Ranks(settings.top), "day string, rank int, ticker string, gain bigint", "update", "none"
+    )
+    return ranked.select("day", "rank", "ticker", (F.col("gain") / 10_000).cast("decimal(16,4)").alias("gain_percent"))

@@ -1,0 +1,92 @@
+"""Golden test of notification-counts: notifications in, counts out, all written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines.apps.notification_counts import notification_counts
+from pipelines.model import App
+from pipelines.testing import AppTest
+from tests.apps.mutants import mutant
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+# user and time of each notification; with windows of 20 minutes that advance by 10
+TOLD = [("ada", "12:05"), ("ada", "12:19"), ("ada", "12:10"), ("ben", "12:20")]
+EXPECTED = {
+    ("ada", "11:50"): 1,
+    ("ada", "12:00"): 3,
+    ("ada", "12:10"): 2,
+    ("ben", "12:10"): 1,
+    ("ben", "12:20"): 1,
+}
+BAD: list[tuple[Any, Any]] = [
+    (None, {"at": "2026-01-01T12:00:00.000Z"}),
+    ({"name": "ada"}, {"at": "2026-01-01T12:00:00.000Z"}),
+    ({"user": "ada"}, None),
+    ({"user": "ada"}, {}),
+    ({"user": "ada"}, {"at": "noon"}),
+    ({"user": "ada"}, b"{"),
+]
+
+
+def send(test: AppTest, user: str, time: str) -> None:
+    # the record's own timestamp says when it was written
+    test.send("told", {"message": "x", "at": f"2026-01-01T{time}:00.000Z"}, key={"user": user}, time=86_400)
+
+
+def counts(test: AppTest) -> dict[tuple[str, str], int]:
+    return {(user, start[11:16]): row["notifications"] for (user, start), row in test.table.items()}
+
+
+def run(spark: SparkSession, app: App) -> Any:
+    with AppTest(spark, app, window_s=1200, advance_s=600) as test:
+        for user, time in TOLD[:2]:
+            send(test, user, time)
+        test.run()
+        test.restart()
+        for user, time in TOLD[2:]:
+            send(test, user, time)
+        test.run()
+        return counts(test)
+
+
+def test_golden(spark: SparkSession) -> None:
+    assert run(spark, notification_counts) == EXPECTED
+
+
+def test_what_comes_too_late_is_counted_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
+    with AppTest(spark, notification_counts, window_s=600, advance_s=600) as test:
+        send(test, "ada", "13:00")
+        for key, value in BAD:
+            test.send("told", value, key=key)
+        batch = test.run()
+        assert str(batch.watermark) == "2026-01-01 12:50:00+00:00"
+        assert len(batch.dead_letters) == len(BAD) and len(batch.rows) == 1
+        send(test, "ada", "12:55")
+        send(test, "ada", "12:39")
+        batch = test.run()
+        assert counts(test) == {("ada", "13:00"): 1, ("ada", "12:50"): 1} and batch.late == 1
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ('time="at",', ""),
+        ('.groupBy("user", window', ".groupBy(F.lit('ada').alias('user'), window"),
+        ('f"{settings.advance_s} seconds")', 'f"{settings.window_s} seconds")'),
+        ("F.count(F.lit(1))", "F.count_distinct(F.lit(1))"),
+        ('"window.start"', '"window.end"'),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    try:
+        found = run(spark, mutant(notification_counts, there, instead))
+    except Exception:
+        return
+    assert found != EXPECTED

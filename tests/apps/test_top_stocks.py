@@ -1,0 +1,122 @@
+"""Golden test of top-stocks: days of daily-gains in, ranks out, all written by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from pipelines.apps.top_stocks import top_stocks
+from pipelines.model import App
+from pipelines.testing import AppFailed, AppTest
+from tests.apps.mutants import mutant
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY, NEXT = "2026-01-01", "2026-01-02"
+# the day's gains in percent as they come, in two batches; None: the day of that ticker is deleted
+FIRST = [("IBM", 1.5), ("FB", -2.0), ("GOOG", 3.25), ("IBM", 2.5), ("AAPL", 2.5)]
+SECOND = [("GOOG", 0.0001), ("AAPL", None), ("MSFT", -5.0)]
+# what is told of two ranks, and the table after it
+TOLD_FIRST = {1: ("GOOG", 3.25), 2: ("AAPL", 2.5)}  # as much as IBM, and before it in the alphabet
+TOLD_SECOND = {1: ("IBM", 2.5), 2: ("GOOG", 0.0001)}
+
+
+@pytest.mark.spark
+def test_golden(spark: SparkSession) -> None:
+    with AppTest(spark, top_stocks, top=2) as test:
+        for ticker, gain in FIRST:
+            send(test, ticker, gain)
+        send(test, "IBM", 7.0, NEXT)
+        send(test, "FREE", "null", NEXT)
+        assert told(test.run()) == {(DAY, rank): row for rank, row in TOLD_FIRST.items()} | {(NEXT, 1): ("IBM", 7.0)}
+        test.restart()
+        for ticker, gain in SECOND:
+            send(test, ticker, gain)
+        for key, value in BAD:
+            test.send("gains", value, key=key)
+        send(test, "IBM", None, NEXT)
+        batch = test.run()
+        # a rank that nobody has any more is deleted
+        assert told(batch) == {(DAY, rank): row for rank, row in TOLD_SECOND.items()} | {(NEXT, 1): (None, None)}
+        assert len(batch.dead_letters) == len(BAD)
+        assert set(test.table) == {(DAY, 1), (DAY, 2)}
+
+
+BAD: list[tuple[Any, Any]] = [
+    (None, {"gain_percent": 1}),
+    ({"ticker": "IBM"}, {"gain_percent": 1}),
+    ("not json", {"gain_percent": 1}),
+    ({"ticker": "IBM", "day": DAY}, b"{"),
+    ({"ticker": "IBM", "day": DAY}, {"gain_percent": "much"}),
+    ({"ticker": "IBM", "day": DAY}, b"\xff"),
+]
+
+
+def send(test: AppTest, ticker: str, gain: float | str | None, day: str = DAY) -> None:
+    value = None if gain is None else {"gain_percent": None if gain == "null" else gain, "open": 1.0}
+    test.send("gains", value, key={"ticker": ticker, "day": day})
+
+
+def told(batch: Any) -> dict[tuple[str, int], Any]:
+    return {(row["day"], row["rank"]): (row.get("ticker"), row.get("gain_percent")) for row in batch.rows}
+
+
+@pytest.mark.spark
+def test_at_least_one_is_told(spark: SparkSession) -> None:
+    with AppTest(spark, top_stocks, top=0) as test, pytest.raises(AppFailed, match="top must be 1 or more"):
+        test.run()
+
+
+class Remembers:
+    """A state variable in memory."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def get(self) -> Any:
+        return self.value
+
+    def update(self, value: Any) -> None:
+        self.value = value
+
+
+def ranked(app: App) -> list[dict[int, Any]]:
+    """What the app's own processor tells of a day, in this process. The partition goes by the first letter, backwards."""
+    state, found, offset = Remembers(), [], 0
+    for batch in (FIRST, SECOND):
+        processor: Any = app.function.__globals__["Ranks"](2)
+        processor.init(SimpleNamespace(getValueState=lambda *_: state))
+        rows = []
+        for ticker, gain in batch:
+            offset += 1
+            rows.append((ticker, None if gain is None else round(gain * 10_000), 100 - ord(ticker[0]), offset))
+        # as Spark may hand them over: in two frames, in any order
+        frame = pd.DataFrame(rows[::-1], columns=["ticker", "gain", "partition", "offset"]).astype({"gain": "Int64"})
+        told = processor.handleInputRows((DAY,), iter([frame[2:], frame[:2]]), None)
+        each = [row for part in told for row in part.to_dict("records")]
+        found.append({row["rank"]: (row["ticker"], row["gain"] / 10_000) for row in each})
+    return found
+
+
+EXPECTED = [TOLD_FIRST, TOLD_SECOND]
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("(-each[1], each[0])", "(each[1], each[0])"),
+        ("(-each[1], each[0])", "-each[1]"),
+        ("[: self._top]", ""),
+        ('keep="last"', 'keep="first"'),
+        ("gains.pop(ticker, None)", "pass"),
+        ("self._gains.update((gains,))", "pass"),
+        ("before[rank : rank + 1] != after[rank : rank + 1]", "rank < 1"),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(there: str, instead: str) -> None:
+    assert ranked(top_stocks) == EXPECTED
+    assert ranked(mutant(top_stocks, there, instead)) != EXPECTED
