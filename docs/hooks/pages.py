@@ -96,7 +96,8 @@ def _app_page(app: Any) -> str:
     parts = [f"# {app.name}", inspect.cleandoc(app.function.__doc__ or "")]
     parts += ["| input | topic | read as | key | value |\n|---|---|---|---|---|\n" + "\n".join(reads), "\n".join(facts)]
     if app.name in app_names():
-        parts += ["## Try it", _TRY.format(app=app.name)]
+        before = "".join(f"{_FIRST.format(app=of.app)}\n" for of in app.upstream.values())
+        parts += ["## Try it", _TRY.format(app=app.name, before=before)]
     for name, suite in app.suites.items():
         checks = checks_of(suite, SuiteInputs(app_settings=app.settings))
         lines = [f"| {_first_line(c.name)} | {_first_line(c.detail)} |" for c in checks]
@@ -109,10 +110,11 @@ def _app_page(app: Any) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+_FIRST = "$ switchyard reprocess {app} --auto-promote --execute"
 _TRY = """\
 ```console
 $ switchyard produce {app} --history 100000
-$ switchyard stage {app} --execute
+{before}$ switchyard stage {app} --execute
 $ switchyard start {app} --execute
 $ switchyard wait {app}.v1
 $ switchyard check {app}.v1

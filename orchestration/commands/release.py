@@ -175,7 +175,7 @@ def reprocess(
 ) -> None:
     """Stage, start, wait, diff and check a new release in one go, then promote it once it is approved."""
     from orchestration.operations.plans.kind import Kind
-    from orchestration.operations.procedures.reprocess import chain_of, first_step
+    from orchestration.operations.procedures.reprocess import chain_of, first_step, in_order
     from orchestration.operations.procedures.reprocess import reprocess as run
 
     context = _context()
@@ -203,7 +203,10 @@ def reprocess(
     if as_json:
         print_json(_as_json(found))
         return
-    _show(found)
+    for each in in_order(found):
+        show_found(each.comparison, each.verdict)
+        show_plan(each.plan)
+        out("promoted" if each.promoted else f"to approve it: switchyard approve {each.plan.id} --execute")
 
 
 def _as_json(found: Reprocessed) -> dict[str, Any]:
@@ -214,14 +217,6 @@ def _as_json(found: Reprocessed) -> dict[str, Any]:
         "diff": found.comparison.as_json() if found.comparison else None,
         "downstream": [_as_json(each) for each in found.downstream],
     }
-
-
-def _show(found: Reprocessed) -> None:
-    show_found(found.comparison, found.verdict)
-    show_plan(found.plan)
-    out("promoted" if found.promoted else f"to approve it: switchyard approve {found.plan.id} --execute")
-    for each in found.downstream:
-        _show(each)
 
 
 class _bar:

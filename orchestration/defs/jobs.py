@@ -29,7 +29,7 @@ from orchestration.operations.procedures.approve import plan_approved
 from orchestration.operations.procedures.check import BeingReset
 from orchestration.operations.procedures.check import check as run_gate
 from orchestration.operations.procedures.refresh import refresh, to_refresh
-from orchestration.operations.procedures.reprocess import Reprocessed, first_step, reprocess
+from orchestration.operations.procedures.reprocess import Reprocessed, first_step, in_order, reprocess
 from orchestration.operations.supervising import watch
 from pipelines.errors import Refused, SwitchyardError
 
@@ -61,6 +61,9 @@ class ReprocessConfig(Hydrating):
         description="Ratio by which the number of rows may differ from the live release's.",
     )
     auto_promote: bool = Field(default=False, description="Promote without waiting for approval.")
+    downstream: bool = Field(
+        default=False, description="Then reprocess each app that reads the live result, on the new one."
+    )
     execute: bool = Field(default=False, description=_EXECUTE)
 
 
@@ -136,9 +139,11 @@ def reprocess_op(
             max_changed=config.max_changed,
             volume_tolerance=config.volume_tolerance,
             auto_promote=config.auto_promote,
+            downstream=config.downstream,
             on_progress=teller(context),
         )
-        _tell_of(context, operations, found)
+        for each in in_order(found):
+            _tell_of(context, operations, each)
 
 
 def _tell_of(context: OpExecutionContext, operations: Context, found: Reprocessed) -> None:

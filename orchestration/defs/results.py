@@ -42,6 +42,9 @@ class Staging(Config):
     correction: str | None = Field(
         default=None, description="Reason to run unchanged code again: late data, an upstream fix."
     )
+    upstream: list[str] = Field(
+        default_factory=list, description="Releases of other apps to read instead of the live ones."
+    )
     accept_missing_history: bool = Field(
         default=False,
         description="Accept that the result lacks input that the live release has read and Kafka no longer keeps.",
@@ -56,6 +59,7 @@ class Staging(Config):
             "settings": self.settings,
             "correction": self.correction,
             "accept_missing": self.accept_missing_history,
+            "upstream": self.upstream,
         }
 
 

@@ -42,4 +42,6 @@ def _malformed(value: bytes, number: int) -> bytes:
     return b"\xff\xfe" + value
 
 
-APPS = {"not-viewing": (without_trades(Ticks), without_trades(Opens))}
+_BOTH = without_trades(Ticks), without_trades(Opens)
+# what an app reads of another one comes from the input of that one
+APPS = {"not-viewing": _BOTH, "notification-counts": _BOTH}

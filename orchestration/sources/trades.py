@@ -151,4 +151,5 @@ def trades(options: Options) -> DenseTrades | SparseTrades:
     return SparseTrades(options)
 
 
-APPS = {"daily-gains": trades, "stock-stats": trades}
+# what an app reads of another one comes from the input of that one
+APPS = {"daily-gains": trades, "stock-stats": trades, "top-stocks": trades}

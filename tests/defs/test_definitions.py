@@ -99,13 +99,18 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 APPS = {app.name: topics_of(app) for app in find_apps()}
+# by hand: which apps read the result of which
+READS = {"notification-counts": ["not-viewing"], "top-stocks": ["daily-gains"]}
 
 
 @pytest.mark.parametrize("app", APPS)
 def test_each_app_is_a_line_from_its_inputs_to_its_alias(loaded: Any, app: str) -> None:
     group = app.replace("-", "_")
     results, live = loaded["assets"][f"results/{app}"], loaded["assets"][f"live/{app}"]
-    assert results["upstream"] == [f"inputs/{topic}" for topic in APPS[app]]
+    assert results["upstream"] == [
+        *(f"inputs/{topic}" for topic in APPS[app]),
+        *(f"results/{other}" for other in READS.get(app, [])),
+    ]
     assert live["upstream"] == [f"results/{app}"]
     assert {results["group"], live["group"]} == {group}
     assert (results["partitions"], live["partitions"]) == (f"releases_{group}", None)

@@ -41,7 +41,10 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
     noise = "import sys\nprint('{}')\nprint('x' * 1_000_000, file=sys.stderr)\n"
     with pytest.raises(BadUsage) as error:
         tried(tmp_path, noise, check)
-    assert error.value.what == "there is no {'inputs': {'given': 'nowhere'}, 'suites': {'': 'of_odd'}}"
+    assert (
+        error.value.what
+        == "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'suites': {'': 'of_odd'}}"
+    )
 
 
 def test_a_trial_that_can_not_start_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

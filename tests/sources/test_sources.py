@@ -52,7 +52,8 @@ def test_topics_are_those_of_the_apps() -> None:
     apps = {app.name: app for app in find_apps()}
     assert sorted(apps) == app_names()
     for name, app in apps.items():
-        assert topics_of(app) == sorted(source.topic for source in sources_for(name, Options()))
+        topics = {*topics_of(app), *(topic for of in app.upstream.values() for topic in topics_of(apps[of.app]))}
+        assert sorted(topics) == sorted(source.topic for source in sources_for(name, Options()))
 
 
 def test_dense_trades() -> None:

@@ -35,7 +35,9 @@ def pinned(
     for source, of in upstream.items():
         release = chosen.get(of["app"]) or _live(state, app, source, of["app"])
         if release.state in _UNUSABLE:
-            raise Refused(f"{release.name} is {release.state}", fix=f"read another release of {of['app']}")
+            raise Refused(
+                f"{release.name} is {release.state}", fix=f"name another release of {of['app']} with --upstream"
+            )
         _refuse_unfit(app, source, of, release)
         result = release.spec.outputs[of["result"]]
         found[source] = InputSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,13 @@ class Reprocessed:
     plan: Plan
     promoted: bool
     downstream: tuple[Reprocessed, ...] = ()
+
+
+def in_order(found: Reprocessed) -> Iterator[Reprocessed]:
+    """What was found of an app, and of those that read its result."""
+    yield found
+    for each in found.downstream:
+        yield from in_order(each)
 
 
 def reprocess(

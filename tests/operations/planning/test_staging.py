@@ -127,7 +127,9 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
 
     context = context_of(Log(), Kafka(partitions=counted))
     for suite, error in (("stock_stat", BadUsage), ("stock_stats", LookupError), (None, LookupError)):
-        facts = {"suites": {"": suite} if suite else {}, "inputs": {"lines": "lines"}}
+        facts = {
+            "suites": {"": suite} if suite else {}, "sources": ["lines"], "inputs": {"lines": "lines"}, "upstream": {},
+        }  # fmt: skip
         monkeypatch.setattr(module, "probe", tried(facts))
         with pytest.raises(error) as found:
             plan_stage(context, "sums", code_dir=tmp_path)
@@ -146,7 +148,9 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
     )
 
     def refused(app: str, **inputs: str) -> BadUsage:
-        monkeypatch.setattr(module, "probe", tried({"suites": {}, "inputs": inputs}))
+        monkeypatch.setattr(
+            module, "probe", tried({"suites": {}, "sources": list(inputs), "inputs": inputs, "upstream": {}})
+        )
         with pytest.raises(BadUsage) as found:
             plan_stage(context, app, code_dir=tmp_path)
         return found.value
@@ -168,6 +172,7 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
 PROBED: dict[str, Any] = {
     "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "results": {"": RESULT}, "watermark": None,
     "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {},
+    "sources": ["trades"], "upstream": {},
 }  # fmt: skip
 
 
