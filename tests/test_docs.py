@@ -75,6 +75,8 @@ SHOWN = {
     "word_count": "pipelines/apps/word_count.py",
     "stock_stats": "pipelines/apps/stock_stats.py",
     "suite": "expectations/suites/word_count.py",
+    "product_views": "pipelines/apps/product_views.py",
+    "notification_counts": "pipelines/apps/notification_counts.py",
 }
 
 
