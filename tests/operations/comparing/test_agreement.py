@@ -172,7 +172,7 @@ def test_what_fails_meanwhile_is_read_at_the_cut(
     streams.write(0, {0: [("1", "orders:0:1")]})
     agreement = streams.agreement()
     with monkeypatch.context() as patch:
-        patch.setattr("orchestration.operations.comparing.agreement.identity_of", lambda _: 1 / 0)
+        patch.setattr("orchestration.operations.comparing.agreement.identity_of", lambda *_: 1 / 0)
         agreement.begin()
         agreement._in_advance.wait()
     assert "could not be read in advance: division by zero" in caplog.text
