@@ -152,8 +152,13 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
     # an app that comes with input: its topic is as `produce` makes it
     found = refused("stock-stats", trades="trades")
     assert found.fix == (
-        f"create it: `{create.format('trades', 4)}`, or fill it with `switchyard produce stock-stats --history 100000`"
+        f"create it: `{create.format('trades', 4)}`, or let `switchyard produce stock-stats --history 100000` create and fill it"
     )
+    secure = replace(context, settings=Settings(bootstrap_servers="b:9093", kafka={"sasl.username": "ann"}))
+    monkeypatch.setattr(module, "probe", tried({"suite": None, "inputs": {"lines": "lines"}}))
+    with pytest.raises(BadUsage) as error:
+        plan_stage(secure, "sums", code_dir=tmp_path)
+    assert "--bootstrap-server b:9093 --command-config admin.properties --create" in error.value.fix
     # another topic than the one that `produce` fills
     assert "switchyard produce" not in refused("stock-stats", trades="elsewhere").fix
 
