@@ -11,7 +11,7 @@ from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.planning.meeting import ahead, meeting_stages
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
-from orchestration.operations.planning.stage import unchecked
+from orchestration.operations.planning.stage import incomparable, unchecked
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -77,7 +77,7 @@ def plan_promote(
         stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
         reason=reason,
         facts={**switch_facts(live, new, number, evidence, backlog), **history.facts},
-        warnings=unchecked(new.spec),
+        warnings=(*unchecked(new.spec), *incomparable(new.spec)),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=deadline_of(context, backlog),
     )

@@ -178,7 +178,12 @@ def _plan_of(
             "disk": room_of(context, before),
             **history.facts,
         },
-        warnings=(*_schema_warnings(before, spec), *unchecked(spec), *compaction_notes(now, tables)),
+        warnings=(
+            *_schema_warnings(before, spec),
+            *unchecked(spec),
+            *incomparable(spec),
+            *compaction_notes(now, tables),
+        ),
         undo=f"switchyard retire {name} --after 0s --execute",
     )
 
@@ -255,6 +260,13 @@ def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
     if spec.suite is not None:
         return ()
     return (f"{spec.app} names no suite, so nothing checks its result before consumers get it",)
+
+
+def incomparable(spec: ReleaseSpec) -> tuple[str, ...]:
+    """A warning if a replay may give another result, so that a diff tells nothing of the code."""
+    if spec.comparable != "no":
+        return ()
+    return (f"{spec.release} may give another result in a replay: its app says that runs can't be compared",)
 
 
 def _refuse_another_kind(live: Release | None, spec: ReleaseSpec) -> None:

@@ -181,6 +181,11 @@ def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Pla
     assert stage(Log(), suite="stock_stats").warnings == ()
 
 
+def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., Plan]) -> None:
+    [warning] = stage(Log(), suite="stock_stats", comparable="no").warnings
+    assert warning == "a.v3 may give another result in a replay: its app says that runs can't be compared"
+
+
 def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:
     def said(**facts: Any) -> str:
         [warning] = stage(Log(), compacted=True, suite="stock_stats", **facts).warnings
