@@ -29,7 +29,7 @@ from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schem
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Table, setting_like
+from pipelines.model.app import App, AppendStream, Changelog, Comparable, Input, Json, Table, setting_like
 from pipelines.settings import get_settings
 
 
@@ -90,7 +90,7 @@ def probe(
             for result, spec in app.results.items()
         },
         "watermark": app.watermark,
-        "comparable": app.comparable,
+        "comparable": rehearsal.comparable,
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
     }
@@ -129,7 +129,7 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
     except Exception as error:
         raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix="correct the function") from error
     _refuse_what_can_not_be_read_back(spark, app, result)
-    _refuse_what_a_replay_changes(spark, app, result)
+    _refuse_what_a_replay_changes(spark, app, result, rehearsal.comparable)
     _start_on_nothing(app, rehearsal, written)
     return result
 
@@ -145,7 +145,7 @@ def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: Dat
         ) from error
 
 
-def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFrame) -> None:
+def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFrame, comparable: Comparable) -> None:
     jvm: Any = spark.sparkContext._jvm
     plan = result._jdf.queryExecution().analyzed()
     if not plan.deterministic():
@@ -153,7 +153,9 @@ def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFra
             f"the function of app {app.name} is not deterministic (rand, uuid or the like): a replay would not give the same result",
             fix="derive such values from the input's columns",
         )
-    if plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
+    # a batch that is run again has the time of its plan; only a replay has another
+    clock_allowed = comparable == "no"
+    if not clock_allowed and plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
         raise Refused(
             f"the function of app {app.name} reads the clock (current_timestamp, current_date, now or the like): "
             "a replay would not give the same result",

@@ -12,7 +12,7 @@ from pipelines.engine.frames import MALFORMED, applied, input_columns, marked, o
 from pipelines.engine.memory import MemorySource, Record
 from pipelines.engine.topology import Step, topology
 from pipelines.errors import Refused
-from pipelines.model.app import App
+from pipelines.model.app import App, Comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,11 @@ class Rehearsal:
         self._app, self._settings = app, settings
         self._sources = {name: MemorySource(spark) for name in app.inputs}
         self._frames: dict[str, DataFrame] = {}
+
+    @property
+    def comparable(self) -> Comparable:
+        """What a diff of two runs with these settings means."""
+        return self._app.comparable_with(self._settings)
 
     def result(self) -> DataFrame:
         """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does.

@@ -1,6 +1,19 @@
 """The model: frozen types, no I/O. An app's author needs only this package."""
 
-from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Json, Raw, ResultOf, Stream, Table, Text, app
+from pipelines.model.app import (
+    App,
+    AppendStream,
+    AppSettings,
+    Changelog,
+    Comparable,
+    Json,
+    Raw,
+    ResultOf,
+    Stream,
+    Table,
+    Text,
+    app,
+)
 from pipelines.model.as_of import as_of
 
 __all__ = [
@@ -8,6 +21,7 @@ __all__ = [
     "AppSettings",
     "AppendStream",
     "Changelog",
+    "Comparable",
     "Json",
     "Raw",
     "ResultOf",

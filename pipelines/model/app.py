@@ -174,9 +174,15 @@ class App:
     function: Callable[..., Any]
     watermark: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
-    comparable: Comparable = "exact"
+    comparable: Comparable | Callable[[AppSettings], Comparable] = "exact"
     reset_allowed: bool = True
     shows: Shows | None = None
+
+    def comparable_with(self, settings: Mapping[str, Setting]) -> Comparable:
+        """What a diff of two runs means, with `settings` instead of the app's own."""
+        if callable(self.comparable):
+            return self.comparable(AppSettings({**self.settings, **settings}))
+        return self.comparable
 
     @property
     def output_mode(self) -> Literal["update", "append"]:
@@ -223,7 +229,7 @@ def app(
     suite: str | None = None,
     watermark: str | None = None,
     settings: Mapping[str, Setting] | None = None,
-    comparable: Comparable = "exact",
+    comparable: Comparable | Callable[[AppSettings], Comparable] = "exact",
     reset_allowed: bool = True,
     shows: Shows | None = None,
 ) -> Callable[[Callable[..., Any]], App]:
@@ -234,7 +240,8 @@ def app(
     and where it is null, there is no row of that result. `suite` names the expectation suite of the only result; of
     several, each names its own. `watermark` is a Spark interval ("10 seconds") on
     `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
-    instead. `shows`: what the app is an example of; `switchyard apps` groups by it. Raises BadUsage if the definition contradicts itself.
+    instead. `comparable`: "no" if a replay may give another result; a function where that depends on the settings. `shows`: what
+    the app is an example of; `switchyard apps` groups by it. Raises BadUsage if the definition contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(

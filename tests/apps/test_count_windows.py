@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,7 @@ from tests.apps.mutants import mutant
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("frames_of_two")]
 
 NUMBERS = [
     # key, number, partition, event time in seconds after noon
@@ -54,18 +53,6 @@ EXPECTED = [
 ]
 
 Window = tuple[str, str, list[int], str]
-
-
-@pytest.fixture(autouse=True)
-def _frames_of_two(spark: SparkSession) -> Iterator[None]:
-    """Has Spark hand a key's records to Python in several frames, as it does in a large batch; and use one worker."""
-    wanted = {"spark.sql.execution.arrow.maxRecordsPerBatch": "2", "spark.sql.shuffle.partitions": "1"}
-    before = {name: str(spark.conf.get(name)) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 def found(spark: SparkSession, app: App, *cuts: int, **settings: int) -> list[Window]:

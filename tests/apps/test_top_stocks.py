@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 DAY, NEXT = "2026-01-01", "2026-01-02"
 # the day's gains in percent as they come, in two batches; None: the day of that ticker is deleted
-FIRST = [("IBM", 1.5), ("FB", -2.0), ("GOOG", 3.25), ("IBM", 2.5), ("AAPL", 2.5)]
-SECOND = [("GOOG", 0.0001), ("AAPL", None), ("MSFT", -5.0)]
+FIRST: list[tuple[str, float | None]] = [("IBM", 1.5), ("FB", -2.0), ("GOOG", 3.25), ("IBM", 2.5), ("AAPL", 2.5)]
+SECOND: list[tuple[str, float | None]] = [("GOOG", 0.0001), ("AAPL", None), ("MSFT", -5.0)]
 # what is told of two ranks, and the table after it
 TOLD_FIRST = {1: ("GOOG", 3.25), 2: ("AAPL", 2.5)}  # as much as IBM, and before it in the alphabet
 TOLD_SECOND = {1: ("IBM", 2.5), 2: ("GOOG", 0.0001)}

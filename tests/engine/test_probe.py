@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pipelines.engine.probe import run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model import AppendStream, Json, Stream, Table
+from pipelines.model import AppendStream, AppSettings, Comparable, Json, Stream, Table
 from pipelines.model.app import App
 
 if TYPE_CHECKING:
@@ -81,6 +81,28 @@ def test_a_function_that_can_not_run_is_found_on_empty_frames(
         on_nothing(spark, app_of(body, "trades"))
     said = f"{refusal.value.what}; {refusal.value.fix}"
     assert [word for word in words if word not in said] == [], said
+
+
+def test_an_app_whose_runs_can_not_be_compared_may_read_the_clock_but_not_dice(spark: SparkSession) -> None:
+    def timed(trades: DataFrame) -> DataFrame:
+        return trades.select("ticker", F.current_timestamp().alias("at"))
+
+    def comparable(settings: AppSettings) -> Comparable:
+        return "no" if settings.clock == "wall" else "exact"
+
+    def of(body: Body) -> App:
+        return replace(app_of(body, "trades"), settings={"clock": "event"}, comparable=comparable)
+
+    wall = {"clock": "wall"}
+    found = run_on_nothing(spark, of(timed), Rehearsal(spark, of(timed), wall))
+    assert found.columns == ["ticker", "at"]
+    assert (of(timed).comparable_with(wall), of(timed).comparable_with({})) == ("no", "exact")
+    with pytest.raises(Refused, match="reads the clock"):
+        on_nothing(spark, of(timed))
+    dice = of(lambda trades: trades.select("ticker", F.rand().alias("r")))
+    with pytest.raises(Refused, match="is not deterministic"):
+        # a batch that is run again would differ, too
+        run_on_nothing(spark, dice, Rehearsal(spark, dice, wall))
 
 
 def test_a_left_join_is_refused_for_a_table_and_says_what_it_could_be(spark: SparkSession) -> None:

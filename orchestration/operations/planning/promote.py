@@ -12,7 +12,7 @@ from orchestration.operations.planning.kinds import refuse_other_input
 from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, ahead, meeting_stages, stages_apart
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
-from orchestration.operations.planning.stage import input_warnings, unchecked
+from orchestration.operations.planning.stage import incomparable, input_warnings, unchecked
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -80,7 +80,7 @@ def plan_promote(
         stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
         reason=reason,
         facts={**switch_facts(live, new, number, evidence, backlog), **history.facts, **_readers(state, live)},
-        warnings=(*unchecked(new.spec), *input_warnings(live, new.spec)),
+        warnings=(*unchecked(new.spec), *input_warnings(live, new.spec), *incomparable(new.spec)),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if apart else 0.0),
     )

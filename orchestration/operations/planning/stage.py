@@ -149,7 +149,11 @@ def _inputs_of(context: Reading, app: str, topics: Mapping[str, str]) -> dict[st
             "; ".join(f"input {source} of {app}: topic {topic} does not exist" for source, topic in missing.items()),
             fix=_how_to_create(context.settings, app, list(dict.fromkeys(missing.values()))),
         )
-    return {source: InputSpec(topic=topics[source], partitions=count) for source, count in counts.items() if count}
+    return {
+        source: InputSpec(topic=topics[source], partitions=count)
+        for source, count in counts.items()
+        if count is not None
+    }
 
 
 def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
@@ -157,13 +161,16 @@ def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
 
     sources = sources_for(app, Options()) if app in app_names() else ()
     partitions = {source.topic: source.partitions for source in sources}
+    login = " --command-config admin.properties" if settings.kafka else ""
     commands = [
-        f"`kafka-topics.sh --bootstrap-server {settings.bootstrap} --create --topic {topic} "
+        f"`kafka-topics.sh --bootstrap-server {settings.bootstrap}{login} --create --topic {topic} "
         f"--partitions {partitions.get(topic, _PARTITIONS)} --config retention.ms=-1`"
         for topic in topics
     ]
-    filled = f", or fill it with `switchyard produce {app} --history 100000`" if set(topics) <= set(partitions) else ""
-    return f"create {'it' if len(topics) == 1 else 'them'}: {', '.join(commands)}{filled}"
+    it = "it" if len(topics) == 1 else "them"
+    produced = set(topics) <= set(partitions)
+    filled = f", or let `switchyard produce {app} --history 100000` create and fill {it}" if produced else ""
+    return f"create {it}: {', '.join(commands)}{filled}"
 
 
 def _refuse_no_change(spec: ReleaseSpec, before: Release | None) -> None:
@@ -199,6 +206,7 @@ def _plan_of(
         *_schema_warnings(before, spec),
         *input_warnings(live, spec),
         *unchecked(spec),
+        *incomparable(spec),
         *read_by_name(state, spec, tables),
         *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
     )
@@ -323,3 +331,10 @@ def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
         else f"{spec.app} names no suite, so nothing checks its result before consumers get it"
         for name in without
     )
+
+
+def incomparable(spec: ReleaseSpec) -> tuple[str, ...]:
+    """A warning if a replay may give another result, so that a diff tells nothing of the code."""
+    if spec.comparable != "no":
+        return ()
+    return (f"{spec.release} may give another result in a replay: its app says that runs can't be compared",)

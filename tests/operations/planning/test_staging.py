@@ -163,8 +163,15 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
     # an app that comes with input: its topic is as `produce` makes it
     found = refused("stock-stats", trades="trades")
     assert found.fix == (
-        f"create it: `{create.format('trades', 4)}`, or fill it with `switchyard produce stock-stats --history 100000`"
+        f"create it: `{create.format('trades', 4)}`, or let `switchyard produce stock-stats --history 100000` create and fill it"
     )
+    secure = replace(context, settings=Settings(bootstrap_servers="b:9093", kafka={"sasl.username": "ann"}))
+    monkeypatch.setattr(
+        module, "probe", tried({"suites": {}, "sources": ["lines"], "inputs": {"lines": "lines"}, "upstream": {}})
+    )
+    with pytest.raises(BadUsage) as error:
+        plan_stage(secure, "sums", code_dir=tmp_path)
+    assert "--bootstrap-server b:9093 --command-config admin.properties --create" in error.value.fix
     # another topic than the one that `produce` fills
     assert "switchyard produce" not in refused("stock-stats", trades="elsewhere").fix
 
@@ -242,6 +249,11 @@ def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Pla
     [warning] = stage(Log()).warnings
     assert warning == "a names no suite, so nothing checks its result before consumers get it"
     assert stage(Log(), suite="stock_stats").warnings == ()
+
+
+def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., Plan]) -> None:
+    [warning] = stage(Log(), suite="stock_stats", comparable="no").warnings
+    assert warning == "a.v3 may give another result in a replay: its app says that runs can't be compared"
 
 
 def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:
