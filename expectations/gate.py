@@ -14,6 +14,7 @@ from great_expectations.core.expectation_validation_result import (
 )
 from great_expectations.core.run_identifier import RunIdentifier
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
 
@@ -22,6 +23,7 @@ from expectations.result import decode_stream, decode_table, fold
 from expectations.rows import rows_against
 from expectations.suites import Check, SuiteInputs, checks_of
 from expectations.verdict import CheckResult, GateRequest, Verdict
+from pipelines.engine.avro import as_json
 from pipelines.engine.frames import read_range
 from pipelines.errors import BadUsage
 from pipelines.model.names import result_topic
@@ -38,6 +40,8 @@ def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
     checks = checks_of(request.suite, _inputs(request))
     schema = _schema(request.schema_ddl)
     records = read_range(spark, request.settings, request.topic, request.start, request.end)
+    if request.avro is not None:
+        records = records.withColumn("value", as_json(F.col("value"), request.avro))
     if request.table:
         rows = decode_table(fold(records), schema, request.key)
     else:

@@ -21,7 +21,7 @@ class GateRequest:
     """The range of a result, and what to compare it with.
 
     `result`: its name, empty for the only one. `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
-    result's columns, Spark DDL. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
+    result's columns, Spark DDL. `avro`: the Avro schema of its values, None: they are JSON. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
     the same cut, None without one. `late_dropped`: rows that the release itself dropped as late. `volume_tolerance`:
     the ratio by which the number of rows may differ from `live_rows`.
     """
@@ -35,6 +35,7 @@ class GateRequest:
     key: tuple[str, ...]
     schema_ddl: str
     table: bool
+    avro: str | None = None
     live_rows: int | None
     result: str = ""
     late_dropped: int = 0

@@ -88,8 +88,21 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode(errors="replace")
 
 
+def _value(record: LiveRecord) -> str | None:
+    """A record's value as text; of Avro, as JSON."""
+    if record.value is None or record.schema is None:
+        return _text(record.value)
+    import io
+    import json
+
+    from fastavro import schemaless_reader
+
+    found = schemaless_reader(io.BytesIO(record.value), json.loads(record.schema), None)
+    return json.dumps(found, default=str, separators=(",", ":"))
+
+
 def _line(record: LiveRecord) -> str:
-    value = _text(record.value)
+    value = _value(record)
     mark = "~" if record.phase == "delta" else " "
     replay = "  (replay)" if record.replay else ""
     # `visible` escapes line feeds and tabs, so that they can't end the line or the key
@@ -109,7 +122,7 @@ def as_object(record: LiveRecord) -> dict[str, Any]:
         "partition": record.partition,
         "offset": record.offset,
         "key": _text(record.key),
-        "value": _text(record.value),
+        "value": _value(record),
         "replay": record.replay,
         "headers": {name: _text(value) for name, value in record.headers},
         "at_ms": time.time_ns() // 1_000_000,

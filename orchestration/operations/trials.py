@@ -18,7 +18,7 @@ from pipelines.engine.code import FrozenCode, freeze
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.settings import Settings
 
-Check = Callable[[Mapping[str, Any]], None]
+Check = Callable[[Mapping[str, Any]], Mapping[str, str]]
 
 
 def default_code_dir() -> Path:
@@ -33,14 +33,14 @@ def probe(
     code: FrozenCode,
     app: str,
     given: Mapping[str, Any],
-    check: Check = lambda _: None,
+    check: Check = lambda _: {},
 ) -> dict[str, Any]:
     """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
 
-    `check`: gets what the app's definition says, `sources`, `inputs`, `upstream` and `suites`, before Spark starts. What it raises ends the
-    trial. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
+    `check`: gets what the app's definition says, `sources`, `inputs`, `upstream` and `suites`, before Spark starts.
+    Returns the Avro schemas that consumers have, by result. What it raises ends the trial. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
     """
-    answer = _answer(settings, "pipelines.engine.probe", code, app, given, text="go\n", check=check)
+    answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check)
     facts: dict[str, Any] = answer["spec"]
     return facts
 
@@ -70,7 +70,7 @@ def _answer(
 ) -> dict[str, Any]:
     """Runs `python -m module ZIP DIGEST APP SETTINGS_JSON`; the last JSON object that it prints.
 
-    `text`: its input. With `check`, it first prints the app's definition, and gets its input once that is checked.
+    `text`: its input. With `check`, it first prints the app's definition, and gets what `check` says of that.
     """
     answer: dict[str, Any] | None = None
     with (
@@ -85,8 +85,7 @@ def _answer(
                 _send(process, text)
             for found in _objects(process):
                 if check is not None and "definition" in found:
-                    check(found["definition"])
-                    _send(process, text)
+                    _send(process, json.dumps(check(found["definition"])) + "\n")
                 else:
                     answer = found
         if answer is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import and_
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,9 +22,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipelines.engine import avro
+from pipelines.engine.avro import avro_columns, decoded, encoded, require_columns
 from pipelines.engine.session import spark_kafka_options
 from pipelines.errors import BadUsage
-from pipelines.model.app import App, AppendStream, AppSettings, Changelog, Input, Json, Raw, Result, Table, Text, Value
+from pipelines.model.app import (
+    App,
+    AppendStream,
+    AppSettings,
+    Avro,
+    Changelog,
+    Input,
+    Json,
+    Raw,
+    Result,
+    Table,
+    Text,
+    Value,
+)
 from pipelines.model.as_of import TABLE_KEY
 from pipelines.model.names import SOURCE_COLUMNS
 from pipelines.settings import Settings
@@ -49,6 +66,8 @@ def value_schema(source: Input) -> StructType:
         return ddl_columns(f"{quoted(source.value.column)} string")
     if isinstance(source.value, Raw):
         return ddl_columns(f"{quoted(source.value.column)} binary")
+    if isinstance(source.value, Avro):
+        return avro_columns(source.value.schema)
     return _columns_of(source.value)
 
 
@@ -121,8 +140,8 @@ def _require_time(name: str, source: Input) -> None:
     """Raises BadUsage if the field that should be an input's event time can't be that."""
     if source.time is None:
         return
-    known = {f.name: f for f in json_schema(source.value).fields} if isinstance(source.value, Json) else {}
-    found = known.get(source.time)
+    fields = json_schema(source.value) if isinstance(source.value, Json) else value_schema(source)
+    found = next((field for field in fields.fields if field.name == source.time), None)
     if found is None or found.nullable or not isinstance(found.dataType, TimestampType):
         raise BadUsage(
             f"the time of input {name}, {source.time}, is not a field of its value that is a timestamp NOT NULL",
@@ -161,7 +180,7 @@ def parse(raw: DataFrame, source: Input) -> DataFrame:
     if is_table:
         # good, whatever its value should be: it deletes its key
         reason = reason.when(no_value, F.lit(None).cast("string"))
-    if not isinstance(source.value, Raw):
+    if not isinstance(source.value, Raw | Avro):
         reason = reason.when(~F.is_valid_utf8(F.col("_value").cast("string")), F.lit("the value is not UTF-8"))
     framed, reason, more = _read(framed, "value", source.value, value_schema(source), reason)
     letter = F.struct(
@@ -186,6 +205,8 @@ def _read(
     framed: DataFrame, part: Literal["key", "value"], as_: Value | str, columns: StructType, reason: Column
 ) -> tuple[DataFrame, Column, list[Column]]:
     """Reads a record's key or value: the frame with what was parsed, the reason if it can't be read, and its columns."""
+    if isinstance(as_, Avro):
+        return _read_avro(framed, as_, columns, reason)
     if not isinstance(as_, Json):
         return framed, reason, [F.col(f"_{part}").cast(f.dataType).alias(f.name) for f in columns.fields]
     parsed, schema = f"_parsed_{part}", json_schema(as_)
@@ -200,6 +221,21 @@ def _read(
     for field, column in zip(schema.fields, read, strict=True):
         for wrong, why in _faults(column, field.name, field.dataType, field.nullable):
             reason = reason.when(wrong, F.lit(why if part == "value" else f"{why} in the key"))
+    return framed, reason, [column.alias(f.name) for column, f in zip(read, columns.fields, strict=True)]
+
+
+def _read_avro(
+    framed: DataFrame, as_: Avro, columns: StructType, reason: Column
+) -> tuple[DataFrame, Column, list[Column]]:
+    """As `_read`, for an Avro value. Spark reads one that does not fit as a record of nulls."""
+    parsed = "_parsed_value"
+    framed = framed.select("*", decoded(F.col("_value"), as_.schema).alias(parsed))
+    read = [F.col(parsed).getField(field.name) for field in columns.fields]
+    missing = [c for c, field in zip(read, columns.fields, strict=True) if not field.nullable]
+    wrong = F.col(parsed).isNull() | reduce(and_, (column.isNull() for column in read))
+    for column in missing:
+        wrong = wrong | column.isNull()
+    reason = reason.when(wrong, F.lit("the value is not Avro of its schema"))
     return framed, reason, [column.alias(f.name) for column, f in zip(read, columns.fields, strict=True)]
 
 
@@ -303,7 +339,7 @@ def applied(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, An
         _check_columns(
             f"result {name} of app {app.name}" if name else f"the result of app {app.name}",
             app.results[name],
-            columns.names,
+            columns,
         )
     return result
 
@@ -333,7 +369,8 @@ def _require_names(app: App, columns: list[str]) -> None:
         )
 
 
-def _check_columns(what: str, result: Result, columns: list[str]) -> None:
+def _check_columns(what: str, result: Result, whole: StructType) -> None:
+    columns = whole.names
     missing = [name for name in result.key if name not in columns]
     if missing:
         raise BadUsage(
@@ -342,8 +379,16 @@ def _check_columns(what: str, result: Result, columns: list[str]) -> None:
         )
     if len(set(columns)) != len(columns):
         raise BadUsage(f"{what} has a column twice: {', '.join(columns)}", fix="rename one")
-    if not value_columns(result, columns):
+    values = value_columns(result, columns)
+    if not values:
         raise BadUsage(f"{what} has no column besides its key", fix="select a value, too")
+    if (schema := avro_of(result)) is not None:
+        require_columns(what, schema, StructType([whole[name] for name in values]))
+
+
+def avro_of(result: Result) -> str | None:
+    """The Avro schema of a result's values; None: they are JSON."""
+    return result.avro if isinstance(result, AppendStream) else None
 
 
 def carries_source(result: Result, columns: list[str]) -> bool:
@@ -358,8 +403,9 @@ def value_columns(result: Result, columns: list[str]) -> list[str]:
 
 
 def serialized(app: App, result: DataFrame) -> DataFrame:
-    """The records of a batch: `key` (JSON text, null without a key), `value` (JSON text; a null value is a tombstone),
-    `source` (topic:partition:offset or null) and, if the app has several, `result`: the name of the record's.
+    """The records of a batch: `key` (JSON text, null without a key), `value` (JSON text; a null value is a tombstone; bytes
+    if the app has an Avro result), `source` (topic:partition:offset or null) and, if the app has several, `result`: the
+    name of the record's.
     """
     schemas = schemas_of(app, result.schema)
     if not app.has_several:
@@ -388,6 +434,10 @@ def _record(app: App, name: str, columns: list[str]) -> list[Column]:
     nothing = F.lit(None).cast("string")
     values = value_columns(result, columns)
     value = as_json(values)
+    if (schema := avro_of(result)) is not None:
+        value = encoded(F.struct(*(column(each).alias(each) for each in values)), schema)
+    elif any(map(avro_of, app.results.values())):
+        value = value.cast("binary")
     if isinstance(result, Table):
         empty = F.lit(True)
         for each in values:
@@ -396,6 +446,18 @@ def _record(app: App, name: str, columns: list[str]) -> list[Column]:
     source = F.concat_ws(":", *map(column, SOURCE_COLUMNS)) if carries_source(result, columns) else nothing
     key = as_json(result.key) if result.key else nothing
     return [key.alias("key"), value.alias("value"), source.alias("source")]
+
+
+def as_text(app: App, records: DataFrame) -> DataFrame:
+    """What `serialized` returns, with the values of Avro results as JSON text."""
+    schemas = {name: schema for name, result in app.results.items() if (schema := avro_of(result)) is not None}
+    if not schemas:
+        return records
+    text = F.col("value").cast("string")
+    for name, schema in schemas.items():
+        mine = F.col("result") == name if name else F.lit(True)
+        text = F.when(mine, avro.as_json(F.col("value"), schema)).otherwise(text)
+    return records.withColumn("value", text)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
-First prints what the app's definition says, `{"definition": {"sources", "inputs", "upstream", "suites"}}`, and waits for a line of input: whoever
-started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
+First prints what the app's definition says, `{"definition": {"sources", "inputs", "upstream", "suites"}}`, and waits for a line of input, the
+Avro schemas that consumers have as JSON: whoever started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
 `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`. It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 """
 
@@ -23,9 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipelines.engine.avro import readable_by
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema, schemas_of, serialized
+from pipelines.engine.frames import GIVEN, avro_of, input_columns, json_schema, key_schema, schemas_of, serialized
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -39,13 +40,14 @@ def probe(
     name: str,
     settings: Mapping[str, Any],
     session: Callable[[], SparkSession],
-    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    check: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda _: {},
 ) -> dict[str, Any]:
     """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
     suite) ... and the steps of its function, `topology`.
 
-    `check` gets what the definition says, its `sources` in order, `inputs` (source -> topic), `upstream` and `suites`, after the code is imported and the
-    settings are checked; then `session` is called. The function runs on empty input, and its
+    `check` gets what the definition says, its `sources` in order, `inputs` (source -> topic), `upstream` and `suites`,
+    after the code is imported and the settings are checked. It returns the Avro schemas that consumers have, by result.
+    Then `session` is called. The function runs on empty input, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
     BadUsage for what the author must fix, Refused for a nondeterministic plan.
     """
@@ -58,13 +60,14 @@ def probe(
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
     definition = {"sources": list(app.inputs), "inputs": app.topics, "upstream": _upstream(app), "suites": app.suites}
-    check(definition)
+    earlier = check(definition)
     spark = session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
     rehearsal = Rehearsal(spark, app, values)
     result = run_on_nothing(spark, app, rehearsal)
     columns = schemas_of(app, result.schema)
+    _refuse_what_readers_can_not_read(app, earlier)
     return {
         "app": name,
         "module": module,
@@ -86,6 +89,7 @@ def probe(
                 "partitions": spec.partitions,
                 "schema_ddl": _ddl_of(columns[result]),
                 "suite": spec.suite,
+                "avro": avro_of(spec),
             }
             for result, spec in app.results.items()
         },
@@ -132,6 +136,19 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
     _refuse_what_a_replay_changes(spark, app, result, rehearsal.comparable)
     _start_on_nothing(app, rehearsal, written)
     return result
+
+
+def _refuse_what_readers_can_not_read(app: App, earlier: Mapping[str, str]) -> None:
+    """Raises BadUsage if a consumer that has the `earlier` Avro schema of a result can't read what the app now writes."""
+    for name, schema in earlier.items():
+        now = avro_of(app.results[name]) if name in app.results else None
+        why = readable_by(schema, now) if now is not None else None
+        if why is not None:
+            raise BadUsage(
+                f"consumers of {f'result {name} of ' if name else ''}app {app.name} that have its earlier Avro schema "
+                f"can't read the new one: {why}",
+                fix="keep its fields and their types; or give the new app another name",
+            )
 
 
 def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: DataFrame) -> None:
@@ -231,9 +248,10 @@ def main(arguments: list[str]) -> None:
 
     answers = sys.stdout
 
-    def ask(definition: Mapping[str, Any]) -> None:
+    def ask(definition: Mapping[str, Any]) -> Mapping[str, str]:
         print(json.dumps({"definition": definition}), file=answers, flush=True)
-        sys.stdin.readline()
+        earlier: dict[str, str] = json.loads(sys.stdin.readline() or "{}")
+        return earlier
 
     answer: dict[str, Any]
     # an app that prints at import must not spoil the answer

@@ -62,6 +62,8 @@ class LiveRecord:
     partition: int
     offset: int
     release: str
+    # the Avro schema of its value; None: it is JSON
+    schema: str | None
     # `position` is computed on demand: few callers ask for it, and this object exists once per record
     _phase: FollowerPosition
     _offsets: dict[int, int]
@@ -142,6 +144,7 @@ class LiveConsumer:
         self._phase: FollowerPosition | None = None
         self._offsets: dict[int, int] = {}
         self._release = ""
+        self._schema: str | None = None
         self._skip: set[bytes | None] = set()
         # the alias's chain, and what it is for the result that is followed
         self._chains: tuple[tuple[Switch, ...], tuple[Switch, ...]] = (), ()
@@ -218,7 +221,9 @@ class LiveConsumer:
             if here.segment is not None and (key in self._skip or not self._is_mine(item)):
                 continue
             self._uncommitted = True
-            return LiveRecord(key, item.value(), _headers(item), partition, offset, self._release, here, offsets)
+            return LiveRecord(
+                key, item.value(), _headers(item), partition, offset, self._release, self._schema, here, offsets
+            )
         return None
 
     def _advance(self, timeout_s: float) -> None:
@@ -280,6 +285,7 @@ class LiveConsumer:
         self._data.assign(position.topic, position.offsets)
         self._control.watch(switch.new if position.segment is None else None)
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
+        self._schema = release.spec.outputs[self.result or ""].avro if release is not None else None
 
     def _refuse_another(self, here: FollowerPosition) -> None:
         """Raises SwitchyardError if the topic was recreated, unless the follower has read all of the old one."""

@@ -80,7 +80,14 @@ class Raw:
     column: str = "value"
 
 
-Value = Json | Text | Raw
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """A record in Avro's binary encoding, without a header; `schema` is its Avro schema, a JSON text."""
+
+    schema: str
+
+
+Value = Json | Text | Raw | Avro
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +159,13 @@ class AppendStream:
     If the result has all of the columns `topic`, `partition` and `offset`, they name the source record of a row. They
     become the header `source`, which a comparison of two runs uses, and are left out of the value. Without a `key`, records have
     none, and Kafka spreads them over the partitions. `suite`: the expectation suite of this result, if the app has
-    several.
+    several. `avro`: the Avro schema of the value, a JSON text whose fields are the value's columns; None: JSON.
     """
 
     key: tuple[str, ...] = ()
     partitions: int = 4
     suite: str | None = None
+    avro: str | None = None
 
 
 Input = Stream | Changelog

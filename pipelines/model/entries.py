@@ -70,13 +70,16 @@ class InputSpec(Frozen):
 
 
 class ResultSpec(Frozen):
-    """A result as staged. `schema_ddl`: its columns, Spark DDL. `suite`: the expectations that check it."""
+    """A result as staged. `schema_ddl`: its columns, Spark DDL. `suite`: the expectations that check it. `avro`: the Avro
+    schema of its values, None: they are JSON.
+    """
 
     table: bool
     key: tuple[str, ...]
     partitions: int
     schema_ddl: str
     suite: ModuleName | None
+    avro: str | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -99,8 +102,8 @@ class ReleaseSpec(Frozen):
     """A release as staged; it never changes.
 
     `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `results`: those of an
-    app with several, by name. `table`, `key`, `partitions`, `schema_ddl` and `suite` are those of the only result, or
-    of the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
+    app with several, by name. `table`, `key`, `partitions`, `schema_ddl`, `suite` and `avro` are those of the only
+    result, or of the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
     """
 
     release: ReleaseName
@@ -122,6 +125,7 @@ class ReleaseSpec(Frozen):
     correction: str | None = None
     platform: str = ""
     results: dict[ResultName, ResultSpec] = Field(default_factory=dict)
+    avro: str | None = None
 
     @model_validator(mode="after")
     def _is_of_its_app(self) -> Self:
@@ -140,6 +144,7 @@ class ReleaseSpec(Frozen):
             partitions=self.partitions,
             schema_ddl=self.schema_ddl,
             suite=self.suite,
+            avro=self.avro,
         )
         return {"": only}
 

@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
-from pipelines.engine.frames import serialized
+from pipelines.engine.frames import as_text, serialized
 from pipelines.engine.memory import Record
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.rehearsal import Rehearsal, tick
@@ -256,7 +256,7 @@ class _Run:
     def take(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call with a batch."""
         try:
-            table = serialized(self._app, rows).toArrow()
+            table = as_text(self._app, serialized(self._app, rows)).toArrow()
             # the first batch can come before start() has returned
             self._begun.wait(30)
             self._add(batch_metrics(self._query, self._app.inputs))

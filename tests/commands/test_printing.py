@@ -105,7 +105,7 @@ def test_json_is_escaped_by_its_own_rules(capsys: pytest.CaptureFixture[str]) ->
 def record(**changes: Any) -> LiveRecord:
     made = {"number": 1, "release": "a.v1", "phase": "live", "topic": "a.v1.g1", "partition": 0, "offset": 0,
             "key": HOSTILE.encode(), "value": HOSTILE.encode(), "replay": False, "headers": [(HOSTILE, HOSTILE.encode())],
-            "position": None, **changes}  # fmt: skip
+            "position": None, "schema": None, **changes}  # fmt: skip
     return cast(LiveRecord, SimpleNamespace(**made))
 
 

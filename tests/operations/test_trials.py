@@ -35,7 +35,7 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
     # no Spark can start
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    def check(definition: Mapping[str, Any]) -> None:
+    def check(definition: Mapping[str, Any]) -> Mapping[str, str]:
         raise BadUsage(f"there is no {definition}")
 
     noise = "import sys\nprint('{}')\nprint('x' * 1_000_000, file=sys.stderr)\n"

@@ -112,7 +112,7 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
     def trial(
-        _: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any], check: trials.Check = lambda _: None
+        _: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any], check: trials.Check = lambda _: {}
     ) -> dict[str, Any]:
         path = folder / f"{code.digest}.zip"
         path.write_bytes(code.data)

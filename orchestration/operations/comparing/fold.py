@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestration.operations.comparing.evidence import Comparison, evidence_path
 from orchestration.operations.comparing.tags import prefix, split
-from pipelines.model.entries import ReleaseSpec
+from pipelines.model.entries import ReleaseSpec, ResultSpec
 from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings
@@ -41,13 +41,13 @@ def compare_at(
         path = evidence_path(settings, evidence)
         path = path / name if name else path
         here, there = live[1].only({name}), new[1].only({name})
-        write_fold(folded(spark, settings, mine.table, here), folded(spark, settings, theirs.table, there), path)
+        write_fold(folded(spark, settings, mine, here), folded(spark, settings, theirs, there), path)
         found[name] = compare(spark, path, live_ddl=mine.schema_ddl, new_ddl=theirs.schema_ddl,
                               tolerance=tolerance, samples=samples, share=len(live[0].outputs))  # fmt: skip
     return Comparison.together(found)
 
 
-def folded(spark: SparkSession, settings: Settings, table: bool, upto: ResultPosition) -> DataFrame:
+def folded(spark: SparkSession, settings: Settings, result: ResultSpec, upto: ResultPosition) -> DataFrame:
     """A result as of a position of its topic: `identity string, key string, value string`; key and identity are tagged if
     the app has several results.
 
@@ -56,14 +56,17 @@ def folded(spark: SparkSession, settings: Settings, table: bool, upto: ResultPos
     """
     from pyspark.sql import functions as F
 
+    from pipelines.engine import avro
     from pipelines.engine.frames import read_range
 
     [topic] = upto.topics
     raw = read_range(spark, settings, topic, {}, upto.of(topic))
     key, value = F.col("key").cast("string"), F.col("value").cast("string")
+    if result.avro is not None:
+        value = avro.as_json(F.col("value"), result.avro)
     if tag := prefix(result_of(topic)):
         key = F.concat(F.lit(tag), F.coalesce(key, F.lit("")))
-    if table:
+    if result.table:
         last = raw.groupBy(key.alias("key")).agg(
             F.max_by(F.struct(value.alias("value")), F.col("offset")).alias("last")
         )

@@ -71,7 +71,9 @@ def plan_stage(
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
     inputs: dict[str, InputSpec] = {}
 
-    def check(definition: Mapping[str, Any]) -> None:
+    before = _predecessor(state, state.of_app(app), app)
+
+    def check(definition: Mapping[str, Any]) -> Mapping[str, str]:
         for suite in definition["suites"].values():
             require_suite(suite)
         found = {
@@ -79,10 +81,11 @@ def plan_stage(
             **pinned(state, app, definition["upstream"], upstream),
         }
         inputs.update({source: found[source] for source in definition["sources"]})
+        known = before.spec.outputs if before is not None else {}
+        return {result: each.avro for result, each in known.items() if each.avro is not None}
 
     facts = probe(context.settings, code, app, given, check)
     results = {name: ResultSpec(**result) for name, result in facts["results"].items()}
-    before = _predecessor(state, state.of_app(app), app)
     spec = ReleaseSpec(
         release=name,
         app=app,
@@ -91,7 +94,7 @@ def plan_stage(
         code_digest=code.digest,
         settings=facts["settings"],
         inputs=inputs,
-        **dict(next(iter(results.values()))),
+        **next(iter(results.values())).model_dump(),
         results={} if "" in results else results,
         watermark=facts["watermark"],
         comparable=facts["comparable"],

@@ -81,6 +81,7 @@ def check(
             key=result.key,
             schema_ddl=result.schema_ddl,
             table=result.table,
+            avro=result.avro,
             live_rows=_rows_of_the_other(release, evidence, name),
             late_dropped=progress.total.late_dropped,
             volume_tolerance=volume_tolerance,

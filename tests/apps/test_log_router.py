@@ -1,0 +1,80 @@
+"""Golden test of log-router: logs in, two streams out, all written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines.apps.log_router import log_router
+from pipelines.model import App
+from pipelines.testing import AppTest, Batch
+from tests.apps.mutants import mutant
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+AT = "2026-01-01T12:00:00.250Z"
+WHOLE: dict[str, Any] = {
+    "level": "ERROR", "logger_name": "db", "message": "gone", "appName": "shop", "thread": "t-1", "timestamp": AT,
+    "context": {"table": "orders", "rows": None},
+}  # fmt: skip
+LOGS: list[Any] = [
+    WHOLE,
+    {"level": "WARN", "logger_name": "http", "message": "slow"},  # all else may be missing
+    {**WHOLE, "level": "error", "context": {}},  # no such level
+    {**WHOLE, "level": "FATAL"},
+]
+BAD: list[Any] = [b"{", None, b"\xff", {"level": "ERROR"}, {**WHOLE, "level": None}, {**WHOLE, "context": 5}]
+NOTHING = dict.fromkeys(("app_name", "thread", "timestamp", "context"))
+OF_SHOP = {
+    "logger_name": "db", "message": "gone", "app_name": "shop", "thread": "t-1", "timestamp": AT,
+    "context": {"table": "orders", "rows": None},
+}  # fmt: skip
+EXPECTED = {
+    "high-priority": [{"level": "ERROR", **OF_SHOP}],
+    "low-priority": [
+        {"level": "WARN", "logger_name": "http", "message": "slow", **NOTHING},
+        {"level": "error", **OF_SHOP, "context": {}},
+        {"level": "FATAL", **OF_SHOP},
+    ],
+}
+
+
+def run(spark: SparkSession, app: App) -> Batch:
+    with AppTest(spark, app) as test:
+        for log in LOGS:
+            test.send("logs", log)
+        for bad in BAD:
+            test.send("logs", bad)
+        for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z"):
+            test.send("logs", {**WHOLE, "message": "x" * 2_000_000}, time=time)
+        return test.run()
+
+
+def found(batch: Batch) -> dict[str, list[Any]]:
+    """The rows of each result, without the two large ones."""
+    return {name: [row for row in batch[name] if len(row["message"]) < 10] for name in EXPECTED}
+
+
+def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
+    batch = run(spark, log_router)
+    assert found(batch) == EXPECTED
+    assert len(batch["high-priority"]) == 3 and batch.late == 0
+    assert [letter.offset for letter in batch.dead_letters] == [4, 5, 6, 7, 8, 9]
+    assert batch.sources[0] == "logs:0:0"
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ('F.col("level") == "ERROR"', 'F.upper("level") == "ERROR"'),
+        ('F.col("level") == "ERROR"', 'F.col("level").isin("ERROR", "FATAL")'),
+        ('F.when(~high, event).alias("low-priority")', 'event.alias("low-priority")'),
+        ('F.col("appName").alias("app_name")', 'F.col("thread").alias("app_name")'),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    assert found(run(spark, mutant(log_router, there, instead))) != EXPECTED
