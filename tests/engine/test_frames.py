@@ -31,6 +31,8 @@ KEYED, GOOD = b"AAPL", b'{"side": "ask", "price": 1.5}'
             [
                 (KEYED, GOOD),
                 (KEYED, b'{"price": 1.5, "more": 1}'),
+                # Spark takes it as its text
+                (KEYED, b'{"side": 5, "price": 1.5}'),
                 (KEYED, b'{"side": "ask", "pri'),
                 (KEYED, b'{"side": "ask", "price": "much"}'),
                 (KEYED, b'{"side": "ask"}'),
@@ -38,7 +40,7 @@ KEYED, GOOD = b"AAPL", b'{"side": "ask", "price": 1.5}'
                 (None, GOOD),
             ],
             # which field does not fit, `misfit` finds out
-            [None, None, "", "", "field price is missing", "the value is null", "the key is null"],
+            [None, None, None, "", "", "field price is missing", "the value is null", "the key is null"],
         ),
         (Text(), [(KEYED, b"good"), (KEYED, b"\xff bad"), (KEYED, None), (None, b"good")],
          [None, "the value is not UTF-8", "the value is null", "the key is null"]),
@@ -61,6 +63,15 @@ def test_what_is_malformed_is_set_apart_as_it_came(
             assert (letter["key"], letter["value"]) == (key, body)
     good = [number for number, reason in enumerate(reasons) if reason is None]
     assert sorted(row["offset"] for row in observed(parsed, "trades").collect()) == good
+
+
+def test_a_variant_tells_text_from_other_values(spark: SparkSession) -> None:
+    at = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+    values = ('{"side": "5"}', '{"side": 5}', '{"side": {"a": "5"}}', '{"side": null}', "{}")
+    rows = [(None, value.encode(), "trades", 0, offset, at) for offset, value in enumerate(values)]
+    parsed = parse(spark.createDataFrame(rows, RAW), Stream(topic="trades", value=Json("side variant")))
+    text = parsed.where("schema_of_variant(side) = 'STRING'")
+    assert text.selectExpr("offset", "variant_get(side, '$', 'string')").collect() == [(0, "5")]
 
 
 def app_of(result: Result) -> App:
