@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 from pipelines.errors import BadUsage
@@ -16,10 +17,21 @@ def suite_names() -> tuple[str, ...]:
     return tuple(sorted(module.stem for module in modules if module.stem not in _NO_SUITES))
 
 
-def require_suite(name: str) -> None:
-    """Raises BadUsage if there is no suite of that name."""
-    if name not in suite_names():
-        raise BadUsage(
-            f"there is no suite {name!r}",
-            fix=f"there are: {', '.join(suite_names())}; correct suite=..., or write the suite in expectations/suites",
-        )
+def require_suite(name: str, files: Container[str] = frozenset()) -> None:
+    """Raises BadUsage if there is no suite of that name, neither among `files`, those of the app's code, nor here."""
+    if is_own(name, files) or name in suite_names():
+        return
+    raise BadUsage(
+        f"there is no suite {name!r}",
+        fix=f"there are: {', '.join(suite_names())}; correct suite=..., or write the suite in expectations/suites, or beside the app as a module whose name ends in _suite",
+    )
+
+
+def is_own(name: str, files: Container[str]) -> bool:
+    """Whether a suite comes with the app's code: a module whose name ends in `_suite`."""
+    return may_be_own(name) and f"{name}.py" in files
+
+
+def may_be_own(name: str) -> bool:
+    """Whether a suite of this name can come with an app's code."""
+    return name.endswith("_suite")

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pipelines.engine.guard import Code
 from pipelines.settings import Settings
 
 # a larger difference from the live release's number of rows is a failure, unless the operator allows it
@@ -21,7 +22,8 @@ class GateRequest:
     """The range of a result, and what to compare it with.
 
     `result`: its name, empty for the only one. `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
-    result's columns, Spark DDL. `avro`: the Avro schema of its values, None: they are JSON. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
+    result's columns, Spark DDL. `avro`: the Avro schema of its values, None: they are JSON. `code`: the app's
+    frozen code, which may have the suite. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
     the same cut, None without one. `late_dropped`: rows that the release itself dropped as late. `volume_tolerance`:
     the ratio by which the number of rows may differ from `live_rows`.
     """
@@ -43,6 +45,7 @@ class GateRequest:
     app_settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     docs_dir: Path
     settings: Settings
+    code: Code | None = None
 
 
 def check_of(result: str, check: str) -> str:

@@ -25,9 +25,38 @@ Rows = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
+    app.command()(new)
     app.command()(apps)
     app.command()(show)
     app.command("try")(try_)
+
+
+def new(
+    app: App,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic that it reads: JSON, with the key as text.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--in",
+            metavar="FOLDER",
+            help="Folder of your own for the app; default: the repository's folders for apps, suites and tests.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a new app to start from: its module, its suite and a test. Nothing is overwritten."""
+    from orchestration.scaffold import scaffold
+
+    written = scaffold(app, topic, folder)
+    if as_json:
+        print_json({"app": app, "files": written})
+        return
+    for path in written:
+        out(f"wrote {path}")
+    from_ = f" --from {folder}" if folder is not None else ""
+    out(f"see what it makes of records: switchyard try {app}{from_} --rows FILE")
+    out(f"run its test: pytest {written[-1]}")
+    out(f"release it: switchyard stage {app}{from_}")
 
 
 def apps(as_json: Json = False) -> None:

@@ -21,6 +21,9 @@ from pipelines.settings import Settings
 # packages of the repository: they are imported from the working tree, not from what was frozen
 _OURS = ("pipelines", "expectations", "orchestration", "benchmarks", "demo", "tests")
 _MODEL = ("pipelines.model",)
+# a suite in a code folder: frozen with the app, and imported only by who checks the result
+_SUITE = "_suite.py"
+_SUITES = ("expectations.suites",)
 _CLOCKS = ("random", "uuid", "secrets", "time", "datetime", "numpy.random", "os.urandom", "os.getrandom")
 # they import modules by names made at run time, which staging can't see
 _LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtins.__import__")
@@ -40,14 +43,14 @@ class FrozenCode:
 
 
 def freeze(folder: Path) -> FrozenCode:
-    """The zip of a code folder's Python files. The same files always give the same bytes.
+    """The zip of a code folder's Python files, without its tests. The same files always give the same bytes.
 
-    Raises BadUsage if there are no files or one isn't Python. Raises Refused if a module uses what would not be frozen
+    A module whose name ends in `_suite` is one of expectations, and may import `expectations.suites`. Raises BadUsage if there are no files or one isn't Python. Raises Refused if a module uses what would not be frozen
     (the repository's packages except the model), what could load such code, or what a replay would not repeat.
     """
     if not folder.is_dir():
         raise BadUsage(f"there is no code folder {folder}", fix="give a folder of Python modules to --from")
-    files = sorted(p for p in folder.rglob("*.py") if "__pycache__" not in p.parts)
+    files = sorted(p for p in folder.rglob("*.py") if "__pycache__" not in p.parts and not _is_test(p))
     if not files:
         raise BadUsage(
             f"the code folder {folder} has no Python module", fix="give the folder that holds the app's module"
@@ -65,13 +68,18 @@ def freeze(folder: Path) -> FrozenCode:
     return FrozenCode(digest=digest, data=buffer.getvalue())
 
 
+def _is_test(path: Path) -> bool:
+    return path.name == "conftest.py" or path.name.startswith("test_")
+
+
 def _check(path: Path, source: bytes) -> None:
+    ours = (*_MODEL, *_SUITES) if path.name.endswith(_SUITE) else _MODEL
     try:
         tree = ast.parse(source, filename=str(path))
     except SyntaxError as error:
         raise BadUsage(f"{path}, line {error.lineno}: {error.msg}", fix="fix the module") from error
     for line, does, name in _reached(tree):
-        if _within(name, _OURS) and not _within(name, _MODEL):
+        if _within(name, _OURS) and not _within(name, ours):
             raise Refused(f"{path}, line {line}: {does} {name}, which a release can't freeze",
                           fix="import within the code folder with a leading dot; from this project only pipelines.model")  # fmt: skip
         if _within(name, _LOADERS):
@@ -115,6 +123,11 @@ def _within(name: str, modules: tuple[str, ...]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
+def files_in(code: FrozenCode) -> frozenset[str]:
+    """The files in frozen code, as paths within the folder."""
+    return frozenset(sources_in(code.data, code.digest) or ())
+
+
 def frozen(settings: Settings, digest: str, of: str) -> FrozenCode:
     """The code that release `of` was staged with. Raises CodeChanged if it is missing or was changed."""
     code = checked(code_path(settings, digest), digest, of)
@@ -148,7 +161,9 @@ def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = No
     package = package_name(digest)
     code = admit(path, digest, of)
     names = modules or tuple(
-        name.removesuffix(".py").replace("/", ".") for name in code.sources if not name.endswith("__init__.py")
+        name.removesuffix(".py").replace("/", ".")
+        for name in code.sources
+        if not name.endswith(("__init__.py", _SUITE))
     )
     matches: list[tuple[App, str]] = []
     known: list[str] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.code import code_path, freeze, load, store
+from pipelines.engine.code import code_path, files_in, freeze, load, store
 from pipelines.engine.guard import CodeChanged, package_name
 from pipelines.errors import BadUsage, Refused
 from pipelines.settings import Settings
@@ -161,6 +161,19 @@ def test_the_model_a_neighbour_and_the_rest_may_be_imported(tmp_path: Path, line
 @pytest.mark.parametrize("code", ["pipelines/apps", "demo/v1", "demo/v3"])
 def test_the_repository_s_own_apps_can_be_frozen(code: str) -> None:
     assert freeze(Path(__file__).resolve().parents[2] / code).data
+
+
+def test_a_suite_may_import_the_suites_and_tests_are_left_out(tmp_path: Path) -> None:
+    text = "from expectations.suites import base\n"
+    tests = "import random, tests.e2e\n"
+    code = freeze(folder(tmp_path / "a", sums=one_app(), sums_suite=text, test_sums=tests, conftest=tests))
+    assert files_in(code) == {"__init__.py", "sums.py", "sums_suite.py"}
+    with pytest.raises(Refused, match="orchestration"):
+        freeze(folder(tmp_path / "b", sums=one_app(), sums_suite="import orchestration\n"))
+    # a driver never imports it
+    broken = freeze(folder(tmp_path / "c", sums=one_app(), sums_suite="raise ValueError\n"))
+    path = store(Settings(state_dir=tmp_path / "state"), broken)
+    assert load(path, broken.digest, "sums", of="sums.v1")[1] == "sums"
 
 
 def test_a_syntax_error_names_the_line(tmp_path: Path) -> None:

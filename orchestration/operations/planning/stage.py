@@ -22,7 +22,7 @@ from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode
 from orchestration.operations.reading import Reading
 from orchestration.operations.trials import default_code_dir, probe
-from pipelines.engine.code import FrozenCode, freeze, frozen
+from pipelines.engine.code import FrozenCode, files_in, freeze, frozen
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM
 from pipelines.model.entries import (
@@ -71,11 +71,11 @@ def plan_stage(
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
     inputs: dict[str, InputSpec] = {}
 
-    before = _predecessor(state, state.of_app(app), app)
+    before, files = _predecessor(state, state.of_app(app), app), files_in(code)
 
     def check(definition: Mapping[str, Any]) -> Mapping[str, str]:
         for suite in definition["suites"].values():
-            require_suite(suite)
+            require_suite(suite, files)
         found = {
             **_inputs_of(context, app, definition["inputs"]),
             **pinned(state, app, definition["upstream"], upstream),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from expectations.names import may_be_own
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.local.data_docs import folder_of
 from orchestration.operations import journal
@@ -15,6 +16,8 @@ from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.plans.kind import RESETS
 from orchestration.operations.procedures.accept import accept_now
+from pipelines.engine.code import code_path
+from pipelines.engine.guard import admit
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.entries import EvidenceRecorded, VerdictRecorded, Via
 from pipelines.model.positions import ResultPosition
@@ -67,6 +70,9 @@ def check(
             fix=f"`switchyard start {release.name} --execute`, then `switchyard wait {release.name}`",
         )
     upto = _upto(release, evidence) or progress.result
+    # needed only for a suite that comes with the app
+    own = any(map(may_be_own, spec.suites.values()))
+    code = admit(code_path(context.settings, spec.code_digest), spec.code_digest, release.name) if own else None
     session, verdicts = context.session(upto.records), {}
     for name, suite in spec.suites.items():
         result, topic = spec.outputs[name], release.result_topics[name]
@@ -88,6 +94,7 @@ def check(
             app_settings=spec.settings,
             docs_dir=docs_dir(context),
             settings=context.settings,
+            code=code,
         )
         verdicts[name] = run_gate(session, request)
     verdict = Verdict.together(verdicts)

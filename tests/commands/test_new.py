@@ -1,0 +1,96 @@
+"""`switchyard new`: what it writes is an app, a suite and a test that work as they are."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestration.operations.procedures.check import check
+from orchestration.scaffold import scaffold
+from pipelines.engine.code import files_in, freeze
+from pipelines.errors import BadUsage, Refused
+from pipelines.kafka.client import producer
+from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.settings import Settings
+from tests.e2e.cluster import LARGE, Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_three_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None:
+    files = scaffold("my-sums", "orders", tmp_path / "mine")
+    assert [path.name for path in files] == ["my_sums.py", "my_sums_suite.py", "test_my_sums.py"]
+    # the test is not frozen, the suite is
+    assert files_in(freeze(tmp_path / "mine")) == {"__init__.py", "my_sums.py", "my_sums_suite.py"}
+    files[0].unlink()
+    with pytest.raises(Refused, match=r"my_sums_suite\.py, .*test_my_sums\.py is there already"):
+        scaffold("my-sums", "orders", tmp_path / "mine")
+    assert not files[0].exists()
+    with pytest.raises(BadUsage, match="is not lower-case words joined by hyphens"):
+        scaffold("My Sums", "orders", tmp_path)
+
+
+def test_in_the_repository_they_go_where_apps_suites_and_tests_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestration.scaffold._ROOT", tmp_path)
+    files = [path.relative_to(tmp_path).as_posix() for path in scaffold("my-sums", "orders", None)]
+    assert files == ["pipelines/apps/my_sums.py", "expectations/suites/my_sums.py", "tests/apps/test_my_sums.py"]
+    for file in files:
+        ast.parse((tmp_path / file).read_text())
+
+
+@pytest.mark.spark
+def test_its_test_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, test = scaffold("my-sums", "orders", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.spec_from_file_location("test_my_sums", test)
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        module.test_the_records_of_each_key_are_counted(spark)
+    finally:
+        sys.modules.pop("my_sums", None)
+
+
+@pytest.mark.e2e
+@pytest.mark.broker
+@pytest.mark.spark
+def test_it_is_released_and_checked_by_its_own_suite(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
+    code = tmp_path / "mine"
+    scaffold("my-sums", "my-orders", code)
+    ensure_topic(broker, "my-orders", 2, INPUT)
+    client = producer(broker)
+    for number in range(100):
+        client.produce("my-orders", json.dumps({"amount": number}), f"k{number % 7}", timestamp=1_600_000_000_000)
+    assert client.flush(20) == 0
+    cluster = Cluster(broker, tmp_path, lambda: spark)
+    try:
+        cluster.hydrate("my-sums", 1, batch=LARGE, code_dir=code)
+        verdict = check(cluster.context(), "my-sums.v1")
+        assert verdict.ok and verdict.suite == "my_sums_suite" and verdict.rows == 7
+        # the suite is frozen with the app: this version's finds fault with it
+        suite = code / "my_sums_suite.py"
+        suite.write_text(suite.read_text().replace('base.at_least("records", 1)', 'base.at_least("records", 1_000)'))
+        assert check(cluster.context(), "my-sums.v1").ok
+        cluster.make_live("my-sums", 1)
+        cluster.hydrate("my-sums", 2, batch=LARGE, code_dir=code)
+        said = cluster.cli("diff", "my-sums.v2")
+        assert said.code == 0, said.text
+        assert [line.partition(":")[0] for line in check(cluster.context(), "my-sums.v2").failures] == [
+            "records in range"
+        ]
+        suite.unlink()
+        with pytest.raises(BadUsage, match="there is no suite 'my_sums_suite'"):
+            cluster.stage("my-sums", 3, code_dir=code)
+        cluster.stop("my-sums.v1", "my-sums.v2")
+    finally:
+        cluster.close()
