@@ -48,9 +48,6 @@ def check(
     consumers yet, or if another release is live and there is no evidence yet; BeingReset; MissingHistory if the release
     lacks input that the live release has read, unless `accept_missing`.
     """
-    from expectations.gate import run_gate
-    from expectations.verdict import GateRequest, Verdict
-
     state = journal.expire(context.registry)
     release = find_release(state, name)
     spec = release.spec
@@ -70,6 +67,25 @@ def check(
             fix=f"`switchyard start {release.name} --execute`, then `switchyard wait {release.name}`",
         )
     upto = _upto(release, evidence) or progress.result
+    verdict = _verdict(context, release, evidence, upto, progress.total.late_dropped, volume_tolerance)
+    record = _record_of(verdict, release, evidence, upto, volume_tolerance, context.via)
+    context.registry.step(lambda _: [record])
+    return verdict
+
+
+def _verdict(
+    context: Context,
+    release: Release,
+    evidence: EvidenceRecorded | None,
+    upto: ResultPosition,
+    late_dropped: int,
+    volume_tolerance: float,
+) -> Verdict:
+    """Runs the suite of each result that has one."""
+    from expectations.gate import run_gate
+    from expectations.verdict import GateRequest, Verdict
+
+    spec = release.spec
     # needed only for a suite that comes with the app
     own = any(map(may_be_own, spec.suites.values()))
     code = admit(code_path(context.settings, spec.code_digest), spec.code_digest, release.name) if own else None
@@ -89,7 +105,7 @@ def check(
             table=result.table,
             avro=result.avro,
             live_rows=_rows_of_the_other(release, evidence, name),
-            late_dropped=progress.total.late_dropped,
+            late_dropped=late_dropped,
             volume_tolerance=volume_tolerance,
             app_settings=spec.settings,
             docs_dir=docs_dir(context),
@@ -97,10 +113,7 @@ def check(
             code=code,
         )
         verdicts[name] = run_gate(session, request)
-    verdict = Verdict.together(verdicts)
-    record = _record_of(verdict, release, evidence, upto, volume_tolerance, context.via)
-    context.registry.step(lambda _: [record])
-    return verdict
+    return Verdict.together(verdicts)
 
 
 def _refuse_half(state: RegistryState, release: Release) -> None:
