@@ -233,14 +233,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session, configured like a driver's. All drivers, diffs, checks and trials of this process share it."""
     from pipelines.engine.session import build_session
 
-    # most code here runs once, so the optimizing compiler costs more than it gains. Many drivers share this session, so
-    # it has more code and garbage than one driver
+    # most code here runs once, so the optimizing compiler costs more than it gains, and so does Spark's (drivers that are
+    # processes have both). Many drivers share this session, so it has more code and garbage than one driver
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
     settings = Settings(state_dir=tmp_path_factory.mktemp("spark"), spark={"spark.driver.defaultJavaOptions": java})
-    session = build_session(settings, "tests", heap_mb=2048)
+    session = build_session(settings, "tests", heap_mb=2048, few_rows=True)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Makes Spark compile expressions, as it does for a driver; the tests' session interprets them."""
+    from pipelines.engine.session import INTERPRETED
+
+    for name in INTERPRETED:
+        spark.conf.unset(name)
+    yield
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
 
 
 def _interrupt(number: int, frame: types.FrameType | None) -> None:

@@ -244,7 +244,7 @@ def main(arguments: list[str]) -> None:
     path, digest, name, settings = arguments
 
     def session() -> SparkSession:
-        return build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True)
+        return build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True, few_rows=True)
 
     answers = sys.stdout
 

@@ -42,12 +42,21 @@ _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+# By default Spark writes, compiles and loads Java classes for each batch's expressions. Without, a batch of some rows
+# takes two thirds of the CPU time; reading 250,000 takes half as much again
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 
 
-def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = False) -> dict[str, str]:
-    """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size."""
+def session_conf(
+    settings: Settings, *, heap_mb: int, cores: int, brief: bool = False, few_rows: bool = False
+) -> dict[str, str]:
+    """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size.
+
+    `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
+    an app's expressions and compiles none.
+    """
     ui, master, jars = settings.spark_ui_port, settings.spark_master or f"local[{cores}]", spark_jars()
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
@@ -99,6 +108,7 @@ def session_conf(settings: Settings, *, heap_mb: int, cores: int, brief: bool = 
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        **(INTERPRETED if few_rows else {}),
         **settings.spark,
     }
 
@@ -124,13 +134,18 @@ def _archived() -> str:
 
 
 def build_session(
-    settings: Settings, name: str, *, heap_mb: int | None = None, cores: int | None = None, brief: bool = False
+    settings: Settings,
+    name: str,
+    *,
+    heap_mb: int | None = None,
+    cores: int | None = None,
+    brief: bool = False,
+    few_rows: bool = False,
 ) -> SparkSession:
-    """The session of this process, in this process's JVM. Starts what isn't there yet."""
+    """The session of this process, in this process's JVM. Starts what isn't there yet. Options as in `session_conf`."""
     builder = SparkSession.builder.appName(name)
-    conf = session_conf(
-        settings, heap_mb=heap_mb or settings.driver_heap_mb, cores=cores or settings.driver_cores, brief=brief
-    )
+    heap_mb, cores = heap_mb or settings.driver_heap_mb, cores or settings.driver_cores
+    conf = session_conf(settings, heap_mb=heap_mb, cores=cores, brief=brief, few_rows=few_rows)
     for key, value in conf.items():
         builder = builder.config(key, value)
 

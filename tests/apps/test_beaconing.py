@@ -79,6 +79,7 @@ def found(spark: SparkSession, app: App, *cuts: int, **settings: Any) -> list[Al
     return sorted(rows)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert found(spark, beaconing) == EXPECTED
 

@@ -54,6 +54,7 @@ def found(batch: Any) -> list[tuple[Any, ...]]:
     return [(row["user"], row["message"], source) for row, source in zip(batch.rows, batch.sources, strict=True)]
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
     batch = run(spark, close_notifications)
     assert found(batch) == EXPECTED

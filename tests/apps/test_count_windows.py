@@ -69,6 +69,7 @@ def found(spark: SparkSession, app: App, *cuts: int, **settings: int) -> list[Wi
     return sorted(rows)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert found(spark, count_windows) == sorted(EXPECTED)
 

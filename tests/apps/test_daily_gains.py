@@ -66,6 +66,7 @@ def found(spark: SparkSession, app: App, cut: int | None = None) -> dict[Any, tu
         return days(test)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert found(spark, daily_gains) == EXPECTED
 

@@ -43,6 +43,7 @@ def found(spark: SparkSession, app: App, **settings: int) -> list[tuple[Any, ...
     return sorted((*row.values(), source) for row, source in zip(batch.rows, batch.sources, strict=True))
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert found(spark, large_orders) == EXPECTED
 

@@ -78,6 +78,7 @@ def found(batch: Any) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
     told, first, second = run(spark, not_viewing)
     assert sorted(told) == EXPECTED

@@ -87,6 +87,7 @@ def found(spark: SparkSession, app: App, *cuts: int, **settings: int) -> list[To
     return sorted(rows)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert found(spark, product_counter) == EXPECTED
 

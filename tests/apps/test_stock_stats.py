@@ -56,6 +56,7 @@ def found(spark: SparkSession, app: App, **settings: int) -> list[tuple[Any, ...
         return sorted(tuple(row.values()) for row in test.run())
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert found(spark, stock_stats) == EXPECTED
 

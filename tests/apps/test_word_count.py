@@ -58,6 +58,7 @@ def counted(spark: SparkSession, app: App) -> dict[str, int]:
         return counts(test)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_golden(spark: SparkSession) -> None:
     assert counted(spark, word_count) == EXPECTED
 

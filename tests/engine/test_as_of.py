@@ -45,6 +45,7 @@ def told(batch: Any) -> list[tuple[Any, ...]]:
     return [(row["n"], row["age"], row["zip"]) for row in batch.rows]
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_row_sees_the_version_that_is_the_latest_at_or_before_its_time(spark: SparkSession) -> None:
     with AppTest(spark, JOINED) as test:
         # out of order, on both sides
@@ -118,6 +119,7 @@ def seen_in(spark: SparkSession, records: pd.DataFrame, batches: int) -> tuple[d
     return found, late
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(200_000, 1_000, marks=pytest.mark.long)])
 def test_it_is_what_pandas_finds_in_few_batches_and_in_many(spark: SparkSession, size: int, keys: int) -> None:
     records = numbers(size, keys, 1)

@@ -16,7 +16,7 @@ from pipelines.model.app import App, Result, Value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120), pytest.mark.usefixtures("compiled")]
 
 RAW = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
 TRADE = Json("side string, price double not null")

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipelines.engine
+from pipelines.engine.session import INTERPRETED, session_conf
 from pipelines.settings import Settings
 from tests.ports import port_of
 from tests.shared.sockets import is_local
@@ -138,6 +139,18 @@ def test_spark_and_its_ui_listen_here_alone(started: Started) -> None:
     assert port_of(f"UI of {IDS[started.leads]}") in ports and len(ports) > 1
     for address, port in [*started.jvm.listening, *started.own.listening]:
         assert is_local(address), (address, port)
+
+
+def compiles(spark: SparkSession) -> bool:
+    return "WholeStageCodegen" in spark.range(3).selectExpr("id + 1")._jdf.queryExecution().executedPlan().toJSON()
+
+
+def test_expressions_are_compiled_except_for_some_rows(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    assert not compiles(spark)
+    request.getfixturevalue("compiled")
+    assert compiles(spark)
+    few, many = (session_conf(Settings(), heap_mb=512, cores=1, few_rows=each) for each in (True, False))
+    assert few == many | INTERPRETED
 
 
 def logged(spark: SparkSession, name: str, text: str) -> str:

@@ -42,6 +42,7 @@ MINUTES = app_of(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_window_is_emitted_once_the_watermark_has_passed_it(spark: SparkSession) -> None:
     with AppTest(spark, MINUTES) as test:
         test.send("given", {"n": 1}, time=5)
@@ -58,6 +59,7 @@ def test_a_window_is_emitted_once_the_watermark_has_passed_it(spark: SparkSessio
         assert test.table == {("12:00",): {"count": 2}}
 
 
+@pytest.mark.usefixtures("compiled")
 def test_the_watermark_can_be_moved_before_any_record_comes(spark: SparkSession) -> None:
     with AppTest(spark, MINUTES) as test:
         assert test.advance_watermark(60).rows == []
