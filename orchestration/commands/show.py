@@ -88,11 +88,19 @@ def show_comparison(found: Comparison) -> None:
     print_table(("", "rows"), late)
 
 
+def _left_out(found: Comparison) -> list[str]:
+    """In words: which columns a diff has not compared."""
+    sides = (("live", found.only_live_columns), ("new", found.only_new_columns))
+    return [f"not compared, only in the {side} result: {', '.join(columns)}" for side, columns in sides if columns]
+
+
 def _show_result(found: Comparison, late: Sequence[tuple[str, str]], title: str | None = None) -> None:
     names = ("only_live", "only_new", "changed", "identical")
     counts = [(name.replace("_", " "), f"{getattr(found, name):,}") for name in names]
     counts += [(f"  in {column}", f"{number:,}") for column, number in found.columns.items()]
     print_table(("", "keys"), [*counts, *late], title=title)
+    for words in _left_out(found):
+        out(words)
     if found.samples:
         columns = ("key", "live", "new")
         print_table(columns, [[_short(sample[name]) for name in columns] for sample in found.samples])

@@ -130,6 +130,10 @@ def comparison_markdown(found: Comparison) -> str:
     if found.samples:
         rows = tuple((_text(s["key"]), _text(s["live"]), _text(s["new"])) for s in found.samples)
         tables.append(Table(title="samples", columns=("key", "live", "new"), rows=rows))
+    for side, left_out in (("live", found.only_live_columns), ("new", found.only_new_columns)):
+        if left_out:
+            names = tuple((column,) for column in left_out)
+            tables.append(Table(title=f"not compared, only in the {side} result", columns=("column",), rows=names))
     return "\n\n".join(table.markdown() for table in tables)
 
 

@@ -30,8 +30,8 @@ from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
 from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, refuse_huge, unread
 
-# a quoted name at the start of a DDL, or after a comma
-_COLUMN = re.compile(r"(?:^|, )`((?:[^`]|``)+)` ")
+# a quoted name at the start of a DDL or after a comma, and its type up to the next one
+_COLUMN = re.compile(r"(?:^|, )`((?:[^`]|``)+)` (.+?)(?=, `|$)")
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
 Wanted = Literal["running", "stopped"]
@@ -82,9 +82,14 @@ class ResultSpec(Frozen):
     avro: str | None = None
 
     @property
+    def types(self) -> dict[str, str]:
+        """Column -> its type, as Spark names it. Spark's DDL of a schema quotes only columns, not the fields within."""
+        return {name.replace("``", "`"): kind for name, kind in _COLUMN.findall(self.schema_ddl)}
+
+    @property
     def columns(self) -> list[str]:
-        """The names of its columns. Spark's DDL of a schema quotes only these, not the fields within them."""
-        return [name.replace("``", "`") for name in _COLUMN.findall(self.schema_ddl)]
+        """The names of its columns."""
+        return list(self.types)
 
     @property
     def value(self) -> list[str]:

@@ -19,7 +19,8 @@ class Comparison:
     """What a diff of two results found: counts of keys (tables) or of records by identity (streams).
 
     `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as many as
-    were asked for and fit into the registry entry. `results`: of an app with several, the comparison of each by name;
+    were asked for and fit into the registry entry. `only_live_columns`, `only_new_columns`: value columns that one result
+    lacks; they are not compared. `results`: of an app with several, the comparison of each by name;
     then the counts are their sums, and columns and samples are theirs alone.
     """
 
@@ -29,6 +30,8 @@ class Comparison:
     identical: int
     columns: dict[str, int] = field(default_factory=dict)
     samples: tuple[dict[str, Any], ...] = ()
+    only_live_columns: tuple[str, ...] = ()
+    only_new_columns: tuple[str, ...] = ()
     live_late_dropped: int = 0
     new_late_dropped: int = 0
     live_watermark_ms: int | None = None
@@ -78,7 +81,8 @@ class Comparison:
         """The comparison that `as_json` wrote."""
         values = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         results = {name: cls.from_json(each) for name, each in values.get("results", {}).items()}
-        return cls(**{**values, "samples": tuple(values.get("samples", ())), "results": results})
+        listed = {name: tuple(values.get(name, ())) for name in ("samples", "only_live_columns", "only_new_columns")}
+        return cls(**{**values, **listed, "results": results})
 
 
 def evidence_path(settings: Settings, evidence: str) -> Path:

@@ -42,8 +42,9 @@ def compare_at(
         path = path / name if name else path
         here, there = live[1].only({name}), new[1].only({name})
         write_fold(folded(spark, settings, mine, here), folded(spark, settings, theirs, there), path)
-        found[name] = compare(spark, path, live_ddl=mine.schema_ddl, new_ddl=theirs.schema_ddl,
-                              tolerance=tolerance, samples=samples, share=len(live[0].outputs))  # fmt: skip
+        found[name] = compare(
+            spark, path, mine, theirs, tolerance=tolerance, samples=samples, share=len(live[0].outputs)
+        )
     return Comparison.together(found)
 
 
@@ -95,10 +96,19 @@ def write_fold(live: DataFrame, new: DataFrame, path: Path) -> None:
 
 
 def compare(
-    spark: SparkSession, path: Path, *, live_ddl: str, new_ddl: str, tolerance: float, samples: int, share: int = 1
+    spark: SparkSession,
+    path: Path,
+    live: ResultSpec,
+    new: ResultSpec,
+    *,
+    tolerance: float,
+    samples: int,
+    share: int = 1,
 ) -> Comparison:
-    """Counts by class over a fold that `write_fold` wrote; `tolerance`: relative, for floating-point columns. `share`: how
-    many results share the room for samples in the registry entry.
+    """Counts by class over a fold that `write_fold` wrote, by the value columns that both results have.
+
+    `tolerance`: relative, for floating-point columns. `share`: how many results share the room for samples in the
+    registry entry.
     """
     from pyspark.sql import functions as F
 
@@ -113,7 +123,7 @@ def compare(
     changed, columns = 0, dict[str, int]()
     picked: list[Row] = []
     if sides["differing"]:
-        changed, columns, picked = _changed(rows, live_ddl, new_ddl, tolerance, samples)
+        changed, columns, picked = _changed(rows, live, new, tolerance, samples)
     if sides["only_live"] + sides["only_new"] and len(picked) < samples:
         one = rows.where("live_value is null or new_value is null").orderBy("key").limit(samples - len(picked))
         picked += one.select("key", "live_value", "new_value").collect()
@@ -123,6 +133,8 @@ def compare(
         changed=changed,
         identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
         columns=columns,
+        only_live_columns=tuple(name for name in live.value if name not in new.columns),
+        only_new_columns=tuple(name for name in new.value if name not in live.columns),
         samples=fitting(
             ({"key": _key(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked), SAMPLES_BYTES // share
         ),
@@ -130,18 +142,19 @@ def compare(
 
 
 def _changed(
-    rows: DataFrame, live_ddl: str, new_ddl: str, tolerance: float, samples: int
+    rows: DataFrame, live: ResultSpec, new: ResultSpec, tolerance: float, samples: int
 ) -> tuple[int, dict[str, int], list[Row]]:
-    """How many keys that both have differ by more than `tolerance`, in how many each column differs, and the first
-    keys.
+    """How many keys that both have differ by more than `tolerance` in a column that both have, in how many each column
+    differs, and the first keys. Without a column that both have, all differ.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType
 
     from pipelines.engine.frames import ddl_columns
 
+    live_ddl, new_ddl = live.schema_ddl, new.schema_ddl
     live_fields = {f.name: f for f in ddl_columns(live_ddl).fields}
-    both = [f for f in ddl_columns(new_ddl).fields if f.name in live_fields]
+    both = [f for f in ddl_columns(new_ddl).fields if f.name in live.value and f.name in new.value]
 
     def side(name: str, ddl: str) -> Any:
         return F.from_json(F.col(f"{name}_value"), ddl_columns(ddl)).alias(name)
@@ -151,12 +164,14 @@ def _changed(
     flags = []
     for f in both:
         mine, theirs = F.col(f"live.`{f.name}`"), F.col(f"new.`{f.name}`")
+        if live_fields[f.name].dataType != f.dataType:
+            mine, theirs = mine.cast("string"), theirs.cast("string")
         differs = ~mine.eqNullSafe(theirs)
         if tolerance and isinstance(f.dataType, DoubleType | FloatType):
             close = F.abs(mine - theirs) <= tolerance * F.greatest(F.abs(mine), F.abs(theirs))
             differs = differs & ~F.coalesce(close, F.lit(False))
         flags.append(differs.alias(f"d_{f.name}"))
-    any_flag = F.lit({f.name for f in ddl_columns(new_ddl).fields} != set(live_fields))
+    any_flag = F.lit(not both)
     for f in both:
         any_flag = any_flag | F.col(f"`d_{f.name}`")
     changed = parsed.select("key", "live_value", "new_value", *flags).where(any_flag)

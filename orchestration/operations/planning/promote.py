@@ -8,6 +8,7 @@ from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, version_of
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import readers_of, refuse_unfinished
+from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.kinds import refuse_other_input
 from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, ahead, meeting_stages, stages_apart
 from orchestration.operations.planning.moving import deadline_of, switch_facts
@@ -80,7 +81,12 @@ def plan_promote(
         stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
         reason=reason,
         facts={**switch_facts(live, new, number, evidence, backlog), **history.facts, **_readers(state, live)},
-        warnings=(*unchecked(new.spec), *input_warnings(live, new.spec), *incomparable(new.spec)),
+        warnings=(
+            *changes(live.spec if live is not None else None, new.spec),
+            *unchecked(new.spec),
+            *input_warnings(live, new.spec),
+            *incomparable(new.spec),
+        ),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if apart else 0.0),
     )

@@ -13,6 +13,7 @@ from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
+from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.kinds import other_input, refuse_other_input, refuse_other_results
 from orchestration.operations.planning.topics import create_results
 from orchestration.operations.planning.upstream import pinned, read_by_name, reads
@@ -206,7 +207,7 @@ def _plan_of(
     history.require(accept=accept_missing)
     live = live_release(state, app)
     warnings = (
-        *_schema_warnings(before, spec),
+        *changes(before.spec if before is not None else None, spec),
         *input_warnings(live, spec),
         *unchecked(spec),
         *incomparable(spec),
@@ -297,17 +298,6 @@ def _change(
     if before.spec.code_digest != digest:
         return "code"
     return "none" if before.spec.settings == settings else "settings"
-
-
-def _schema_warnings(before: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:
-    if before is None or spec.change != "schema":
-        return ()
-    was, now = _columns(before.spec.outputs), _columns(spec.outputs)
-    return tuple(
-        f"the schema of {f'result {name}' if name else 'the result'} changes from {was[name][1]} to {now[name][1]}; consumers must be able to read both"
-        for name in now
-        if name in was and was[name] != now[name]
-    )
 
 
 def input_warnings(live: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:

@@ -20,9 +20,10 @@ from orchestration.operations.lifecycle import find_release, refuse_blocked, ver
 from orchestration.operations.looking import costs
 from orchestration.operations.looking.costs import Cost
 from orchestration.operations.planning import stage as module
+from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.meeting import far_behind
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared
-from orchestration.operations.planning.stage import _change, _predecessor, _schema_warnings, model_for, plan_stage
+from orchestration.operations.planning.stage import _change, _predecessor, model_for, plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import CreateTopic
 from orchestration.operations.procedures.wait import _measured_rate
@@ -79,11 +80,39 @@ def test_the_first_release_changes_nothing() -> None:
     assert _change(None, {"": ResultSpec(**RESULT)}, {}, "0" * 64) == "first"
 
 
-def test_only_a_change_of_the_schema_warns_consumers() -> None:
-    wider = spec("stock-stats.v2", schema_ddl="`ticker` string", change="schema")
-    assert "must be able to read both" in _schema_warnings(release(), wider)[0]
-    assert _schema_warnings(release(), spec("stock-stats.v2", change="code")) == ()
-    assert _schema_warnings(None, wider) == ()
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({}, []),
+        ({"key": ("ticker", "side")}, ["the key changes from (ticker) to (ticker, side): consumers get a tombstone for each old key"]),
+        ({"schema_ddl": "`ticker` string"}, ["its columns change, without trades: consumers must be able to read both"]),
+        (
+            {"schema_ddl": "`ticker` string, `trades` int, `s` struct<a:int,b:map<string,int>>"},
+            ["its columns change, with s; trades from bigint to int"],
+        ),
+        ({"partitions": 8}, ["it has 8 partitions instead of 1"]),
+        (
+            {"table": False, "key": (), "schema_ddl": "`trades` bigint"},
+            ["the key changes from (ticker) to (): records of one old key", "its columns change, without ticker"],
+        ),
+    ],
+)  # fmt: skip
+def test_each_change_of_a_definition_is_told(result: dict[str, Any], said: list[str]) -> None:
+    live, new = spec("stock-stats.v1"), spec("stock-stats.v2", **result)
+    told = changes(live, new)
+    assert len(told) == len(said) and all(one.startswith(other) for one, other in zip(told, said, strict=True)), told
+    assert changes(None, new) == ()
+    named = (
+        {"counts": ResultSpec(**RESULT)},
+        {"counts": ResultSpec(**{**RESULT, **result}), "new": ResultSpec(**RESULT)},
+    )
+    of_result = changes(spec("stock-stats.v1", results=named[0]), spec("stock-stats.v2", results=named[1]))
+    assert all(one.startswith("result counts: ") for one in of_result) and len(of_result) == len(said)
+
+
+def test_another_watermark_is_told() -> None:
+    [said] = changes(spec("stock-stats.v1", watermark=None), spec("stock-stats.v2", watermark="10 seconds"))
+    assert said.startswith("the watermark changes from none to 10 seconds")
 
 
 def state(*names: str, live: str | None = None, **states: str) -> RegistryState:
