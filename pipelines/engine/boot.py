@@ -218,4 +218,5 @@ def _destination(token: int, release: Release, app: App, start: SourcePosition) 
         watermarked=app.watermark is not None,
         processed=release.under.processed if release.under else (),
         seed=release.under.seed if release.under else None,
+        oversized=app.oversized,
     )

@@ -26,8 +26,9 @@ from pyspark.sql.types import StructType
 from pipelines.engine.avro import readable_by
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import GIVEN, avro_of, input_columns, json_schema, key_schema, schemas_of, serialized
+from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
 from pipelines.engine.rehearsal import Rehearsal, tick
+from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App, AppendStream, Changelog, Comparable, Input, Json, Table, setting_like

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from pipelines.engine.frames import MALFORMED, applied, input_columns, marked, observed, parse
+from pipelines.engine.frames import MALFORMED, input_columns, observed, parse
 from pipelines.engine.memory import MemorySource, Record
+from pipelines.engine.results import applied, marked
 from pipelines.engine.topology import Step, topology
 from pipelines.errors import Refused
 from pipelines.model.app import App, Comparable
@@ -38,7 +39,7 @@ class Rehearsal:
         return self._app.comparable_with(self._settings)
 
     def result(self) -> DataFrame:
-        """The function's result on the inputs. Raises what the function raises, and BadUsage as `frames.applied` does.
+        """The function's result on the inputs. Raises what the function raises, and BadUsage as `results.applied` does.
 
         Raises Refused for processing-time timers: Spark would run batches without end to see whether one does.
         """

@@ -14,10 +14,11 @@ from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 
 from pipelines.engine.checkpoint import Checkpoint, PlannedBatch
-from pipelines.engine.metrics import BatchMetrics
+from pipelines.engine.metrics import BatchMetrics, DeadLetter
 from pipelines.engine.turnstile import Turnstile
 from pipelines.engine.writer import Headers, OutcomeUnknown, Record, Superseded, TransactionEnded, Writer
 from pipelines.errors import SwitchyardError
+from pipelines.model.app import Oversized
 from pipelines.model.entries import MarkOrdered
 from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
@@ -26,6 +27,12 @@ from pipelines.model.reset import Replays
 from pipelines.model.switch import flags, foreseen
 
 _REPLAYED = (REPLAY, b"true")
+# letters of a key in an error
+_SHOWN = 200
+
+
+class RowTooLarge(SwitchyardError):
+    """A row of a result is larger than a record of Kafka may be. A table would silently keep its earlier row."""
 
 
 class ProgressGap(SwitchyardError):
@@ -38,7 +45,7 @@ class Destination:
 
     `results`: result name -> topic; the only result has an empty name. `inputs`: source name -> topic. `processed`:
     input whose results consumers may already have; its results are marked as a replay. `seed`: the generation's first
-    progress record, if it continues an earlier one.
+    progress record, if it continues an earlier one. `oversized`: what becomes of a row that is too large for a record.
     """
 
     release: str
@@ -50,12 +57,13 @@ class Destination:
     watermarked: bool
     processed: tuple[Span, ...] = ()
     seed: Progress | None = None
+    oversized: Oversized = "stop"
 
 
 class Sink:
     """Spark's foreachBatch function, and the driver's control of it. Its turnstile decides which batches run, and when.
 
-    `serialize` turns the batch's rows into records, as `frames.serialized` does. `metrics` asks Spark about the batch that just ran.
+    `serialize` turns the batch's rows into records, as `results.serialized` does. `metrics` asks Spark about the batch that just ran.
     `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while Spark waits, unless
     the number of batches is limited.
     """
@@ -298,14 +306,9 @@ class Sink:
             # 2. produce, and wait for the acknowledgements: that is the result position
             self._writer.begin()
             refused = self._send(table, self._replays.batch(before, position))
-            letters = dead_letter_topic(self.destination.release)
-            for letter in metrics.malformed:
-                again = self._replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
-                self._writer.send_dead(letters, letter.key, letter.value, _marked(letter.headers, again))
-            for topic, (key, _, given), reason in refused:
-                headers = [("topic", topic.encode()), ("reason", reason.encode())]
-                again = _REPLAYED in (given or ())
-                self._writer.send_dead(letters, (key or "").encode(), None, _marked(headers, again))
+            if refused and self.destination.oversized == "stop":
+                raise self._too_large(batch_id, *refused[0])
+            self._set_apart(batch_id, metrics.malformed, refused)
             written = self._writer.acknowledged()
             counts = Counts(
                 rows_in=metrics.rows_in,
@@ -347,6 +350,37 @@ class Sink:
             rows = table.filter(pc.equal(table["result"], result)) if result else table
             refused += [(topic, *each) for each in self._writer.send(topic, self._records(rows, replayed))]
         return refused
+
+    def _set_apart(
+        self, batch_id: int, malformed: Sequence[DeadLetter], refused: Sequence[tuple[str, Record, str]]
+    ) -> None:
+        """Queues the dead letters of a batch: its malformed records, and rows that were refused as too large."""
+        letters = dead_letter_topic(self.destination.release)
+        for letter in malformed:
+            again = self._replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
+            self._writer.send_dead(letters, letter.key, letter.value, _marked(letter.headers, again))
+        for topic, (key, value, given), reason in refused:
+            headers = [
+                ("topic", topic.encode()),
+                ("reason", reason.encode()),
+                ("batch", str(batch_id).encode()),
+                ("value-bytes", str(_size(value)).encode()),
+            ]
+            if (source := _source(given)) is not None:
+                headers.append((SOURCE, source))
+            again = _REPLAYED in (given or ())
+            self._writer.send_dead(letters, (key or "").encode(), None, _marked(headers, again))
+
+    def _too_large(self, batch_id: int, topic: str, record: Record, reason: str) -> RowTooLarge:
+        key, value, headers = record
+        name, source = self.destination.release, _source(headers)
+        comes = f" from {source.decode()}" if source is not None else ""
+        return RowTooLarge(
+            f"{name}: batch {batch_id} has a row for {topic}{comes}, with the key {(key or 'null')[:_SHOWN]}, "
+            f"whose value has {_size(value):,} bytes: {reason}",
+            fix="make the row smaller in a new version, or let such rows become dead letters: @app(oversized='dead-letter'); "
+            f"`switchyard bisect {name}` finds the record that the row comes from",
+        )
 
     def _records(self, table: pa.Table, replayed: Literal["all", "some", "none"]) -> Iterator[Record]:
         unnamed: Headers | None = [_REPLAYED] if replayed == "all" else None
@@ -451,6 +485,15 @@ class Sink:
                 f"{self.destination.release} has no committed batch yet", fix="wait until it has read something"
             )
         return self.last
+
+
+def _size(value: str | bytes | None) -> int:
+    return len(value.encode() if isinstance(value, str) else value or b"")
+
+
+def _source(headers: Headers | None) -> bytes | None:
+    """The source record that a row names."""
+    return next((each for name, each in headers or () if name == SOURCE and isinstance(each, bytes)), None)
 
 
 def batch_number(last: Progress | None) -> str:

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.engine.causes import cause
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.code import code_path, load
-from pipelines.engine.frames import observed, parse, read_stream, result_of, serialized
+from pipelines.engine.frames import observed, parse, read_stream
+from pipelines.engine.results import result_of, serialized
 from pipelines.engine.session import send_code
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release

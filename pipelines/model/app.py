@@ -14,6 +14,7 @@ Comparable = Literal["exact", "last-value", "no"]
 # what an app is an example of; the groups of `switchyard apps`, in this order
 Shows = Literal["single event", "aggregate", "window", "join", "multi-phase", "low level", "late data"]
 Setting = str | int | float | bool
+Oversized = Literal["stop", "dead-letter"]
 
 
 class AppSettings(Mapping[str, Any]):
@@ -185,6 +186,7 @@ class App:
     comparable: Comparable | Callable[[AppSettings], Comparable] = "exact"
     reset_allowed: bool = True
     shows: Shows | None = None
+    oversized: Oversized = "stop"
 
     def comparable_with(self, settings: Mapping[str, Setting]) -> Comparable:
         """What a diff of two runs means, with `settings` instead of the app's own."""
@@ -240,6 +242,7 @@ def app(
     comparable: Comparable | Callable[[AppSettings], Comparable] = "exact",
     reset_allowed: bool = True,
     shows: Shows | None = None,
+    oversized: Oversized = "stop",
 ) -> Callable[[Callable[..., Any]], App]:
     """Turns a function `(input DataFrames by name..., settings) -> DataFrame` into an app.
 
@@ -249,7 +252,8 @@ def app(
     several, each names its own. `watermark` is a Spark interval ("10 seconds") on
     `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
     instead. `comparable`: "no" if a replay may give another result; a function where that depends on the settings. `shows`: what
-    the app is an example of; `switchyard apps` groups by it. Raises BadUsage if the definition contradicts itself.
+    the app is an example of; `switchyard apps` groups by it. `oversized`: whether a row that is larger than a record
+    of Kafka may be stops the release, or becomes a dead letter. Raises BadUsage if the definition contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(
@@ -270,6 +274,7 @@ def app(
             comparable=comparable,
             reset_allowed=reset_allowed,
             shows=shows,
+            oversized=oversized,
         )
 
     return make

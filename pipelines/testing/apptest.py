@@ -17,10 +17,10 @@ from pyspark.errors import StreamingQueryException
 
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
-from pipelines.engine.frames import as_text, serialized
 from pipelines.engine.memory import Record
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.rehearsal import Rehearsal, tick
+from pipelines.engine.results import as_text, serialized
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, Table
 

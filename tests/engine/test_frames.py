@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.engine.frames import MALFORMED, applied, observed, parse, serialized
+from pipelines.engine.frames import MALFORMED, observed, parse
+from pipelines.engine.results import applied, serialized
 from pipelines.errors import BadUsage
 from pipelines.model import AppendStream, Json, Raw, Stream, Table, Text
 from pipelines.model.app import App, Result, Value

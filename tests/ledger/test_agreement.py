@@ -13,7 +13,8 @@ from demo.ledger import recompute
 from demo.ledger.reader import read
 from demo.ledger.verify import Delivered, json_key, json_value, verify_stream, verify_table
 from orchestration.sources import Faults, Options, produce, source_for
-from pipelines.engine.frames import MALFORMED, parse, read_range, result_of, serialized
+from pipelines.engine.frames import MALFORMED, parse, read_range
+from pipelines.engine.results import result_of, serialized
 from pipelines.model import App
 from pipelines.settings import Settings
 
