@@ -16,7 +16,7 @@ import pytest
 
 from demo.ledger.reader import read
 from orchestration.operations.procedures.diff import diff
-from pipelines.errors import BadUsage, Refused
+from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.topics import topic_names
 from pipelines.model.entries import Switch
@@ -202,3 +202,41 @@ def test_a_version_whose_results_differ_is_refused(story: Story, tmp_path: Path)
     ) as refused:
         story.cluster.stage(APP, 3, code_dir=tmp_path)
     assert "give the new app another name" in refused.value.fix
+
+
+LARGE_ROWS = """
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipelines.model import AppendStream, AppSettings, Json, Stream, app
+
+
+@app(
+    name="large-rows",
+    inputs={"trades": Stream(topic="trades", key="ticker string", value=Json("price double NOT NULL"))},
+    result=AppendStream(key=("ticker",)),
+    OVERSIZED
+)
+def large_rows(trades: DataFrame, settings: AppSettings) -> DataFrame:
+    text = F.when(F.expr("partition = 0 and offset = 3"), F.repeat(F.lit("x"), F.lit(1_500_000))).otherwise("small")
+    return trades.select("ticker", text.alias("text"), "topic", "partition", "offset")
+"""
+
+
+def test_a_row_that_kafka_does_not_take_stops_the_release_or_is_set_apart(story: Story, tmp_path: Path) -> None:
+    cluster, name = story.cluster, "large-rows.v{}"
+    folders = []
+    for number, option in enumerate(("", "oversized='dead-letter',"), start=1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "large.py").write_text(LARGE_ROWS.replace("OVERSIZED", option))
+        folders.append(folder)
+    cluster.stage("large-rows", 1, code_dir=folders[0])
+    with pytest.raises(SwitchyardError, match=r"from trades:0:3, with the key .* whose value has 1,500,0\d\d bytes"):
+        cluster.hydrate("large-rows", 1, batch=LARGE)
+    cluster.hydrate("large-rows", 2, batch=LARGE, code_dir=folders[1])
+    cluster.stop(name.format(2))
+    letters = list(read(cluster.settings.bootstrap, "large-rows.v2.dead-letters"))
+    assert [letter.value for letter in letters if letter.source == "trades:0:3"] == [None]
