@@ -40,7 +40,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
 from pipelines.model.entries import DeltaSegment, FollowerRegistered, Switch
-from pipelines.model.names import REGISTRY_TOPIC, REPLAY, RESULT, is_group_name
+from pipelines.model.names import REGISTRY_TOPIC, REPLAY, RESULT, is_group_name, result_of
 from pipelines.model.parts import Loss
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings, get_settings
@@ -337,6 +337,8 @@ class LiveConsumer:
             self._register()
             state = self._control.sync()
         self.result = _result(self.alias, self.result, state)
+        if self.result:
+            self._refuse_shared_group()
         chain = self._chain()
         if stored is None:
             self._join(0.0)
@@ -353,6 +355,18 @@ class LiveConsumer:
                 fix="give the position that was stored for this result",
             )
         self._go(position, chain)
+
+    def _refuse_shared_group(self) -> None:
+        """Raises BadUsage if the group follows another result of the app: what one commits of a delta would count for both."""
+        commits = read_commits(self._settings, self.group, self.alias, self._admin)
+        other = {result_of(topic) or c.result for topic, found in commits.items() for c in found.values()} - {
+            self.result
+        }
+        if other:
+            raise BadUsage(
+                f"group {self.group} already follows result {', '.join(sorted(other))} of {self.alias}",
+                fix="give the followers of each result a group of their own",
+            )
 
     def _register(self) -> None:
         """Raises Refused if this user may not write the registry; a follower doesn't need that right otherwise."""

@@ -158,6 +158,10 @@ def test_both_move_back_together(story: Story) -> None:
     _settle(story, V1)
     _table_is_that_of(story, V1)
     _stream_is_whole(story)
+    # by now the group has committed: another result needs another group
+    with pytest.raises(BadUsage, match="group table already follows result last of last-and-bids") as shared:
+        LiveConsumer(APP, group="table", result="bids", settings=cluster.settings, register=False)
+    assert shared.value.fix == "give the followers of each result a group of their own"
 
 
 def _settle(story: Story, name: str) -> None:
