@@ -269,7 +269,10 @@ class Driver:
             if query.error() is None:
                 raise
         else:
-            self._status.state = "running"
+            if self._status.state != "running":
+                self._status.state = "running"
+                # whoever started it waits for this
+                self._heart.beat()
 
     def _stop(self) -> None:
         if self._query is not None:

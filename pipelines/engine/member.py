@@ -34,7 +34,8 @@ class GroupMember:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._consumer.poll(0.5)
+            # nothing comes; this is how long leaving may wait
+            self._consumer.poll(0.1)
         self._consumer.close()
 
 
