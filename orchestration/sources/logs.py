@@ -1,4 +1,4 @@
-"""Logs of applications, generated: also what browsers did, and which of them have passed a captcha."""
+"""Logs of applications, generated: also what browsers did, and who of them passed a captcha."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +16,14 @@ START_MS = 1_362_148_200_000  # 2013-03-01T14:30:00Z
 BROWSERS = 300
 LEVELS = ("DEBUG", "INFO", "INFO", "INFO", "INFO", "INFO", "WARN", "WARN", "ERROR", "FATAL")
 LOGGERS = ("http", "db", "cache", "mailer", "billing")
-# the loggers of what browsers did, and of passed captchas
+# the loggers of what browsers did, and of captchas
 ACTIONS, CAPTCHAS = "browser-actions", "captcha"
 
 
 class Logs:
-    """`per_second` logs (50) per second of event time: about half are browsers' actions, one in fifty is a passed captcha."""
+    """`per_second` logs (50) per second of event time: about half are browsers' actions, one in fifty is of a
+    captcha. Every tenth browser fails all of its captchas, the others one in four.
+    """
 
     topic = "logs"
     partitions = 4
@@ -49,15 +52,17 @@ class Logs:
 
 def _record(kind: float, browser: int, pick: int, time_ms: int) -> Record:
     at = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    value = {"appName": f"app-{pick % 7}", "thread": f"worker-{pick % 16}", "timestamp": at}
+    value: dict[str, Any] = {"appName": f"app-{pick % 7}", "thread": f"worker-{pick % 16}", "timestamp": at}
     if kind < 0.52:
-        value |= {
-            "level": "INFO",
-            "logger_name": CAPTCHAS if kind < 0.02 else ACTIONS,
-            "message": "passed" if kind < 0.02 else "clicked",
-        }
-        key, context = f"browser-{browser:03}", {"browserHash": f"browser-{browser:03}"}
-        return key.encode(), json.dumps(value | {"context": context}).encode(), time_ms
+        context = {"browserHash": f"browser-{browser:03}"}
+        if kind < 0.02:
+            passed = browser % 10 != 0 and pick % 4 != 0
+            context |= {"passed": "true" if passed else "false"}
+            value |= {"logger_name": CAPTCHAS, "message": "passed" if passed else "failed"}
+        else:
+            value |= {"logger_name": ACTIONS, "message": "clicked"}
+        value |= {"level": "INFO", "context": context}
+        return context["browserHash"].encode(), json.dumps(value).encode(), time_ms
     value |= {
         "level": LEVELS[pick % len(LEVELS)],
         "logger_name": LOGGERS[pick % len(LOGGERS)],
@@ -66,4 +71,4 @@ def _record(kind: float, browser: int, pick: int, time_ms: int) -> Record:
     return None, json.dumps(value | {"context": {"request": str(pick)}}).encode(), time_ms
 
 
-APPS = {"log-router": without_trades(Logs)}
+APPS = {"log-router": without_trades(Logs), "captcha": without_trades(Logs)}

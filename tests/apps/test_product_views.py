@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pytest
 
 from pipelines.apps.product_views import product_views
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
@@ -39,35 +38,14 @@ def test_golden(spark: SparkSession) -> None:
     assert found == BATCHES
 
 
-class Remembers:
-    """A state variable in memory."""
-
-    def __init__(self) -> None:
-        self.value: tuple[int] | None = None
-
-    def get(self) -> tuple[int] | None:
-        return self.value
-
-    def update(self, value: tuple[int]) -> None:
-        self.value = value
-
-
 def counted(app: App) -> list[tuple[dict[str, int], dict[str, int], list[str]]]:
     """What the app's own processor makes of `BATCHES`, in this process."""
-    states: dict[str, Remembers] = {}
+    memory = Memory(lambda: app.function.__globals__["Views"](3), "product")
     found = []
     for views, _, _ in BATCHES:
-        counts, told = {}, []
-        for product, count in views.items():
-            processor: Any = app.function.__globals__["Views"](3)
-            state = states.setdefault(product, Remembers())
-            processor.init(SimpleNamespace(getValueState=lambda *_, state=state: state))
-            # as Spark may hand them over: in two frames
-            frames = [pd.DataFrame({"user": ["u"] * n}) for n in (count - 1, 1)]
-            [row] = [r for f in processor.handleInputRows((product,), iter(frames), None) for r in f.to_dict("records")]
-            counts[row["product"]] = row["views"]
-            told += [product] if row["reached"] else []
-        found.append((views, counts, sorted(told)))
+        rows = memory.run([{"product": product, "user": "u"} for product, count in views.items() for _ in range(count)])
+        counts = {row["product"]: row["views"] for row in rows}
+        found.append((views, counts, sorted(row["product"] for row in rows if row["reached"])))
     return found
 
 

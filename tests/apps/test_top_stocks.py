@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pytest
 
 from pipelines.apps.top_stocks import top_stocks
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
@@ -71,34 +70,16 @@ def test_at_least_one_is_told(spark: SparkSession) -> None:
         test.run()
 
 
-class Remembers:
-    """A state variable in memory."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-
-    def get(self) -> Any:
-        return self.value
-
-    def update(self, value: Any) -> None:
-        self.value = value
-
-
 def ranked(app: App) -> list[dict[int, Any]]:
     """What the app's own processor tells of a day, in this process. The partition goes by the first letter, backwards."""
-    state, found, offset = Remembers(), [], 0
+    memory, found, offset = Memory(lambda: app.function.__globals__["Ranks"](2), "day"), [], 0
     for batch in (FIRST, SECOND):
-        processor: Any = app.function.__globals__["Ranks"](2)
-        processor.init(SimpleNamespace(getValueState=lambda *_: state))
         rows = []
         for ticker, gain in batch:
             offset += 1
-            rows.append((ticker, None if gain is None else round(gain * 10_000), 100 - ord(ticker[0]), offset))
-        # as Spark may hand them over: in two frames, in any order
-        frame = pd.DataFrame(rows[::-1], columns=["ticker", "gain", "partition", "offset"]).astype({"gain": "Int64"})
-        told = processor.handleInputRows((DAY,), iter([frame[2:], frame[:2]]), None)
-        each = [row for part in told for row in part.to_dict("records")]
-        found.append({row["rank"]: (row["ticker"], row["gain"] / 10_000) for row in each})
+            place = {"partition": 100 - ord(ticker[0]), "offset": offset}
+            rows.append({"day": DAY, "ticker": ticker, "gain": None if gain is None else round(gain * 10_000), **place})
+        found.append({row["rank"]: (row["ticker"], row["gain"] / 10_000) for row in memory.run(rows)})
     return found
 
 

@@ -1,0 +1,108 @@
+"""captcha: browsers that act so often that they should show that a person uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from pipelines.model import AppendStream, AppSettings, Json, Stream, Table, app
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ACTIONS, VERIFICATIONS = "browser-actions", "captcha"
+_SOURCE = ("topic", "partition", "offset")
+# a row is a request, with the record of its action, or the count after the batch; the columns of the other are null
+COLUMNS = "browser_hash string, actions bigint, topic string, partition int, offset bigint"
+
+
+class Actions(StatefulProcessor):
+    """The state of a browser: how often it acted, and whether its last verification was passed."""
+
+    def __init__(self, ask_at: int) -> None:
+        self._ask_at = ask_at
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._browser = handle.getValueState("browser", "actions bigint, verified boolean")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        # here, as Dagster imports all apps, and pandas takes long; Python workers have it loaded
+        import pandas as pd
+
+        actions, verified = self._browser.get() or (0, False)
+        names, requests = [column.split()[0] for column in COLUMNS.split(", ")], []
+        # Spark gives the records of a batch in any order, and a large batch in several frames
+        batch = pd.concat(rows).sort_values(["partition", "offset"])
+        columns = (batch[name].tolist() for name in ("acts", "passed", *_SOURCE))
+        for acts, passed, *source in zip(*columns, strict=True):
+            if not acts:
+                verified = passed
+                continue
+            actions += 1
+            if actions >= self._ask_at and not verified:
+                requests.append((*key, actions, *source))
+        self._browser.update((actions, verified))
+        if requests:
+            yield pd.DataFrame(requests, columns=names)
+        # a verification alone is no count: there is nothing that it could be joined to
+        if actions:
+            yield pd.DataFrame([(*key, 0 if verified else actions, None, None, None)], columns=names)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@app(
+    name="captcha",
+    inputs={
+        "logs": Stream(topic="logs", value=Json("logger_name string NOT NULL, context map<string,string>")),
+    },
+    results={
+        "counts": Table(key=("browser_hash",), partitions=4, suite="captcha_counts"),
+        "requests": AppendStream(key=("browser_hash",), partitions=4, suite="captcha_requests"),
+    },
+    shows="join",
+    settings={"ask_at": 5},
+)
+def captcha(logs: DataFrame, settings: AppSettings) -> DataFrame:
+    """Counts the actions of each browser, and asks for a captcha from the `ask_at`th on, until it is passed.
+
+    Results:
+
+    - `counts` by browser_hash: actions so far, or 0 while the browser is verified.
+    - `requests` by browser_hash: actions (so far), and topic, partition and offset of the action. There is one for each
+      action from the `ask_at`th on that a browser makes while it is not verified.
+
+    Both tables that are joined here are in the logs, and are told apart by the logger: an action is a record of
+    `browser-actions`, a verification one of `captcha`. The browser is `context.browserHash`; a record
+    without it counts nowhere. Of a browser's verifications the last one holds. It was passed if `context.passed` is
+    `true`; actions are counted meanwhile, so after one that was not passed the count is all of them again.
+
+    What came first is what has the lower offset, as in a join of two tables of Kafka Streams; event times don't matter, and
+    batches make no difference. For that, the producer must put all records of a browser into one partition. State: two values of
+    each browser. It is Python, because each action is decided by what came before it: a call for each browser of a batch.
+    """
+    if settings.ask_at < 1:
+        raise ValueError("ask_at must be 1 or more")
+    about = logs.where(F.col("logger_name").isin(ACTIONS, VERIFICATIONS)).select(
+        F.col("context")["browserHash"].alias("browser_hash"),
+        (F.col("logger_name") == ACTIONS).alias("acts"),
+        F.coalesce(F.col("context")["passed"] == "true", F.lit(False)).alias("passed"),
+        *_SOURCE,
+    )
+    found = (
+        about.where(F.col("browser_hash").isNotNull())
+        .groupBy("browser_hash")
+        .transformWithStateInPandas(Actions(settings.ask_at), COLUMNS, "update", "none")
+    )
+    is_request = F.col("offset").isNotNull()
+    return found.select(
+        F.when(~is_request, F.struct("browser_hash", "actions")).alias("counts"),
+        F.when(is_request, F.struct("browser_hash", "actions", *_SOURCE)).alias("requests"),
+    )

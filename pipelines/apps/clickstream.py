@@ -1,0 +1,51 @@
+"""clickstream: each click with what is known of its user, and what the user has just searched for."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipelines.model import AppendStream, AppSettings, Changelog, Json, Stream, app, as_of
+
+
+@app(
+    name="clickstream",
+    inputs={
+        "clicks": Stream(topic="clicks", key="user string", value=Json("page string NOT NULL")),
+        "profiles": Changelog(
+            topic="profiles",
+            key="user string",
+            value=Json("age int, gender string, interests array<string>, zip string"),
+        ),
+        "searches": Stream(topic="searches", key="user string", value=Json("terms string NOT NULL")),
+    },
+    result=AppendStream(key=("user",), partitions=4),
+    suite="clickstream",
+    shows="join",
+    watermark="10 seconds",
+    settings={"within_ms": 1000},
+)
+def clickstream(clicks: DataFrame, profiles: DataFrame, searches: DataFrame, settings: AppSettings) -> DataFrame:
+    """Each click with the profile that its user had then, and what the user had searched for just before.
+
+    Result: user, page, at (of the click: UTC, `2013-03-01T14:30:01.250Z`), terms, age, gender, interests, zip. It does not
+    name the record of the click, as a diff expects at most one row of a user from a record.
+
+    The profile is that of the click's time: a new one changes later clicks, not earlier ones. Of a user who has none, or
+    whose profile was deleted, its columns are null. A search counts if the same user made it at most `within_ms` before the
+    click, or in the same millisecond. A click after several such searches is told once for each; after none, `terms` is
+    null.
+
+    A click is told when the watermark has passed it, as a profile or a search may come out of order. Clicks and searches
+    that are later than 10 s are dropped.
+    """
+    if settings.within_ms < 0:
+        raise ValueError("within_ms must be 0 or more")
+    known = as_of(clicks, profiles, on="user")
+    asked = searches.select(F.col("user").alias("asker"), "terms", F.col("event_time").alias("asked_at"))
+    within = F.expr(f"INTERVAL {settings.within_ms} MILLISECONDS")
+    after = F.col("event_time").between(F.col("asked_at"), F.col("asked_at") + within)
+    at = F.date_format("event_time", "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'").alias("at")
+    return known.join(asked, (F.col("user") == F.col("asker")) & after, "left_outer").select(
+        "user", "page", at, "terms", "age", "gender", "interests", "zip"
+    )

@@ -1,0 +1,113 @@
+"""sensor-readings: what each device measured hour by hour, though devices go offline and deliver later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from pipelines.model import AppendStream, AppSettings, Json, Stream, Table, app
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HOUR_MS = 3_600_000
+_SOURCE = ("topic", "partition", "offset")
+_OF_AN_HOUR = "lowest double, highest double, total double, readings bigint"
+# a row is of an hour, `at` being its start, or a late reading; the columns of the other are null
+COLUMNS = (
+    f"device string, at bigint, {_OF_AN_HOUR}, value double, late_ms bigint, topic string, partition int, offset bigint"
+)
+
+
+class Readings(StatefulProcessor):
+    """The state of a device: the time of its newest reading, and the hours that a reading may still change."""
+
+    def __init__(self, grace_ms: int) -> None:
+        self._grace_ms = grace_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        # not a map: in Spark's state, its keys could only be text
+        self._device = handle.getValueState("device", f"newest bigint, hours array<struct<hour bigint, {_OF_AN_HOUR}>>")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        # here, as Dagster imports all apps, and pandas takes long; Python workers have it loaded
+        import pandas as pd
+
+        newest, known = self._device.get() or (None, [])
+        hours = {hour: row for hour, *row in known}
+        changed, late = set(), []
+        # Spark gives the readings of a batch in any order, and a large batch in several frames
+        batch = pd.concat(rows).sort_values(["partition", "offset"])
+        columns = (batch[name].tolist() for name in ("at", "value", *_SOURCE))
+        for at, value, *source in zip(*columns, strict=True):
+            newest = at if newest is None else max(newest, at)
+            if newest - at > self._grace_ms:
+                late.append((*key, at, None, None, None, None, value, newest - at, *source))
+                continue
+            hour = at // HOUR_MS * HOUR_MS
+            lowest, highest, total, readings = hours.get(hour, (value, value, 0.0, 0))
+            hours[hour] = (min(lowest, value), max(highest, value), total + value, readings + 1)
+            changed.add(hour)
+        open_from = newest - self._grace_ms - HOUR_MS
+        self._device.update((newest, [(hour, *row) for hour, row in hours.items() if hour > open_from]))
+        told = [(*key, hour, *hours[hour], None, None, None, None, None) for hour in sorted(changed)]
+        names = [column.split()[0] for column in COLUMNS.split(", ")]
+        # two frames: pandas would make floats of whole numbers in a column with nulls
+        for found in (told, late):
+            if found:
+                yield pd.DataFrame(found, columns=names)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@app(
+    name="sensor-readings",
+    inputs={"readings": Stream(topic="readings", key="device string", value=Json("value double NOT NULL"))},
+    results={
+        "hours": Table(key=("device", "hour"), partitions=4, suite="sensor_readings_hours"),
+        "late": AppendStream(key=("device",), partitions=4, suite="sensor_readings_late"),
+    },
+    shows="late data",
+    settings={"grace_s": 10_800},
+)
+def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:
+    """Per device and hour: the lowest, highest and average reading. What comes too late is told apart.
+
+    Results:
+
+    - `hours` by device, hour (its start in UTC, `2013-03-01T14:00:00Z`): lowest, highest, average, readings.
+    - `late` by device: at (UTC, `2013-03-01T14:30:01.250Z`), value, late_ms, and topic, partition and offset of the
+      reading.
+
+    How late a reading is: by how much it is older than the newest reading that the same device has sent before. One that
+    is up to `grace_s` late (3 hours) changes its hour, which is told again. One that is later changes no hour; it goes to
+    `late`, however late it is. So each reading is in exactly one of the results; one that comes twice counts twice.
+
+    Each device has a clock of its own: one that was offline for weeks does not depend on those that were not, and there is
+    no watermark. A device whose clock runs ahead makes only its own readings late. Batches make no difference, as readings
+    are taken in the order of their offsets. For that, the producer must put all readings of a device into one partition.
+
+    State: of each device the newest time and the hours that may still change, which are four. It is Python, because no
+    watermark of Spark's is one of a key: a call for each device of a batch.
+    """
+    if settings.grace_s < 0:
+        raise ValueError("grace_s must be 0 or more")
+    placed = readings.select("device", F.unix_millis("event_time").alias("at"), "value", *_SOURCE)
+    found = placed.groupBy("device").transformWithStateInPandas(
+        Readings(settings.grace_s * 1000), COLUMNS, "update", "none"
+    )
+    time, is_late = F.timestamp_millis("at"), F.col("late_ms").isNotNull()
+    hour = F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("hour")
+    average = (F.col("total") / F.col("readings")).alias("average")
+    at = F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'").alias("at")
+    return found.select(
+        F.when(~is_late, F.struct("device", hour, "lowest", "highest", average, "readings")).alias("hours"),
+        F.when(is_late, F.struct("device", at, "value", "late_ms", *_SOURCE)).alias("late"),
+    )
