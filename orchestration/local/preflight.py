@@ -153,12 +153,20 @@ def listening(port: int, proc: Path = Path("/proc")) -> tuple[int, list[str]] | 
         return None
     for folder in proc.glob("[0-9]*"):
         try:
-            if any(os.readlink(link) in inodes for link in (folder / "fd").iterdir()):
+            if any(_target(link) in inodes for link in (folder / "fd").iterdir()):
                 command = (folder / "cmdline").read_bytes().decode(errors="replace")
                 return int(folder.name), command.rstrip("\0").split("\0")
         except OSError:
             continue  # has ended in the meantime, or belongs to another user
     return None
+
+
+def _target(link: Path) -> str | None:
+    """What a link leads to; None if it is gone: a file is closed while others of its process are looked at."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None
 
 
 def main(arguments: list[str]) -> int:

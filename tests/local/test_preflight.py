@@ -104,6 +104,19 @@ def test_a_busy_port_names_its_owner_and_the_setting() -> None:
     assert preflight.check_port(port) is None
 
 
+def test_a_file_that_is_closed_meanwhile_does_not_hide_its_process(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    row = "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 77 1 0 100 0 0 10 0"
+    (tmp_path / "net" / "tcp").write_text(f"header\n{row}\n")
+    folder = tmp_path / "42" / "fd"
+    folder.mkdir(parents=True)
+    # no link any more by the time it is read
+    (folder / "1").write_text("")
+    (folder / "2").symlink_to("socket:[77]")
+    (tmp_path / "42" / "cmdline").write_bytes(b"serve\0--here\0")
+    assert preflight.listening(0x1F90, tmp_path) == (42, ["serve", "--here"])
+
+
 def test_the_script_runs_by_itself_and_tells_every_problem(tmp_path: Path) -> None:
     env = fake_java(tmp_path, 'openjdk version "11.0.2"')
     with socket.socket() as server:
