@@ -110,9 +110,10 @@ def test_a_file_that_is_closed_meanwhile_does_not_hide_its_process(tmp_path: Pat
     (tmp_path / "net" / "tcp").write_text(f"header\n{row}\n")
     folder = tmp_path / "42" / "fd"
     folder.mkdir(parents=True)
-    # no link any more by the time it is read
-    (folder / "1").write_text("")
-    (folder / "2").symlink_to("socket:[77]")
+    # no links any more by the time they are read; some of them come first, in whatever order the folder is listed
+    for closed in range(50):
+        (folder / str(closed)).write_text("")
+    (folder / "50").symlink_to("socket:[77]")
     (tmp_path / "42" / "cmdline").write_bytes(b"serve\0--here\0")
     assert preflight.listening(0x1F90, tmp_path) == (42, ["serve", "--here"])
 
