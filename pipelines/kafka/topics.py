@@ -49,7 +49,7 @@ def ensure_topic(
     *,
     client: AdminClient | None = None,
 ) -> bool:
-    """Creates topic `name` unless it exists. Returns whether it was created.
+    """Creates topic `name` unless it exists, and waits until the broker knows it. Returns whether it was created.
 
     Raises Refused if it exists with another number of partitions, Unavailable without a broker.
     """
@@ -59,14 +59,17 @@ def ensure_topic(
     try:
         asked = client.create_topics([topic], operation_timeout=limit_s, request_timeout=limit_s)
         answer_of(asked[name], time.monotonic() + limit_s)
-        return True
+        created = True
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise failure(settings, error.args[0], topic=name) from error
-    deadline = time.monotonic() + settings.request_timeout_s
-    # the controller knows a topic that was just created before the brokers do
+        created = False
+    deadline = time.monotonic() + limit_s
+    # the controller knows a new topic before the brokers do; until then whoever looks takes it for lost
     while (found := partition_count(settings, name, client=client)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+    if created:
+        return True
     if found != partitions:
         raise Refused(
             f"topic {name} has {found} partitions, not {partitions}",

@@ -20,33 +20,41 @@ from pipelines.settings import Settings
 SETTINGS = Settings(bootstrap_servers="127.0.0.1:1")
 
 
-class MadeByAnother:
-    """A cluster whose controller already has the topic; its broker knows it from the `known_at`-th question on."""
+class Slow:
+    """A cluster whose broker knows the topic from the `known_at`-th question on. `there`: its controller knows it before
+    it is created.
+    """
 
-    def __init__(self, partitions: int, known_at: int) -> None:
-        self._partitions, self._left = partitions, known_at
+    def __init__(self, partitions: int, known_at: int, there: bool) -> None:
+        self._partitions, self._there = partitions, there
+        self.left = known_at
 
     def create_topics(self, topics: list[Any], **_: Any) -> dict[str, Future[None]]:
         answer: Future[None] = Future()
-        answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+        if self._there:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+        else:
+            answer.set_result(None)
         return {topics[0].topic: answer}
 
     def list_topics(self, name: str, timeout: float) -> Any:
-        self._left -= 1
-        if self._left > 0:
+        self.left -= 1
+        if self.left > 0:
             found: Any = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
         else:
             found = SimpleNamespace(error=None, partitions=dict.fromkeys(range(self._partitions)))
         return SimpleNamespace(topics={name: found})
 
 
-def ensure(partitions: int, *, known_at: int) -> bool:
-    client = cast(AdminClient, MadeByAnother(4, known_at))
-    return ensure_topic(SETTINGS, "lines", partitions, APPEND_ONLY, client=client)
+def ensure(cluster: Slow, partitions: int) -> bool:
+    return ensure_topic(SETTINGS, "lines", partitions, APPEND_ONLY, client=cast(AdminClient, cluster))
 
 
-def test_one_that_another_has_just_made_is_there_though_the_broker_does_not_know_of_it_yet() -> None:
-    assert ensure(4, known_at=3) is False
+@pytest.mark.parametrize("there", [False, True])
+def test_the_broker_knows_a_topic_that_was_created_whoever_did_it(there: bool) -> None:
+    cluster = Slow(4, 3, there)
+    assert ensure(cluster, 4) is not there
+    assert cluster.left == 0
 
 
 @pytest.mark.parametrize(
@@ -67,4 +75,4 @@ def test_a_change_that_nobody_answers_is_given_up_in_time(change: Callable[[Sett
 
 def test_one_with_another_number_of_partitions_is_refused() -> None:
     with pytest.raises(Refused, match="lines has 4 partitions, not 2"):
-        ensure(2, known_at=1)
+        ensure(Slow(4, 1, True), 2)
