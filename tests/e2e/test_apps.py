@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestration.operations.planning.stage import plan_stage
-from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
-from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_nothing_differs
+from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_same_again
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -30,14 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mar
 def test_an_app_passes_its_suite_and_differs_in_nothing_from_itself(
     cluster: Cluster, app: str, records: int, per_second: int, at_least: int
 ) -> None:
-    cluster.load(app, records, per_second)
-    cluster.hydrate(app, 1, batch=SMALL)
-    cluster.make_live(app, 1)
-    cluster.hydrate(app, 2, batch=LARGE, correction="the same again")
-    with cluster.producing(app, 2 * per_second, per_second):
-        assert_nothing_differs(diff(cluster.context(), f"{app}.v2"), at_least=at_least)
-    assert check(cluster.context(), f"{app}.v2").ok
-    cluster.stop(f"{app}.v1", f"{app}.v2")
+    assert_same_again(cluster, app, records, per_second, at_least)
 
 
 def test_by_the_wall_clock_a_release_gives_other_windows_and_its_plan_warns(cluster: Cluster) -> None:
