@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from itertools import count
 from typing import Literal, Protocol
 
 import numpy as np
@@ -15,6 +16,8 @@ from pipelines.errors import BadUsage
 Record = tuple[bytes | None, bytes | None, int]
 Int64s = npt.NDArray[np.int64]
 Density = Literal["dense", "sparse"]
+
+START_MS = 1_362_148_200_000  # 2013-03-01T14:30:00Z
 
 # a late record stays within the 10 s watermark delay, minus the 3 s by which partitions may drift apart
 OUT_OF_ORDER_MS = (1, 3_000)
@@ -104,6 +107,46 @@ def without_trades(make: Callable[[Options], Source]) -> Callable[[Options], Sou
     return made
 
 
+class PerSecond:
+    """A source of generated records, the same number in each second of event time. What comes in a second depends on
+    the second, the seed and the options alone.
+
+    `per_second`: how many, unless the options say it; `stream`: the number of the source's random numbers.
+    """
+
+    topic: str
+    partitions = 4
+    start_ms = START_MS
+    per_second: int
+    stream: int
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.rate = options.per_second or self.per_second
+
+    def blocks(self, after_ms: int | None) -> Iterator[list[Record]]:
+        """A block for each second that has records."""
+        first = 0 if after_ms is None else max(0, (after_ms - self.start_ms) // 1000 + 1)
+        for second in count(first):
+            random = generator(self.options.seed, self.stream, second)
+            times_ms = disorder(self.arrivals_ms(second), random, self.options.faults).tolist()
+            records = self.records(second, random, times_ms)
+            if records:
+                yield spoil(records, random, self.options.faults, self.malform)
+
+    def arrivals_ms(self, second: int) -> Int64s:
+        """When the records of a second arrive: at even intervals."""
+        return self.start_ms + second * 1000 + np.arange(self.rate, dtype=np.int64) * 1000 // self.rate
+
+    def records(self, second: int, random: np.random.Generator, times_ms: list[int]) -> list[Record]:
+        """The records of a second, without faults. `times_ms`: their event times, some of them late."""
+        raise NotImplementedError
+
+    def malform(self, value: bytes, number: int) -> bytes:
+        """A malformed value, see `spoil`."""
+        return malformed_json(value, number)
+
+
 def generator(seed: int, *path: int) -> np.random.Generator:
     """The random numbers of one block. They do not depend on earlier blocks."""
     return np.random.default_rng([seed, *path])
@@ -153,3 +196,8 @@ def malformed_json(value: bytes, number: int) -> bytes:
         b'{"comment": "none of the fields"}',
     )
     return kinds[number % len(kinds)]
+
+
+def not_utf8(value: bytes, number: int) -> bytes:
+    """Not what the text was: not UTF-8."""
+    return b"\xff\xfe" + value

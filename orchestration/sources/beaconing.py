@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 
-from orchestration.sources.base import Options, Record, disorder, generator, malformed_json, spoil, without_trades
+from orchestration.sources.base import PerSecond, Record, generator, without_trades
 
-START_MS = 1_362_148_200_000  # 2013-03-01T14:30:00Z
 HOSTS = 60
 DESTINATIONS = 400
 
@@ -41,27 +39,15 @@ PROGRAMS = (
 )
 
 
-class Connections:
+class Connections(PerSecond):
     """`per_second` connections (50) of 60 hosts per second of event time, and those of eight programs, four of them beacons."""
 
     topic = "connections"
-    partitions = 4
+    per_second = 50
+    stream = 8
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._per_second = options.per_second or 50
-        self.start_ms = START_MS
-
-    def blocks(self, after_ms: int | None) -> Iterator[list[Record]]:
-        first = 0 if after_ms is None else max(0, (after_ms - self.start_ms) // 1000 + 1)
-        for second in count(first):
-            yield self._block(second)
-
-    def _block(self, second: int) -> list[Record]:
-        options, n = self._options, self._per_second
-        random = generator(options.seed, 8, second)
-        arrives_ms = self.start_ms + second * 1000 + np.arange(n, dtype=np.int64) * 1000 // n
-        times_ms = disorder(arrives_ms, random, options.faults).tolist()
+    def records(self, second: int, random: np.random.Generator, times_ms: list[int]) -> list[Record]:
+        n = len(times_ms)
         # a few hosts and destinations have most connections
         hosts = np.minimum(random.zipf(1.5, n), HOSTS).tolist()
         destinations = np.minimum(random.zipf(1.2, n), DESTINATIONS).tolist()
@@ -69,21 +55,21 @@ class Connections:
         arriving = [
             (arrived, _record(host, f"site-{destination:03}.example.com", size, time_ms))
             for arrived, host, destination, size, time_ms in zip(
-                arrives_ms.tolist(), hosts, destinations, sizes, times_ms, strict=True
+                self.arrivals_ms(second).tolist(), hosts, destinations, sizes, times_ms, strict=True
             )
         ]
         for number, program in enumerate(PROGRAMS):
             for time_ms in self._contacts(number, program, second):
                 arriving.append((time_ms, _record(program.host, program.destination, 128, time_ms)))
         arriving.sort(key=lambda each: each[0])
-        return spoil([record for _, record in arriving], random, options.faults, malformed_json)
+        return [record for _, record in arriving]
 
     def _contacts(self, number: int, program: Program, second: int) -> Iterator[int]:
         """When program `number` contacts its destination in this second of the source."""
         near = second * 1000 // program.interval_ms
         for contact in range(max(0, near - 1), near + 2):
             # each is off by at most half of the spread, so an interval by at most all of it
-            off = generator(self._options.seed, 9, number, contact).uniform(-0.5, 0.5) * program.spread
+            off = generator(self.options.seed, 9, number, contact).uniform(-0.5, 0.5) * program.spread
             time_ms = int((contact + 0.5 + off) * program.interval_ms)
             if time_ms // 1000 == second:
                 yield self.start_ms + time_ms

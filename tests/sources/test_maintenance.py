@@ -6,7 +6,8 @@ from collections import Counter
 from itertools import chain, islice
 
 from orchestration.sources import Faults, Options, source_for
-from orchestration.sources.maintenance import DEVICES, FAILS_S, START_MS
+from orchestration.sources.base import START_MS
+from orchestration.sources.maintenance import DEVICES, FAILS_S
 
 
 def test_one_device_signals_twice_as_often_and_another_one_not_at_all() -> None:
