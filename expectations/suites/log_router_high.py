@@ -22,11 +22,16 @@ COLUMNS = {
 
 
 def suite(inputs: SuiteInputs) -> Sequence[Check]:
+    return logs(inputs, base.rows("errors only", "level = 'ERROR'", detail="the level is ERROR"))
+
+
+def logs(inputs: SuiteInputs, level: Check) -> Sequence[Check]:
+    """What holds for both results of log-router, and what holds for the `level` of one."""
     return [
         base.not_empty(),
         base.schema(COLUMNS),
         *base.not_null("level", "logger_name", "message", "topic", "partition", "offset"),
         base.unique("topic", "partition", "offset", name="each log once"),
-        base.rows("errors only", "level = 'ERROR'", detail="the level is ERROR"),
+        level,
         base.volume(inputs),
     ]
