@@ -21,6 +21,12 @@ _TRACEBACK = "Traceback (most recent call last)"
 # the last line of a Python traceback: `ValueError: not a price`, `decimal.InvalidOperation: [...]`, `KeyError`
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
+# what Spark says below an error of a column: how and where it was made
+_OF_A_FRAME = "== DataFrame =="
+_CALLED = re.compile(r'".+" was called from')
+_PLACE = re.compile(r"(?P<file>.+\.py):(?P<line>\d+)")
+# the last line of what Spark could not resolve
+_BEFORE_PLAN = re.compile(r"SQLSTATE: \w{5};$")
 # how the path of a frame begins or goes on that is not an author's: Python, its packages, and Spark's worker
 _NOT_AN_AUTHORS = re.compile(r"/site-packages/|/lib/python\d|/pyspark/|^<frozen |^<string>")
 
@@ -30,13 +36,29 @@ def cause(error: BaseException, lines: int = 4) -> str:
     text = error.what if isinstance(error, SwitchyardError) else str(error) or type(error).__name__
     # there is no stack trace below
     text = text.replace(" Please see the stack trace below.", "")
-    found = [line.rstrip() for line in text.splitlines() if line.strip()]
+    found = [line.rstrip() for line in _of_spark(text.splitlines()) if line.strip()]
     useful = [line.strip() for line in found if not line.lstrip().startswith(("at ", "File "))]
     raised = _raised(found)
     if raised:
         # keep the first line, unless it is the traceback's; the others are frames of the worker
         useful = [*(line for line in useful[:1] if _TRACEBACK not in line), *raised]
     return masked(" | ".join(useful[:lines]))[:_LONGEST_CHARS]
+
+
+def _of_spark(lines: Iterable[str]) -> list[str]:
+    """The lines without the plan that Spark shows below what it could not resolve, and with the place of a column that
+    failed after the message, as in `[DIVIDE_BY_ZERO] Division by zero (prices.py, line 7)`.
+    """
+    found: list[str] = []
+    called = False
+    for line in lines:
+        if _BEFORE_PLAN.search(line):
+            return [*found, line.removesuffix(";")]
+        if called and found and (place := _PLACE.fullmatch(line.strip())):
+            found[-1] += f" ({place['file'].rpartition('/')[2]}, line {place['line']})"
+        elif not (called := _CALLED.fullmatch(line.strip()) is not None) and line != _OF_A_FRAME:
+            found.append(line)
+    return found
 
 
 def is_lost_contact(error: BaseException) -> bool:

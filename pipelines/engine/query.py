@@ -18,7 +18,7 @@ from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.frames import observed, parse, read_stream
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
-from pipelines.engine.results import result_of, serialized
+from pipelines.engine.results import result_of, serializer
 from pipelines.engine.sink import Destination, Sink
 from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.writer import Writer
@@ -64,7 +64,7 @@ class Query:
             destination,
             writer,
             checkpoint,
-            serialize=lambda rows: serialized(app, rows),
+            serialize=serializer(app),
             metrics=self._metrics,
             admit=admit,
             after_batch=self._after_batch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from pipelines.engine import avro
 from pipelines.engine.avro import encoded, require_columns
 from pipelines.engine.frames import quoted
+from pipelines.engine.origins import lines_kept
 from pipelines.errors import BadUsage
 from pipelines.model.app import App, AppendStream, AppSettings, Result, Table
 from pipelines.model.names import SOURCE_COLUMNS
@@ -29,7 +30,8 @@ def marked(app: App, frame: DataFrame) -> DataFrame:
 
 def applied(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:
     """The function's result on `frames`, as they are. Raises BadUsage if it isn't a DataFrame that the app's result can be."""
-    result: Any = app.function(**frames, settings=AppSettings({**app.settings, **settings}))
+    with lines_kept():
+        result: Any = app.function(**frames, settings=AppSettings({**app.settings, **settings}))
     if not isinstance(result, DataFrame):
         raise BadUsage(
             f"app {app.name} returned {type(result).__name__}, not a DataFrame", fix="return the result as a DataFrame"
@@ -106,9 +108,26 @@ def serialized(app: App, result: DataFrame) -> DataFrame:
     if the app has an Avro result), `source` (topic:partition:offset or null) and, if the app has several, `result`: the
     name of the record's.
     """
-    schemas = schemas_of(app, result.schema)
+    return serializer(app)(result)
+
+
+def serializer(app: App) -> Callable[[DataFrame], DataFrame]:
+    """`serialized` for the batches of one query. It makes Spark's columns once: a hundred calls of the JVM."""
+    columns: list[Column] = []
+
+    def records(result: DataFrame) -> DataFrame:
+        if not columns:
+            columns.extend(_columns(app, schemas_of(app, result.schema)))
+        chosen = result.select(*columns)
+        return chosen.select("record.*") if app.has_several else chosen
+
+    return records
+
+
+def _columns(app: App, schemas: Mapping[str, StructType]) -> list[Column]:
+    """Key, value and source; or, if the app has several results, one struct column of them and the result's name."""
     if not app.has_several:
-        return result.select(*_record(app, "", schemas[""].names))
+        return _record(app, "", schemas[""].names)
     records = [
         F.when(
             F.col(quoted(name)).isNotNull(),
@@ -116,8 +135,7 @@ def serialized(app: App, result: DataFrame) -> DataFrame:
         )
         for name, columns in schemas.items()
     ]
-    each = F.explode(F.filter(F.array(*records), lambda record: record.isNotNull()))
-    return result.select(each.alias("record")).select("record.*")
+    return [F.explode(F.filter(F.array(*records), lambda record: record.isNotNull())).alias("record")]
 
 
 def _record(app: App, name: str, columns: list[str]) -> list[Column]:

@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pipelines.engine import origins
 from pipelines.engine.guard import WORKERS, environment_for
 from pipelines.engine.jvm.jars import class_archive, spark_jars
 from pipelines.kafka.login import by_reference, java_properties
@@ -90,6 +91,7 @@ def session_conf(
         **({"spark.ui.port": str(ui), "spark.ui.prometheus.enabled": "true"} if ui else {}),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        origins.PROPERTY: "false",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         # a second copy of a task would write, too
         "spark.speculation": "false",
@@ -153,6 +155,8 @@ def build_session(
         _need_jvm(settings, conf)
         return builder.getOrCreate()
 
+    # it prints an error with Spark's plan and stack trace as JSON; whoever gets the error tells it
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     with ThreadPoolExecutor(1, "spark") as pool:
         return pool.submit(started).result()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.memory import Record
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.rehearsal import Rehearsal, tick
-from pipelines.engine.results import as_text, serialized
+from pipelines.engine.results import as_text, serializer
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, Table
 
@@ -112,6 +112,7 @@ class AppTest:
         self._pending: dict[str, list[Record]] = {name: [] for name in app.inputs}
         self._offsets: dict[tuple[str, int], int] = {}
         self._result: DataFrame | None = None
+        self._serialize = serializer(app)
         self.tables: dict[str, dict[tuple[Any, ...], Row]] = {
             name: {} for name, result in app.results.items() if isinstance(result, Table)
         }
@@ -169,7 +170,7 @@ class AppTest:
             if records:
                 self._rehearsal.add(name, records)
                 self._pending[name] = []
-        run = _Run(self._app)
+        run = _Run(self._app, self._serialize)
         query = (
             self._frame()
             .writeStream.foreachBatch(run.take)
@@ -237,8 +238,8 @@ class AppTest:
 class _Run:
     """The batches of one `run`."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, app: App, serialize: Callable[[DataFrame], DataFrame]) -> None:
+        self._app, self._serialize = app, serialize
         self._query: Any = None
         self._begun = threading.Event()
         self.rows: list[Row] = []
@@ -256,7 +257,7 @@ class _Run:
     def take(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call with a batch."""
         try:
-            table = as_text(self._app, serialized(self._app, rows)).toArrow()
+            table = as_text(self._app, self._serialize(rows)).toArrow()
             # the first batch can come before start() has returned
             self._begun.wait(30)
             self._add(batch_metrics(self._query, self._app.inputs))

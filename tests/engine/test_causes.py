@@ -42,6 +42,18 @@ JVM stacktrace:
 """
 
 
+UNRESOLVED = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703;
+'Project [k#102, 'nope AS x#115]
++- Project [k#102, a#103L]
+"""
+FAILED = """[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012
+== DataFrame ==
+"__truediv__" was called from
+/state/code/0202.zip/app_0202/prices.py:7
+
+"""
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -59,6 +71,8 @@ JVM stacktrace:
             "| decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (worker.py, line 1, in main) "
             "| KeyError (helper.py, line 6, in price)",
         ),
+        (RuntimeError(UNRESOLVED), "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703"),
+        (RuntimeError(FAILED), "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012 (prices.py, line 7)"),
         (RuntimeError("Traceback (most recent call last):\n  File 'a'\nKeyError: 'b'\n"), "KeyError: 'b'"),
     ],
 )  # fmt: skip

@@ -225,6 +225,33 @@ def test_a_batch_that_fails_says_where_in_the_function(spark: SparkSession) -> N
     assert "test_apptest.py, line " in failed.value.what and "in price_of" in failed.value.what
 
 
+def test_a_column_that_fails_says_where_it_was_made_and_nothing_is_printed_of_it(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def body(given: DataFrame) -> DataFrame:
+        return given.select("id", (F.lit(1) / F.col("price")).alias("price"))
+
+    with AppTest(spark, app_of(body, Json("id string, price double"), AppendStream(key=("id",)))) as test:
+        test.send("given", {"id": "a", "price": 0})
+        with pytest.raises(AppFailed, match="DIVIDE_BY_ZERO") as failed:
+            test.run()
+    line = body.__code__.co_firstlineno + 1
+    assert failed.value.what.endswith(f"(test_apptest.py, line {line})")
+    assert "DIVIDE_BY_ZERO" not in "".join(capfd.readouterr())
+
+
+def test_a_column_that_does_not_exist_is_named_without_spark_s_plan(spark: SparkSession) -> None:
+    def body(given: DataFrame) -> DataFrame:
+        return given.select("id", F.col("prise").alias("price"))
+
+    with (
+        AppTest(spark, app_of(body, Json("id string, price double"), AppendStream(key=("id",)))) as test,
+        pytest.raises(AppFailed, match="`prise` cannot be resolved") as failed,
+    ):
+        test.run()
+    assert "test_apptest.py, line " in failed.value.what and "Project" not in failed.value.what
+
+
 def test_a_function_that_raises_says_where(spark: SparkSession) -> None:
     def body(given: DataFrame) -> DataFrame:
         raise ValueError("size must be 1 or more")
