@@ -183,6 +183,7 @@ def test_columns_and_definition(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -78,6 +78,7 @@ def test_a_reservation_counts_whatever_its_time_and_size_and_as_often_as_it_come
         assert batch.late == 0 and batch.dead_letters == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -142,6 +142,7 @@ def test_less_than_no_time_is_refused(spark: SparkSession) -> None:
         test.run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

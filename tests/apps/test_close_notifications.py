@@ -73,6 +73,7 @@ def test_definition() -> None:
     assert close_notifications.output_mode == "append"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -145,6 +145,7 @@ def test_definition() -> None:
     assert dict(count_windows.settings) == {"size": 3, "advance": 2}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead", "cuts"),
     [

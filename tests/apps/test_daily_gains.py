@@ -111,6 +111,7 @@ def test_definition() -> None:
     assert daily_gains.output_mode == "update"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

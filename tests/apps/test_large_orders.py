@@ -58,6 +58,7 @@ def test_settings_are_heeded(spark: SparkSession) -> None:
     assert [row[1] for row in found(spark, large_orders, over_dollars=9_999)] == ["o1", "o2", "o4", "o4", "o3"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

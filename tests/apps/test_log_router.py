@@ -67,6 +67,7 @@ def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
     assert batch.sources[0] == "logs:0:0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -131,6 +131,7 @@ def test_definition() -> None:
     assert not_viewing.output_mode == "append"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

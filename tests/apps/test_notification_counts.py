@@ -74,6 +74,7 @@ def test_what_comes_too_late_is_counted_and_what_is_bad_is_a_dead_letter(spark: 
         assert counts(test) == {("ada", "13:00"): 1, ("ada", "12:50"): 1} and batch.late == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

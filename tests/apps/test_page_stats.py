@@ -120,6 +120,7 @@ def test_what_is_bad_is_a_dead_letter_and_what_is_late_is_dropped(spark: SparkSe
         assert test.run().late == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -180,6 +180,7 @@ def test_definition() -> None:
     assert dict(product_counter.settings) == {"every_s": 1, "stores": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -90,6 +90,7 @@ def test_a_batch_tells_only_what_changed_and_what_is_bad_is_a_dead_letter(spark:
         assert len(test.run()["inventory"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -117,6 +117,7 @@ def test_no_input_no_result(spark: SparkSession) -> None:
         assert test.run().rows == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -91,6 +91,7 @@ def test_definition() -> None:
     assert word_count.output_mode == "update"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

@@ -64,6 +64,7 @@ def test_its_test_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.e2e
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.long
 def test_it_is_released_and_checked_by_its_own_suite(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
     code = tmp_path / "mine"
     scaffold("my-sums", "my-orders", code)

@@ -1,6 +1,6 @@
 """Kills drivers at random moments in the middle of a transaction, and checks the ledger afterwards.
 
-2 kills of one release; with `make test-long` also 20 of live and candidate drivers while they hydrate, run and switch.
+2 kills of one release, and 20 of live and candidate drivers while they hydrate, run and switch.
 `SWITCHYARD_KILLS_SEED` seeds the moments. A kill counts only if the dead driver left a transaction open in Kafka.
 """
 
@@ -423,6 +423,7 @@ def _line(ledger: Ledger) -> str:
     )
 
 
+@pytest.mark.long
 def test_a_release_that_is_killed_while_it_hydrates_and_live_has_every_result_once(
     settings: Settings, spark: SparkSession, tmp_path: Path
 ) -> None:

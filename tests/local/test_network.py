@@ -148,6 +148,7 @@ def wheel(name: str, files: Mapping[str, str]) -> bytes:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.parametrize("by_file", [False, True], ids=["variable", "pip.conf"])
 def test_pip_and_uv_take_packages_from_one_mirror_through_a_proxy(tmp_path: Path, by_file: bool) -> None:
     """`make setup` as far as the packages. Its uv starts this installation's."""

@@ -129,7 +129,7 @@ Stories = Callable[[str], Story]
 @pytest.fixture(scope="module")
 def stories(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stories]:
     """The story of a kind, which goes through all its cells. After a failed cell, a new one."""
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 120})
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 250})
     told: dict[str, Story] = {}
     with ExitStack() as stack:
 

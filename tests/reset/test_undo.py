@@ -547,20 +547,18 @@ def test_a_throttled_replay_has_smaller_batches(world: World) -> None:
     assert 0 < max(p.batch.rows_in for p in second) <= 30
 
 
-KILLS = pytest.mark.parametrize(
-    "kills",
-    [
-        5,
-        pytest.param(25, marks=pytest.mark.long),
-        pytest.param(EACH_STAGE, marks=pytest.mark.long, id="before each stage"),
-    ],
-)
+# where operators are killed: five in `make test`; the long tests have these five and more
+KILLED = [
+    pytest.param("new", 5),
+    *(
+        pytest.param(output, kills, marks=pytest.mark.long)
+        for output in ("new", "truncate", "tombstone", "keep")
+        for kills in (25, EACH_STAGE)
+    ),
+]
 
 
-@KILLS
-@pytest.mark.parametrize(
-    "output", ["new", *(pytest.param(output, marks=pytest.mark.long) for output in ("truncate", "tombstone", "keep"))]
-)
+@pytest.mark.parametrize(("output", "kills"), KILLED)
 def test_killed_anywhere_the_same_command_ends_the_same(
     standing: World, along: Following, output: str, kills: int
 ) -> None:
