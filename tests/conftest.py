@@ -216,7 +216,7 @@ def _unload_states() -> None:
 
     jvm = SparkContext._jvm
     if SparkContext._active_spark_context is not None and jvm is not None:
-        stores = getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$")
+        stores = getattr(jvm, "org.apache.spark.sql.execution.streaming.state.StateStore$")
         getattr(stores, "MODULE$").stop()
 
 

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from pipelines.engine.jvm.classes import java_class
 from pipelines.errors import BadUsage
 
 # a value that can't be read becomes null, or a struct of nulls
@@ -20,10 +20,9 @@ _LENIENT = {"mode": "PERMISSIVE"}
 
 def avro_columns(schema: str) -> StructType:
     """The columns of an Avro record. Raises BadUsage if the schema isn't one of a record. Needs a Spark session."""
-    jvm = _jvm()
     try:
-        parsed = jvm.org.apache.avro.Schema.Parser().parse(schema)
-        kind = jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed).dataType()
+        parsed = _parsed(schema)
+        kind = java_class("org.apache.spark.sql.avro.SchemaConverters").toSqlType(parsed).dataType()
     except Py4JJavaError as error:
         raise BadUsage(
             f"this is not an Avro schema: {error.java_exception.getMessage()}", fix="correct the schema's JSON"
@@ -65,11 +64,8 @@ def require_columns(what: str, schema: str, columns: StructType) -> None:
 
 def readable_by(reader: str, writer: str) -> str | None:
     """Why who has the schema `reader` can't read what was written with `writer`; None: they can. By Avro's own rules."""
-    jvm = _jvm()
-    parse = jvm.org.apache.avro.Schema.Parser
-    found = jvm.org.apache.avro.SchemaCompatibility.checkReaderWriterCompatibility(
-        parse().parse(reader), parse().parse(writer)
-    )
+    rules = java_class("org.apache.avro.SchemaCompatibility")
+    found = rules.checkReaderWriterCompatibility(_parsed(reader), _parsed(writer))
     problems = found.getResult().getIncompatibilities()
     told = [f"{p.getMessage()} at {p.getLocation()}" for p in (problems.get(n) for n in range(problems.size()))]
     return "; ".join(told) or None
@@ -86,8 +82,5 @@ def _plain(kind: DataType) -> DataType:
     return kind
 
 
-def _jvm() -> Any:
-    # a session is active in some threads only
-    context = SparkContext._active_spark_context
-    assert context is not None and context._jvm is not None
-    return context._jvm
+def _parsed(schema: str) -> Any:
+    return java_class("org.apache.avro.Schema$Parser")().parse(schema)

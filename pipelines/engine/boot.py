@@ -143,7 +143,7 @@ class Boot:
                 together=app.watermark is not None,
             )
             send_code(spark, code, digest, self._name)
-            self._telemetry.watch_jvm(spark)
+            self._telemetry.watch_jvm()
             goal = Goal(self._name, query, self._orders, self._status, begun=release.under, batch_records=limits.total)
             portion = (
                 all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, goal.free_until)

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pipelines.engine.avro import avro_columns, decoded
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.session import spark_kafka_options
 from pipelines.errors import BadUsage
 from pipelines.model.app import (
@@ -150,8 +151,7 @@ def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
     that it knows to be empty out of the plan.
     """
     session, context = spark._jsparkSession, spark.sparkContext
-    assert context._jvm is not None
-    rows = context._jsc.parallelize(context._jvm.java.util.ArrayList(), 1)
+    rows = context._jsc.parallelize(java_class("java.util.ArrayList")(), 1)
     return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
 
 

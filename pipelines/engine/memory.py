@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from pipelines.engine.jvm.classes import java_class
+
 _SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
 _ARROW = pa.schema(
     [
@@ -39,11 +41,11 @@ class MemorySource:
     """A streaming source that reads what `add` is given, each call in a batch of its own."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark.sparkContext._jvm
         schema = spark._jsparkSession.parseDataType(_struct(spark))
-        encoder = jvm.org.apache.spark.sql.Encoders.row(schema)
-        memory = jvm.org.apache.spark.sql.execution.streaming.MemoryStream
-        self._spark, self._jvm = spark, jvm
+        encoder = java_class("org.apache.spark.sql.Encoders").row(schema)
+        memory = java_class("org.apache.spark.sql.execution.streaming.MemoryStream")
+        self._spark = spark
+        self._converters = java_class("scala.jdk.javaapi.CollectionConverters")
         self._stream = memory.apply(encoder, spark._jsparkSession.sqlContext())
         self.frame = DataFrame(self._stream.toDF(), spark)
 
@@ -58,7 +60,7 @@ class MemorySource:
         ]
         table = pa.table([pa.array(c, type=f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW)
         rows = self._spark.createDataFrame(table)._jdf.collectAsList()
-        self._stream.addData(self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(rows).toSeq())
+        self._stream.addData(self._converters.asScala(rows).toSeq())
 
 
 def _struct(spark: SparkSession) -> str:

@@ -27,6 +27,7 @@ from pipelines.engine.avro import readable_by
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
@@ -134,7 +135,7 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
     except Exception as error:
         raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix="correct the function") from error
     _refuse_what_can_not_be_read_back(spark, app, result)
-    _refuse_what_a_replay_changes(spark, app, result, rehearsal.comparable)
+    _refuse_what_a_replay_changes(app, result, rehearsal.comparable)
     _start_on_nothing(app, rehearsal, written)
     return result
 
@@ -163,8 +164,7 @@ def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: Dat
         ) from error
 
 
-def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFrame, comparable: Comparable) -> None:
-    jvm: Any = spark.sparkContext._jvm
+def _refuse_what_a_replay_changes(app: App, result: DataFrame, comparable: Comparable) -> None:
     plan = result._jdf.queryExecution().analyzed()
     if not plan.deterministic():
         raise Refused(
@@ -173,7 +173,8 @@ def _refuse_what_a_replay_changes(spark: SparkSession, app: App, result: DataFra
         )
     # a batch that is run again has the time of its plan; only a replay has another
     clock_allowed = comparable == "no"
-    if not clock_allowed and plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
+    patterns = java_class("org.apache.spark.sql.catalyst.trees.TreePattern")
+    if not clock_allowed and plan.containsPattern(patterns.CURRENT_LIKE()):
         raise Refused(
             f"the function of app {app.name} reads the clock (current_timestamp, current_date, now or the like): "
             "a replay would not give the same result",
@@ -221,15 +222,13 @@ def _kinds(app: App) -> str:
 
 def _other_result(app: App, written: DataFrame) -> str:
     """What to do about a plan that Spark can't run in the app's output mode: whether it can in the other one, Spark says."""
-    spark = written.sparkSession
-    jvm: Any = spark.sparkContext._jvm
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    modes = java_class("org.apache.spark.sql.streaming.OutputMode")
     other, result = (
         (modes.Append(), 'result=AppendStream(...), or Table(..., emit="final")')
         if app.output_mode == "update"
         else (modes.Update(), "result=Table(...)")
     )
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker = java_class("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     try:
         checker.checkForStreaming(written._jdf.queryExecution().analyzed(), other)
     except Py4JError:

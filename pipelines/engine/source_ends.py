@@ -12,8 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark import SparkContext
-
+from pipelines.engine.jvm.classes import java_class
 from pipelines.model.positions import SourcePosition
 
 _SUBSCRIBED = re.compile(r"Subscribe\[(?P<topic>[^\]]+)\]")
@@ -47,9 +46,8 @@ class SourceEnds:
         self._closed = kind.getDeclaredField("isTriggerAvailableNow")
         for field in (self._end, self._closed):
             field.setAccessible(True)
-        assert SparkContext._gateway is not None
         # converts JSON to the Scala map that a source stores
-        self._offsets = SparkContext._gateway.jvm.org.apache.spark.sql.kafka010.JsonUtils
+        self._offsets = java_class("org.apache.spark.sql.kafka010.JsonUtils")
 
     def limit_to(self, end: SourcePosition) -> None:
         """Makes Spark plan no batch past `end`, which must name every partition of every source."""

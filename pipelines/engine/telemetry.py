@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Probe, rss_bytes
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.query import Query
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
@@ -43,11 +44,10 @@ class Telemetry:
         self._heap: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._lag: Callable[[], int | None] = lambda: None
 
-    def watch_jvm(self, spark: object) -> None:
+    def watch_jvm(self) -> None:
         """Reports the memory of Spark's JVM from here on."""
-        jvm = spark._jvm  # type: ignore[attr-defined]
-        self._jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
-        runtime = jvm.java.lang.Runtime.getRuntime()
+        self._jvm_pid = int(java_class("java.lang.ProcessHandle").current().pid())
+        runtime = java_class("java.lang.Runtime").getRuntime()
         self._heap = lambda: (int(runtime.totalMemory() - runtime.freeMemory()), int(runtime.maxMemory()))
 
     def watch_query(self, query: Query, batch_records: int) -> None:

@@ -48,7 +48,7 @@ def as_of(stream: DataFrame, table: DataFrame, *, on: str | Sequence[str]) -> Da
     jvm: Any = spark.sparkContext._jvm
     # each in a query needs a name of its own
     late = f"{LATE}{next(_numbers)}"
-    joined = jvm.org.apache.spark.sql.switchyard.AsOf.join(stream._jdf, table._jdf, names, taken, late)
+    joined = getattr(jvm, "org.apache.spark.sql.switchyard.AsOf").join(stream._jdf, table._jdf, names, taken, late)
     return type(stream)(joined, spark)
 
 

@@ -17,6 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.memory import Record
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.rehearsal import Rehearsal, tick
@@ -127,7 +128,7 @@ class AppTest:
 
     def close(self) -> None:
         """Deletes the state."""
-        _unload_states(self._spark)
+        _unload_states()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -212,7 +213,7 @@ class AppTest:
 
     def restart(self) -> None:
         """Drops what Spark holds in memory: the next run reads its state from the checkpoint, as after a driver's restart."""
-        _unload_states(self._spark)
+        _unload_states()
         self._result = None
 
     def _frame(self) -> DataFrame:
@@ -310,8 +311,7 @@ def _watermark(query: Any) -> datetime | None:
     return None if found is None or found.timestamp() == 0 else found
 
 
-def _unload_states(spark: SparkSession) -> None:
+def _unload_states() -> None:
     """Has Spark let go of every state that it holds in memory."""
-    jvm: Any = spark.sparkContext._jvm
-    stores = getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$")
+    stores = java_class("org.apache.spark.sql.execution.streaming.state.StateStore$")
     getattr(stores, "MODULE$").stop()

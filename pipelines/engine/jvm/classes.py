@@ -1,0 +1,18 @@
+"""Java's classes by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark import SparkContext
+
+
+def java_class(name: str) -> Any:
+    """The Java class, or what is static of a Scala object, with this full name. Needs a Spark context in this process.
+
+    `jvm.org.apache...` would ask for each part of the name, and Java would look through all jars for a class `org`.
+    """
+    # a session is active in some threads only
+    context = SparkContext._active_spark_context
+    assert context is not None and context._jvm is not None
+    return getattr(context._jvm, name)
