@@ -551,7 +551,7 @@ def test_a_throttled_replay_has_smaller_batches(world: World) -> None:
 KILLED = [
     pytest.param("new", 5),
     *(
-        pytest.param(output, kills, marks=pytest.mark.long)
+        pytest.param(output, kills, marks=pytest.mark.long, id=f"{output}-{kills or 'before each stage'}")
         for output in ("new", "truncate", "tombstone", "keep")
         for kills in (25, EACH_STAGE)
     ),
