@@ -28,8 +28,7 @@ from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
 from pipelines.engine.session import begin_jvm, end_session, jvm_exit_code
-from pipelines.engine.sink import batch_number
-from pipelines.engine.telemetry import DriverStatus, Telemetry
+from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
@@ -189,8 +188,8 @@ class Driver:
             self._registry.poll(_TAIL_S)
             state = self._orders.check()
             mark = state.standing_mark(self._name)
-            query.sink.flag_for(mark)
-            self._say_ahead(query.sink.foreseen())
+            query.sink.marks.flag_for(mark)
+            self._say_ahead(query.sink.marks.foreseen())
             query.sink.turnstile.pace(self._pace_s(query, state, mark))
             order = state.standing_align(self._name)
             if order is not None and not self._alignment.is_over(order):
@@ -211,7 +210,7 @@ class Driver:
 
     def _pace_s(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> float:
         """The least time from the start of one batch to the start of the next."""
-        if mark is not None and not query.sink.has_flagged(mark):
+        if mark is not None and not query.sink.marks.has_flagged(mark):
             # followers wait for that boundary, or will
             return 0.0
         waits = state.releases[self._name].state in ("ready", "standby")
