@@ -28,8 +28,8 @@ class RowTooLarge(SwitchyardError):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A record that is too large. `topic`: where it was to go."""
+class Unsent:
+    """A record that is too large to send. `topic`: where it was to go."""
 
     topic: str
     record: Record
@@ -59,13 +59,13 @@ def records(rows: pa.Table, replays: Replays, replayed: Literal["all", "some", "
 
 
 def dead_letters(
-    batch_id: int, malformed: Iterable[DeadLetter], refused: Iterable[Refused], replays: Replays
+    batch_id: int, malformed: Iterable[DeadLetter], unsent: Iterable[Unsent], replays: Replays
 ) -> Iterator[Letter]:
     """The dead letters of a batch: its malformed records as they came, then its rows that are too large, without value."""
     for letter in malformed:
         again = replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
         yield letter.key, letter.value, _marked(letter.headers, again)
-    for each in refused:
+    for each in unsent:
         key, value, given = each.record
         headers = [
             ("topic", each.topic.encode()),
@@ -78,14 +78,14 @@ def dead_letters(
         yield (key or "").encode(), None, _marked(headers, _REPLAYED in (given or ()))
 
 
-def too_large(release: str, batch_id: int, refused: Refused) -> RowTooLarge:
+def too_large(release: str, batch_id: int, unsent: Unsent) -> RowTooLarge:
     """The error that stops a release whose app has its oversized rows stop it."""
-    key, value, headers = refused.record
+    key, value, headers = unsent.record
     source = _source(headers)
     comes = f" from {source.decode()}" if source is not None else ""
     return RowTooLarge(
-        f"{release}: batch {batch_id} has a row for {refused.topic}{comes}, with the key {(key or 'null')[:_SHOWN]}, "
-        f"whose value has {_size(value):,} bytes: {refused.reason}",
+        f"{release}: batch {batch_id} has a row for {unsent.topic}{comes}, with the key {(key or 'null')[:_SHOWN]}, "
+        f"whose value has {_size(value):,} bytes: {unsent.reason}",
         fix="make the row smaller in a new version, or let such rows become dead letters: @app(oversized='dead-letter'); "
         f"`switchyard bisect {release}` finds the record that the row comes from",
     )

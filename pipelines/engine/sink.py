@@ -15,7 +15,7 @@ from pipelines.engine.destination import Destination
 from pipelines.engine.gap import is_committed
 from pipelines.engine.marks import Marks, announced
 from pipelines.engine.metrics import BatchMetrics
-from pipelines.engine.records import Refused, by_topic, dead_letters, records, too_large
+from pipelines.engine.records import Unsent, by_topic, dead_letters, records, too_large
 from pipelines.engine.turnstile import Turnstile
 from pipelines.engine.writer import OutcomeUnknown, Superseded, TransactionEnded, Writer
 from pipelines.errors import SwitchyardError
@@ -209,20 +209,20 @@ class Sink:
         """Queues a batch's records and its dead letters. Raises RowTooLarge if a row is, and must not become a dead letter."""
         to = self.destination
         replayed = self._replays.batch(before, boundary.position)
-        refused = [
-            Refused(topic, *each)
+        unsent = [
+            Unsent(topic, *each)
             for topic, rows in by_topic(table, to.results)
             for each in self._writer.send(topic, records(rows, self._replays, replayed))
         ]
-        if refused and to.oversized == "stop":
-            raise too_large(to.release, boundary.batch_id, refused[0])
-        for letter in dead_letters(boundary.batch_id, metrics.malformed, refused, self._replays):
+        if unsent and to.oversized == "stop":
+            raise too_large(to.release, boundary.batch_id, unsent[0])
+        for letter in dead_letters(boundary.batch_id, metrics.malformed, unsent, self._replays):
             self._writer.send_dead(dead_letter_topic(to.release), *letter)
         return Counts(
             rows_in=metrics.rows_in,
-            rows_out=table.num_rows - len(refused),
+            rows_out=table.num_rows - len(unsent),
             late_dropped=metrics.late_dropped,
-            dead_lettered=len(metrics.malformed) + len(refused),
+            dead_lettered=len(metrics.malformed) + len(unsent),
         )
 
     def _progress(self, boundary: Boundary, result: ResultPosition, counts: Counts) -> Progress:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.engine.metrics import DeadLetter
-from pipelines.engine.records import Refused, by_topic, dead_letters, records, too_large
+from pipelines.engine.records import Unsent, by_topic, dead_letters, records, too_large
 from pipelines.engine.writer import Record
 from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.reset import Replays
@@ -72,11 +72,11 @@ def test_a_dead_letter_says_where_it_comes_from() -> None:
     malformed = [DeadLetter("trades", 0, at, b"k", b"\xff", "not JSON") for at in (9, 10)]
     # the record of the second row was marked as a replay
     headers: list[tuple[str, str | bytes | None]] = [("source", b"trades:0:3"), ("replay", b"true")]
-    refused = [
-        Refused("app.v1.g1", (None, "é", None), "too large"),
-        Refused("app.v1.g1", ("b", "22", headers), "too large"),
+    unsent = [
+        Unsent("app.v1.g1", (None, "é", None), "too large"),
+        Unsent("app.v1.g1", ("b", "22", headers), "too large"),
     ]
-    found = list(dead_letters(7, malformed, refused, REPLAYS))
+    found = list(dead_letters(7, malformed, unsent, REPLAYS))
     came = [("topic", b"trades"), ("partition", b"0")]
     why = [("topic", b"app.v1.g1"), ("reason", b"too large"), ("batch", b"7")]
     assert found == [
@@ -89,9 +89,9 @@ def test_a_dead_letter_says_where_it_comes_from() -> None:
 
 
 def test_the_error_names_the_record_that_a_row_comes_from() -> None:
-    named = too_large("app.v1", 7, Refused("app.v1.g1", ("b", "22", [("source", b"trades:0:3")]), "too large"))
+    named = too_large("app.v1", 7, Unsent("app.v1.g1", ("b", "22", [("source", b"trades:0:3")]), "too large"))
     assert named.what == (
         "app.v1: batch 7 has a row for app.v1.g1 from trades:0:3, with the key b, whose value has 2 bytes: too large"
     )
-    unnamed = too_large("app.v1", 7, Refused("app.v1.g1", (None, "x" * 1234, None), "too large"))
+    unnamed = too_large("app.v1", 7, Unsent("app.v1.g1", (None, "x" * 1234, None), "too large"))
     assert "a row for app.v1.g1, with the key null, whose value has 1,234 bytes" in unnamed.what
