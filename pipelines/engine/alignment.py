@@ -8,8 +8,7 @@ from contextlib import closing
 
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
-from pipelines.engine.sink import batch_number
-from pipelines.engine.telemetry import DriverStatus
+from pipelines.engine.telemetry import DriverStatus, batch_number
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import ProgressTail
 from pipelines.model.entries import AlignOrdered

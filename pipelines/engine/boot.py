@@ -11,14 +11,14 @@ from pathlib import Path
 from pipelines.engine.alignment import Alignment
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
+from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
 from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
 from pipelines.engine.session import build_session, send_code
-from pipelines.engine.sink import Destination, batch_number
-from pipelines.engine.telemetry import DriverStatus, Telemetry, lag_probe
+from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
@@ -89,7 +89,7 @@ class Boot:
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
         app = app.reading(spec.topics)
-        destination = _destination(self._token, release, app, start)
+        destination = destination_of(release, app, start, self._token)
         known = newest_progress(self._settings, self._name)
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
         seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
@@ -205,18 +205,3 @@ class Boot:
     def _topics_made(self, known: TopicsKnown) -> None:
         with Registry(self._settings, actor=self._registry.actor) as registry:
             self._orders.enter(known, "a topic was lost, and was created again, empty", by=registry)
-
-
-def _destination(token: int, release: Release, app: App, start: SourcePosition) -> Destination:
-    return Destination(
-        release=release.name,
-        generation=release.generation,
-        token=token,
-        results=release.result_topics,
-        inputs=app.topics,
-        start=start,
-        watermarked=app.watermark is not None,
-        processed=release.under.processed if release.under else (),
-        seed=release.under.seed if release.under else None,
-        oversized=app.oversized,
-    )

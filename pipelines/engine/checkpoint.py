@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Boundary
 from pipelines.paths import below, remove
 from pipelines.settings import Settings
 
@@ -189,6 +190,21 @@ class Checkpoint:
             del free[name]
             sources[name] = line[topic]
         return SourcePosition(sources=sources)
+
+    def boundary(self, batch_id: int, before: SourcePosition, *, watermarked: bool) -> Boundary:
+        """The boundary at the end of batch `batch_id`, as it is planned. `before`: where it starts. `watermarked`: whether
+        the app is. Raises as `planned` does.
+        """
+        batch = self.planned(batch_id)
+        position = self.position(batch)
+        return Boundary(
+            batch_id=batch_id,
+            position=position,
+            previous=before,
+            watermark_ms=batch.watermark_ms if watermarked else None,
+            # a batch without input already has the watermark of all input: another one would change nothing
+            settled=not watermarked or position == before,
+        )
 
     def last_planned(self) -> int | None:
         return self._last("offsets")

@@ -20,16 +20,14 @@ from confluent_kafka import KafkaException
 
 from pipelines.engine.boot import Boot
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
-from pipelines.engine.code import code_path
-from pipelines.engine.guard import checked
 from pipelines.engine.heart import Heart
 from pipelines.engine.lease import take_lease
 from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
 from pipelines.engine.session import begin_jvm, end_session, jvm_exit_code
-from pipelines.engine.sink import batch_number
-from pipelines.engine.telemetry import DriverStatus, Telemetry
+from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
+from pipelines.engine.tries import Tries
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
@@ -45,8 +43,6 @@ from pipelines.settings import Settings, get_settings
 
 log = logging.getLogger("switchyard.driver")
 
-# a record that makes a batch fail makes it fail again: more tries only delay the message
-_TRIES = 3
 _TAIL_S = 0.1
 # a JVM that no longer answers still runs its shutdown hooks before it ends
 _JVM_LOST_S = 5.0
@@ -76,16 +72,16 @@ class Driver:
         self._settings = settings
         self._name = name
         self._registry = Registry(settings, actor=f"driver {settings.host}:{os.getpid()}")
-        self._signalled = signalled or threading.Event()
+        signalled = signalled or threading.Event()
         self._status = DriverStatus()
         self._query: Query | None = None
-        self._tries: dict[int, int] = {}
-        self._outages = Outages(settings, name, self._status, self._signalled)
+        self._outages = Outages(settings, name, self._status, signalled)
         self._restarted_at = 0.0
         # 1. the lease, before anything else is set up
         self._token = take_lease(self._registry, name, force=force).token
         log.info("%s: lease token %d", name, self._token)
-        self._orders = Orders(self._registry, name, self._token, settle=settle, signalled=self._signalled)
+        self._orders = Orders(self._registry, name, self._token, settle=settle, signalled=signalled)
+        self._tries = Tries(settings, name, self._orders, self._status)
         self._telemetry = Telemetry(settings, name, self._token, self._status)
         self._heart = Heart(settings, self._telemetry.heartbeat)
         self._boot = Boot(
@@ -189,8 +185,8 @@ class Driver:
             self._registry.poll(_TAIL_S)
             state = self._orders.check()
             mark = state.standing_mark(self._name)
-            query.sink.flag_for(mark)
-            self._say_ahead(query.sink.foreseen())
+            query.sink.marks.flag_for(mark)
+            self._say_ahead(query.sink.marks.foreseen())
             query.sink.turnstile.pace(self._pace_s(query, state, mark))
             order = state.standing_align(self._name)
             if order is not None and not self._alignment.is_over(order):
@@ -211,7 +207,7 @@ class Driver:
 
     def _pace_s(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> float:
         """The least time from the start of one batch to the start of the next."""
-        if mark is not None and not query.sink.has_flagged(mark):
+        if mark is not None and not query.sink.marks.has_flagged(mark):
             # followers wait for that boundary, or will
             return 0.0
         waits = state.releases[self._name].state in ("ready", "standby")
@@ -322,19 +318,7 @@ class Driver:
         if is_outage(error):
             self._wait_out(query, f"batch {batch}", error)
         else:
-            # Python workers refuse changed code; then neither the batch nor the app is at fault
-            spec = self._registry.known.releases[self._name].spec
-            checked(code_path(self._settings, spec.code_digest), spec.code_digest, self._name)
-            self._tries[batch] = self._tries.get(batch, 0) + 1
-            self._status.error = f"batch {batch} ({self._range(query, batch)}): {cause(error)}"
-            log.error("%s, try %d of %d: %s", self._name, self._tries[batch], _TRIES, self._status.error)
-            if self._tries[batch] >= _TRIES:
-                reason = self._status.error
-                self._orders.enter(StateSet(release=self._name, state="failed"), reason)
-                raise SwitchyardError(
-                    reason,
-                    fix=f"`switchyard bisect {self._name}` names the record; skip it, or fix the app and stage a new version",
-                )
+            self._tries.count(query, batch, error)
         self._registry.poll(0)
         order = self._orders.check().standing_align(self._name)
         self._restarted_at = time.time()
@@ -353,12 +337,6 @@ class Driver:
         """Waits until an outage is over. The next batch connects again."""
         self._outages.wait_out(what, error)
         query.sink.disconnect()
-
-    def _range(self, query: Query, batch: int) -> str:
-        try:
-            return query.describe_range(batch)
-        except SwitchyardError:
-            return "its range is not planned yet"
 
     def _quietly(self, call: Callable[[], object]) -> None:
         """Logs an outage only: the next turn tries again. Other errors are raised."""

@@ -15,11 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.destination import Destination
 from pipelines.engine.frames import observed, parse, read_stream
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.results import result_of, serializer
-from pipelines.engine.sink import Destination, Sink
+from pipelines.engine.sink import Sink
 from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError

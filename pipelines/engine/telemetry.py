@@ -15,7 +15,7 @@ from pipelines.engine.query import Query
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import SourcePosition
-from pipelines.model.progress import Counts, Flagging, Heartbeat, Pausing
+from pipelines.model.progress import Counts, Flagging, Heartbeat, Pausing, Progress
 from pipelines.settings import Settings
 
 
@@ -98,6 +98,11 @@ class Telemetry:
             pausing=status.pausing,
             flagging=status.flagging,
         )
+
+
+def batch_number(last: Progress | None) -> str:
+    """The number of the last committed batch, for log lines."""
+    return "none" if last is None else str(last.boundary.batch_id)
 
 
 def lag_probe(

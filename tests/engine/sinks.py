@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.destination import Destination
 from pipelines.engine.metrics import BatchMetrics, DeadLetter
-from pipelines.engine.sink import Destination, Sink
+from pipelines.engine.sink import Sink
 from pipelines.engine.writer import OutcomeUnknown, Record
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import Oversized

@@ -11,6 +11,7 @@ import pytest
 from pipelines.engine.checkpoint import Checkpoint, CheckpointDamaged, copy_of, fence, release_folder
 from pipelines.errors import Refused
 from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Boundary
 from pipelines.settings import Settings
 
 RELEASE = "sums.v1"
@@ -189,6 +190,19 @@ def test_a_batch_is_settled_when_the_watermark_did_not_move_in_it(checkpoint: Ch
     plan(checkpoint, 2, {"trades": {0: 15, 1: 16}}, {"quotes": {0: 17}}, watermark_ms=2_000)
     commit(checkpoint, 2, next_watermark_ms=2_000)
     assert checkpoint.settled(2)
+
+
+def test_a_planned_batch_ends_at_a_boundary_that_is_settled_if_another_would_change_nothing(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, {"trades": "trades"})
+    plan(checkpoint, 3, {"trades": {0: 15}}, watermark_ms=1_000)
+    before, end = (SourcePosition(sources={"trades": {0: offset}}) for offset in (9, 15))
+    found = Boundary(batch_id=3, position=end, previous=before, watermark_ms=1_000, settled=False)
+    assert checkpoint.boundary(3, before, watermarked=True) == found
+    # without input, or without a watermark
+    empty = Boundary(batch_id=3, position=end, previous=end, watermark_ms=1_000, settled=True)
+    assert checkpoint.boundary(3, end, watermarked=True) == empty
+    plain = Boundary(batch_id=3, position=end, previous=before, watermark_ms=None, settled=True)
+    assert checkpoint.boundary(3, before, watermarked=False) == plain
 
 
 def test_an_empty_checkpoint_has_no_batches(tmp_path: Path) -> None:

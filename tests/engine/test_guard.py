@@ -23,8 +23,11 @@ from pipelines.engine import guard
 from pipelines.engine.code import FrozenCode, code_path, freeze, frozen, load, store
 from pipelines.engine.driver import Driver
 from pipelines.engine.guard import WORKERS, CodeChanged, checked, digest_of, environment_for, package_name, sources_in
+from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
 from pipelines.engine.session import send_code
+from pipelines.engine.telemetry import DriverStatus
+from pipelines.engine.tries import Tries
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
@@ -359,20 +362,14 @@ def test_a_driver_whose_workers_refuse_blames_neither_batch_nor_app(
 ) -> None:
     spec = SPEC.model_copy(update={"code_digest": code.digest})
     known = fold(RegistryState(), [Staged(spec=spec)])
-    failed = SimpleNamespace(
-        error=lambda: RuntimeError("a task has failed"), sink=SimpleNamespace(failure=(7, None), last=None)
-    )
-    running = SimpleNamespace(
-        _name="sums.v1",
-        _settings=settings,
-        _registry=SimpleNamespace(known=known),
-        _tries={7: 2},
-        _found_lost=lambda: None,
-    )
+    orders = cast(Orders, SimpleNamespace(registry=SimpleNamespace(known=known)))
+    status = DriverStatus()
+    tries = Tries(settings, "sums.v1", orders, status)
+    tries._failed = {7: 2}
     tampered(staged, code.digest)
     with pytest.raises(CodeChanged, match=r"sums\.v1, .* is not what was staged"):
-        Driver._recover(cast(Driver, running), cast(Query, failed))
-    assert running._tries == {7: 2}
+        tries.count(cast(Query, None), 7, RuntimeError("a task has failed"))
+    assert tries._failed == {7: 2} and status.error is None
 
 
 @pytest.mark.broker

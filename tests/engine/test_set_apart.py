@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.engine.metrics import DeadLetter
-from pipelines.engine.sink import RowTooLarge
+from pipelines.engine.records import RowTooLarge
 from pipelines.model.positions import SourcePosition, Span
 from tests.engine.sinks import DEAD, RELEASE, RESULT, START, World
 

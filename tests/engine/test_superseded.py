@@ -10,14 +10,15 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipelines.engine import boot as engine_boot
-from pipelines.engine import driver as engine_driver
 from pipelines.engine import goal as engine_goal
+from pipelines.engine import tries as engine_tries
 from pipelines.engine.boot import Boot
 from pipelines.engine.driver import Driver
 from pipelines.engine.goal import Goal
 from pipelines.engine.lease import this_process
 from pipelines.engine.orders import Orders, StopWanted
 from pipelines.engine.telemetry import DriverStatus
+from pipelines.engine.tries import Tries
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import Superseded
 from pipelines.errors import SwitchyardError
@@ -81,11 +82,12 @@ def test_nor_does_one_that_learns_of_it_by_the_step_itself() -> None:
 
 
 def test_one_whose_batch_fails_for_the_last_time_does_not_fail_its_heir(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_driver, "checked", lambda *_: None)
+    monkeypatch.setattr(engine_tries, "checked", lambda *_: None)
     for token, failed in ((2, True), (1, False)):
         log = Log(*staged(NAME), WANTED, taken(1), taken(2))
         made = driver(log, token)
-        made._settings, made._status, made._tries = context_of(log).settings, DriverStatus(), {7: 2}
+        made._tries = Tries(context_of(log).settings, NAME, made._orders, DriverStatus())
+        made._tries._failed = {7: 2}
         error = ValueError("a price below zero")
         query = MagicMock(error=lambda error=error: error, describe_range=lambda _: "trades[0] 0-2")
         query.sink.failure = (7, error)

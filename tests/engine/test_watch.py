@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from pipelines.engine import watch as module
-from pipelines.engine.sink import Destination, Sink
+from pipelines.engine.destination import Destination
+from pipelines.engine.sink import Sink
 from pipelines.engine.watch import PartLost, Stands, Watch, unknown_ids
 from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
