@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewTopic
 
 from benchmarks.peers import Peer, compile_to, run
 from demo.ledger.reader import read
 from orchestration.sources import Options, produce, sources_for
-from pipelines.kafka.client import admin
+from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.names import result_topic
 from tests.e2e.cluster import DISORDER, SMALL, Cluster
 from tests.transactions import transactional
@@ -124,7 +123,7 @@ class World:
             self.cluster.settle(release.name, given.topic)
         progress = self.cluster.context().progress(release.name)
         assert progress is not None
-        self.late[app] = progress.late_dropped
+        self.late[app] = progress.total.late_dropped
 
     def hydrate(self, app: str, **options: Any) -> None:
         """Lets the app read what is there, in several batches. None of it is late."""
@@ -191,8 +190,8 @@ def run_peers(world: World, folder: Path) -> dict[tuple[str, str], str]:
         outputs = [f"peer.{app}.{name}".rstrip(".") for name in names]
         topics |= {(app, name): topic for name, topic in zip(names, outputs, strict=True)}
         peers.append(Peer(app=app, inputs=[each.topic for each in spec.inputs.values()], outputs=outputs))
-    for future in admin(settings).create_topics([NewTopic(topic, 1, 1) for topic in topics.values()]).values():
-        future.result(timeout=30)
+    for topic in topics.values():
+        ensure_topic(settings, topic, 1, INPUT)
     classes, states = folder / "classes", folder / "states"
     states.mkdir()
     compile_to(classes)
@@ -200,16 +199,15 @@ def run_peers(world: World, folder: Path) -> dict[tuple[str, str], str]:
     return topics
 
 
-def rows(world: World, topic: str) -> Iterator[tuple[Key, Row | None]]:
-    """Key and value of each record; the value with the record that it came from, where that is told."""
+def records(world: World, topic: str) -> Iterator[tuple[Key, Row | None, str | None]]:
+    """Key, value and source of each record of a result."""
     for record in read(world.cluster.settings.bootstrap, topic):
         assert record.key is not None
         key = tuple(json.loads(record.key).values())
         # the closing records are there for what comes before them
-        if key[0] == "end":
-            continue
-        value = None if record.value is None else json.loads(record.value, parse_float=Decimal)
-        yield key, value | {"source": record.source} if value and record.source else value
+        if key[0] != "end":
+            value = None if record.value is None else json.loads(record.value, parse_float=Decimal)
+            yield key, value, record.source
 
 
 @pytest.fixture(scope="module")
@@ -231,12 +229,16 @@ def ours(app: str, name: str) -> str:
 
 def table(world: World, topic: str) -> dict[Key, Row]:
     """The last value of each key that has one."""
-    return {key: value for key, value in dict(rows(world, topic)).items() if value is not None}
+    last = {key: value for key, value, _ in records(world, topic)}
+    return {key: value for key, value in last.items() if value is not None}
 
 
 def stream(world: World, topic: str) -> Counter[str]:
-    """How often each record is there."""
-    found = ((key, value) for key, value in rows(world, topic))
+    """How often each record is there. Ours name their source in a header, the peers in the value."""
+    found = [
+        (key, {**(value or {}), **({"source": source} if source else {})})
+        for key, value, source in records(world, topic)
+    ]
     return Counter(json.dumps(each, sort_keys=True, default=str) for each in found)
 
 
