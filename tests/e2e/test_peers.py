@@ -24,7 +24,14 @@ from pipelines.model.names import result_topic
 from tests.e2e.cluster import DISORDER, SMALL, Cluster
 from tests.transactions import transactional
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.long,
+    # the first test waits for ten releases
+    pytest.mark.timeout(1_800),
+]
 
 Key = tuple[str, ...]
 Row = dict[str, Any]
@@ -34,13 +41,13 @@ Given = tuple[int, str | None, Any, str]
 # app -> records of history, records per second of event time
 HISTORY = {
     "word-count": (3_000, 100),
-    "stock-stats": (6_000, 100),
-    "latest-value": (6_000, 100),
-    "not-viewing": (6_000, 100),
-    "browser-windows": (6_000, 100),
+    "stock-stats": (4_000, 100),
+    "latest-value": (4_000, 100),
+    "not-viewing": (4_000, 100),
+    "browser-windows": (4_000, 100),
     "product-views": (6_000, 100),
-    "captcha": (6_000, 50),
-    "clickstream": (6_000, 100),
+    "captcha": (4_000, 50),
+    "clickstream": (4_000, 100),
 }
 # of which app -> names of its results; "" is the only one
 TABLES = {
