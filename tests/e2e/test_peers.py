@@ -175,7 +175,8 @@ def run_ours(world: World) -> None:
     world.hydrate("not-viewing")
     world.put("open", CLOSED)
     # what waits is decided when time goes on, in Kafka Streams in each partition
-    for records in (TICKS, LATE_TICKS, [(p, "end", "tick", "16:00:00") for p in range(4)]):
+    end: list[Given] = [(p, "end", "tick", "16:00:00") for p in range(4)]
+    for records in (TICKS, LATE_TICKS, end):
         world.put("tick", records)
         world.settle("not-viewing")
     world.stop("not-viewing")
@@ -190,7 +191,9 @@ def run_ours(world: World) -> None:
 
 def run_peers(world: World, folder: Path) -> dict[tuple[str, str], str]:
     """All peers in one JVM. App and name of the result -> the peer's topic."""
-    settings, peers, topics = world.cluster.settings, [], {}
+    settings = world.cluster.settings
+    peers: list[Peer] = []
+    topics: dict[tuple[str, str], str] = {}
     for app in sorted({*TABLES, *STREAMS}):
         spec = world.cluster.state.releases[f"{app}.v1"].spec
         names = [of[app] for of in (TABLES, STREAMS) if app in of]
@@ -206,7 +209,7 @@ def run_peers(world: World, folder: Path) -> dict[tuple[str, str], str]:
     return topics
 
 
-def records(world: World, topic: str) -> Iterator[tuple[Key, Row | None, str | None]]:
+def told(world: World, topic: str) -> Iterator[tuple[Key, Row | None, str | None]]:
     """Key, value and source of each record of a result."""
     for record in read(world.cluster.settings.bootstrap, topic):
         assert record.key is not None
@@ -236,15 +239,14 @@ def ours(app: str, name: str) -> str:
 
 def table(world: World, topic: str) -> dict[Key, Row]:
     """The last value of each key that has one."""
-    last = {key: value for key, value, _ in records(world, topic)}
+    last = {key: value for key, value, _ in told(world, topic)}
     return {key: value for key, value in last.items() if value is not None}
 
 
 def stream(world: World, topic: str) -> Counter[str]:
     """How often each record is there. Ours name their source in a header, the peers in the value."""
     found = [
-        (key, {**(value or {}), **({"source": source} if source else {})})
-        for key, value, source in records(world, topic)
+        (key, {**(value or {}), **({"source": source} if source else {})}) for key, value, source in told(world, topic)
     ]
     return Counter(json.dumps(each, sort_keys=True, default=str) for each in found)
 
@@ -283,12 +285,12 @@ def test_a_late_tick_is_dropped_here_and_joined_at_once_there(world: World) -> N
     mine, theirs = world.streams["not-viewing"]
     assert theirs.total() > 100
     assert mine - theirs == Counter()
-    told = [json.loads(each) for each in (theirs - mine).elements()]
-    assert sorted((key[0], value["at"]) for key, value in told) == [
+    more = [json.loads(each) for each in (theirs - mine).elements()]
+    assert sorted((key[0], value["at"]) for key, value in more) == [
         ("across", "2013-03-01T14:59:30.000Z"),
         ("late", "2013-03-01T14:59:30.000Z"),
     ]
-    assert world.late["not-viewing"] == len(told)
+    assert world.late["not-viewing"] == len(more)
     # the one in time
     assert any('["late"]' in each and "14:59:55" in each for each in mine)
 
