@@ -147,7 +147,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands there, more kills and resets
+test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands there, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use

@@ -44,6 +44,7 @@ LONGEST = (
     "e2e/test_demo.py",
     "reset/test_undo.py",
     "reset/test_interrupted.py",
+    "e2e/test_peers.py",
     "e2e/test_runbook.py",
     "e2e/test_switch.py",
     "e2e/test_driver.py",

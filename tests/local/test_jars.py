@@ -123,9 +123,9 @@ def test_the_ivy_file_asks_for_each_jar_alone() -> None:
     assert asked == [("a", "spark->master", "false"), ("b", "broker->master", "false")]
 
 
-def test_the_list_has_both_sets_with_checksums() -> None:
+def test_the_list_has_all_sets_with_checksums() -> None:
     listed = jars.read_list()
-    assert {item.set_name for item in listed} == {"spark", "broker"}
+    assert {item.set_name for item in listed} == {"spark", "broker", "peers"}
     assert all(len(item.sha256) == 64 for item in listed)
     assert "spark-sql-kafka-0-10_2.13-4.0.2.jar" in {item.file_name for item in listed}
 
