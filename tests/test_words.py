@@ -47,6 +47,7 @@ ALLOWED = {
     "orchestration/operations/plans/plan.py:_from_journal": "shows it",
     "orchestration/operations/plans/positions.py:before_now": "what an operator has typed",
     "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
+    "pipelines/engine/causes.py:_of_spark": "the plan and the line of a column in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:_ends": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:cause": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/outages.py:is_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
