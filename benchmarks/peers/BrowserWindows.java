@@ -19,13 +19,7 @@ final class BrowserWindows implements App {
                 .groupByKey(Grouped.with(Json.TEXT, Json.OBJECT))
                 .windowedBy(windows)
                 .count(Inputs.windows(Serdes.Long()))
-                .toStream(
-                        (window, count) ->
-                                Json.key(
-                                        "browser_hash",
-                                        window.key(),
-                                        "window_start",
-                                        Inputs.second(window.window().start())))
+                .toStream((window, count) -> Inputs.key("browser_hash", window.key(), window))
                 .mapValues(count -> Json.object().put("actions", count))
                 .to(outputs.get(0), Inputs.results());
     }

@@ -11,6 +11,7 @@ import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.processor.api.ContextualFixedKeyProcessor;
 import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.RecordMetadata;
@@ -48,8 +49,10 @@ final class Inputs {
                 .withLoggingDisabled();
     }
 
-    static String second(long timeMs) {
-        return SECOND.format(Instant.ofEpochMilli(timeMs));
+    /** The key of a result by window: a field {@code name}, and the start of the window. */
+    static String key(String name, String value, Windowed<String> window) {
+        String start = SECOND.format(Instant.ofEpochMilli(window.window().start()));
+        return Json.key(name, value, "window_start", start);
     }
 
     static String millisecond(long timeMs) {

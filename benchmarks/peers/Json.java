@@ -33,14 +33,14 @@ final class Json {
         return MAPPER.createObjectNode();
     }
 
-    /** JSON text of one field, as of the key of a result. */
+    /** JSON text of one field, as in the key of a result. */
     static String key(String name, String value) {
         return object().put(name, value).toString();
     }
 
     /** JSON text of two fields. */
-    static String key(String name, String value, String second, String its) {
-        return object().put(name, value).put(second, its).toString();
+    static String key(String name, String value, String secondName, String secondValue) {
+        return object().put(name, value).put(secondName, secondValue).toString();
     }
 
     static ObjectNode parse(String text) {

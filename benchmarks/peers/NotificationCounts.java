@@ -32,12 +32,7 @@ final class NotificationCounts implements App {
                 .windowedBy(windows)
                 .count(Inputs.windows(Serdes.Long()))
                 .toStream(
-                        (window, count) ->
-                                Json.key(
-                                        "user",
-                                        Json.parse(window.key()).get("user").asText(),
-                                        "window_start",
-                                        Inputs.second(window.window().start())))
+                        (window, count) -> Inputs.key("user", Json.parse(window.key()).get("user").asText(), window))
                 .mapValues(count -> Json.object().put("notifications", count))
                 .to(outputs.get(0), Inputs.results());
     }

@@ -22,13 +22,7 @@ final class StockStats implements App {
                 .groupByKey(Grouped.with(Json.TEXT, Json.OBJECT))
                 .windowedBy(windows)
                 .aggregate(Json::object, (ticker, trade, sofar) -> add(sofar, trade), Inputs.windows(Json.OBJECT))
-                .toStream(
-                        (window, sofar) ->
-                                Json.key(
-                                        "ticker",
-                                        window.key(),
-                                        "window_start",
-                                        Inputs.second(window.window().start())))
+                .toStream((window, sofar) -> Inputs.key("ticker", window.key(), window))
                 .mapValues(StockStats::row)
                 .to(outputs.get(0), Inputs.results());
     }
