@@ -237,7 +237,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # most code here runs once, so the optimizing compiler costs more than it gains, and so does Spark's (drivers that are
     # processes have both). Many drivers share this session, so it has more code and garbage than one driver
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
-    # a state in one partition takes an eighth less CPU time; drivers that are processes have two
+    # with its state in one partition, a batch takes an eighth less CPU time; drivers that are processes have two
     settings = Settings(
         state_dir=tmp_path_factory.mktemp("spark"),
         shuffle_partitions=1,

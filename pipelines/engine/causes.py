@@ -21,7 +21,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 # the last line of a Python traceback: `ValueError: not a price`, `decimal.InvalidOperation: [...]`, `KeyError`
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
-# what Spark says below an error of a column: how and where it was made
+# what Spark says below the error of a column: how and where the column was made
 _OF_A_FRAME = "== DataFrame =="
 _CALLED = re.compile(r'".+" was called from')
 _PLACE = re.compile(r"(?P<file>.+\.py):(?P<line>\d+)")
@@ -46,17 +46,21 @@ def cause(error: BaseException, lines: int = 4) -> str:
 
 
 def _of_spark(lines: Iterable[str]) -> list[str]:
-    """The lines without the plan that Spark shows below what it could not resolve, and with the place of a column that
-    failed after the message, as in `[DIVIDE_BY_ZERO] Division by zero (prices.py, line 7)`.
+    """The lines of an error, shortened.
+
+    Leaves out the plan that Spark shows below a name that it could not resolve. Puts the place where a failed column was
+    made after the message, as in `[DIVIDE_BY_ZERO] Division by zero (prices.py, line 7)`.
     """
     found: list[str] = []
     called = False
     for line in lines:
         if _BEFORE_PLAN.search(line):
             return [*found, line.removesuffix(";")]
-        if called and found and (place := _PLACE.fullmatch(line.strip())):
+        place = _PLACE.fullmatch(line.strip()) if called else None
+        called = _CALLED.fullmatch(line.strip()) is not None
+        if place is not None and found:
             found[-1] += f" ({place['file'].rpartition('/')[2]}, line {place['line']})"
-        elif not (called := _CALLED.fullmatch(line.strip()) is not None) and line != _OF_A_FRAME:
+        elif not called and line != _OF_A_FRAME:
             found.append(line)
     return found
 

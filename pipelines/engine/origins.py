@@ -7,20 +7,22 @@ from contextlib import contextmanager
 
 from pyspark.errors import utils
 
-# Spark's property. PySpark reads it once in a process
+# Spark's property. PySpark reads it once, and keeps what it has read in `_enable_debugging_cache`
 PROPERTY = "spark.python.sql.dataFrameDebugging.enabled"
+# PySpark's loggers of errors that name such a line: they print Spark's plan and stack trace as JSON
+LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 @contextmanager
 def lines_kept() -> Iterator[None]:
-    """Has Spark keep the line of each column that is made in the block.
+    """Makes Spark keep the line where each column in the block is made.
 
-    PySpark calls the JVM eight times more for each column to do so, and tries to import IPython twice. So sessions switch
-    it off (`PROPERTY`), and only an app's function has it on.
+    For that, PySpark makes some ten more calls of the JVM for each column, and tries to import IPython each time. So
+    sessions switch it off (`PROPERTY`), and only an app's function has it on.
     """
-    before = utils._enable_debugging_cache
     utils._enable_debugging_cache = True  # type: ignore[assignment]
     try:
         yield
     finally:
-        utils._enable_debugging_cache = before
+        # the property decides again
+        utils._enable_debugging_cache = None

@@ -112,7 +112,7 @@ def serialized(app: App, result: DataFrame) -> DataFrame:
 
 
 def serializer(app: App) -> Callable[[DataFrame], DataFrame]:
-    """`serialized` for the batches of one query. It makes Spark's columns once: a hundred calls of the JVM."""
+    """`serialized` for the batches of one query. It makes Spark's columns once, since that takes a hundred calls of the JVM."""
     columns: list[Column] = []
 
     def records(result: DataFrame) -> DataFrame:

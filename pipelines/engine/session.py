@@ -155,8 +155,9 @@ def build_session(
         _need_jvm(settings, conf)
         return builder.getOrCreate()
 
-    # it prints an error with Spark's plan and stack trace as JSON; whoever gets the error tells it
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    # whoever catches the error reports it
+    for logger in origins.LOGGERS:
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     with ThreadPoolExecutor(1, "spark") as pool:
         return pool.submit(started).result()
 

@@ -240,6 +240,21 @@ def test_a_column_that_fails_says_where_it_was_made_and_nothing_is_printed_of_it
     assert "DIVIDE_BY_ZERO" not in "".join(capfd.readouterr())
 
 
+def test_nothing_is_printed_of_an_sql_expression_that_fails(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failing = app_of(
+        lambda given: given.selectExpr("id", "1 / price AS price"),
+        Json("id string, price double"),
+        AppendStream(key=("id",)),
+    )
+    with AppTest(spark, failing) as test:
+        test.send("given", {"id": "a", "price": 0})
+        with pytest.raises(AppFailed, match="DIVIDE_BY_ZERO"):
+            test.run()
+    assert "DIVIDE_BY_ZERO" not in "".join(capfd.readouterr())
+
+
 def test_a_column_that_does_not_exist_is_named_without_spark_s_plan(spark: SparkSession) -> None:
     def body(given: DataFrame) -> DataFrame:
         return given.select("id", F.col("prise").alias("price"))

@@ -8,7 +8,7 @@ from pyspark import SparkContext
 
 
 def java_class(name: str) -> Any:
-    """The Java class, or what is static of a Scala object, with this full name. Needs a Spark context in this process.
+    """The Java class with this full name, or the static side of a Scala object. Needs a Spark context in this process.
 
     `jvm.org.apache...` would ask for each part of the name, and Java would look through all jars for a class `org`.
     """
