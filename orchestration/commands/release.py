@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 Lag = Annotated[
     int,
     typer.Option(
-        "--unread", "--lag", min=0, help="How many records a batch may leave unread while the release still counts as caught up."
+        "--unread",
+        "--lag",
+        min=0,
+        help="How many records a batch may leave unread while the release still counts as caught up.",
     ),
 ]
 For = Annotated[str, typer.Option("--for", metavar="DURATION", help="How long the release must stay caught up.")]
@@ -138,7 +141,9 @@ def wait(
 
 def retire(
     name: Name,
-    after: Annotated[str, typer.Option(metavar="DURATION", help="Refuse if the release has been out of use for a shorter time.")] = "24h",
+    after: Annotated[
+        str, typer.Option(metavar="DURATION", help="Refuse if the release has been out of use for a shorter time.")
+    ] = "24h",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -159,7 +164,10 @@ def reprocess(
     correction: Correction = None,
     upstream: Upstream = None,
     downstream: Annotated[
-        bool, typer.Option("--downstream", help="Also reprocess each app that reads the live result, so that it reads the new one.")
+        bool,
+        typer.Option(
+            "--downstream", help="Also reprocess each app that reads the live result, so that it reads the new one."
+        ),
     ] = False,
     lag: Lag = 0,
     for_: For = "10s",

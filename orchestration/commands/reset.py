@@ -39,8 +39,12 @@ def reset(
         str | None,
         typer.Option(metavar="TIME", help="To the first records at or after this time, given with its zone: ...Z."),
     ] = None,
-    by_duration: Annotated[str | None, typer.Option(metavar="PT6H", help="To the time this long ago, for example PT6H.")] = None,
-    shift_by: Annotated[int | None, typer.Option(help="By this many records: forward, or backward if negative.")] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="PT6H", help="To the time this long ago, for example PT6H.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="By this many records: forward, or backward if negative.")
+    ] = None,
     to_offset: Annotated[int | None, typer.Option(help="To this offset on every partition.")] = None,
     from_file: Annotated[
         Path | None, typer.Option(metavar="CSV", help="To the positions in this file: lines of topic,partition,offset.")
@@ -49,7 +53,8 @@ def reset(
         str | None, typer.Option(metavar="T:P:OFFSET", help="Skip exactly this record and keep the state.")
     ] = None,
     input_topics: Annotated[
-        str | None, typer.Option(metavar="T[:0,1],U", help="Move only these inputs or partitions, for example trades:0,1,orders.")
+        str | None,
+        typer.Option(metavar="T[:0,1],U", help="Move only these inputs or partitions, for example trades:0,1,orders."),
     ] = None,
     until: Annotated[
         str | None,
@@ -120,8 +125,8 @@ def _ask(release: str, *, shown: bool) -> None:
     """`shown`: whether the plan was printed before the question."""
     if not (shown and sys.stdin.isatty()):
         raise Refused(
-            f"the result of {release} would be deleted, and this is not a terminal to confirm that on",
-            fix="to delete it without being asked, add --yes",
+            f"the result of {release} would be deleted, and you can't confirm that because this is not a terminal",
+            fix="to skip the question, add --yes",
         )
     answer = ask(f"this deletes the result of {release} for good; type {release} to continue")
     if answer.strip() != release:

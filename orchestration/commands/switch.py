@@ -64,7 +64,9 @@ def check(
 def promote(
     app: Annotated[str, typer.Argument(metavar="APP[.vN]", help="The app, or the release to promote.")],
     version: Annotated[int | None, typer.Option(help="Version; default: the newest candidate.")] = None,
-    max_evidence_age: Annotated[str, typer.Option(metavar="DURATION", help="Refuse if the diff is older than this.")] = "10m",
+    max_evidence_age: Annotated[
+        str, typer.Option(metavar="DURATION", help="Refuse if the diff is older than this.")
+    ] = "10m",
     max_changed: Annotated[
         float | None, typer.Option(min=0, max=1, help="Refuse if more than this share of the keys differs.")
     ] = None,

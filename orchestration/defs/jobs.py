@@ -108,7 +108,9 @@ class StopConfig(Config):
 class RetireConfig(Config):
     release: str = Field(description="Name of the release, for example stock-stats.v2.")
     # a day, so that nobody deletes a standby that is still needed
-    after_s: float = Field(default=86_400.0, ge=0, description="Refuse if the release has been out of use for a shorter time, in seconds.")
+    after_s: float = Field(
+        default=86_400.0, ge=0, description="Refuse if the release has been out of use for a shorter time, in seconds."
+    )
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 

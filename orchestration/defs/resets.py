@@ -148,7 +148,9 @@ class ResetConfig(Config):
     # deleting a result can't be undone, so it takes the release's name, as on a terminal
     confirm: str | None = Field(default=None, description="With output truncate: the release's name, to confirm.")
     max_records_per_batch: int | None = Field(
-        default=None, ge=1, description="Make the batches of the replay smaller. The limit ends when the driver next starts after the replay."
+        default=None,
+        ge=1,
+        description="Make the batches of the replay smaller. The limit ends when the driver next starts after the replay.",
     )
     timeout_s: float = Field(default=3600.0, gt=0, description="Longest time to wait for the replay, in seconds.")
     accept_missing_history: bool = Field(

@@ -94,7 +94,7 @@ class Alignment:
                 case Met():
                     query.sink.announce(aligned=order.id)
                     log.info("%s: aligned with %s at batch %s", self._name, order.other, batch_number(query.sink.last))
-        log.info("%s: %s is over; it runs on", self._name, order.id)
+        log.info("%s: %s is over; it keeps running", self._name, order.id)
 
     def _newest_word(self, beats: HeartbeatTail, order: AlignOrdered) -> Flagging | None:
         """What the other driver said last about the boundary that it will flag for `order`; None: nothing new."""

@@ -29,7 +29,7 @@ def avro_columns(schema: str) -> StructType:
         ) from error
     described = json.loads(kind.json())
     if not isinstance(described, dict) or described["type"] != "struct":
-        raise BadUsage("the Avro schema is not one of a record", fix='use {"type": "record", ...}')
+        raise BadUsage("the Avro schema is not the schema of a record", fix='use {"type": "record", ...}')
     return StructType.fromJson(described)
 
 

@@ -346,7 +346,7 @@ def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Sw
     past = {p: o for p, o in position.offsets.items() if o > cut.get(p, o)}
     if past and following.allowed is None:
         raise Refused(
-            f"the follower is past the cut of switch {following.number} : it is at {told_offsets(position.topic, past)}, and the cut is at {told_offsets(position.topic, cut)}",
+            f"the follower is past the cut of switch {following.number}: it is at {told_offsets(position.topic, past)}, and the cut is at {told_offsets(position.topic, cut)}",
             fix="its stored position was changed by hand: follow from the beginning, into an empty store",
         )
 

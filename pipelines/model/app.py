@@ -304,7 +304,7 @@ def _results(
         what = f"result {name} of app {app}" if name else f"the result of app {app}"
         if result is None and not is_result_name(name):
             raise BadUsage(
-                f"{what} is not called by lower-case words joined by hyphens", fix="rename it, as in late-orders"
+                f"{what} has a name that is not lower-case words joined by hyphens", fix="rename it, as in late-orders"
             )
         if isinstance(each, Table) and not each.key:
             raise BadUsage(f"{what}, a table, has no key", fix="name the key columns, as in Table(key=('ticker',))")

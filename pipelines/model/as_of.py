@@ -59,7 +59,7 @@ def _key_of(table: DataFrame) -> list[str]:
     missing = [name for name in ("event_time", "partition", "offset") if name not in fields]
     if found is None or missing:
         raise BadUsage(
-            "as_of joins with a table, and its second frame is none"
+            "as_of joins with a table, but its second frame is not a table"
             + (f": it lacks {', '.join(missing)}" if found is not None else ""),
             fix="make the input a Changelog, and keep its columns deleted, event_time, partition and offset",
         )
@@ -72,7 +72,7 @@ def _check_times(stream: DataFrame) -> None:
         raise BadUsage("as_of needs the column event_time of its stream", fix="keep it until after the join")
     if _WATERMARK not in fields["event_time"].metadata:
         raise BadUsage(
-            "as_of needs a watermark: a row waits until no earlier record of the table is to be expected",
+            "as_of needs a watermark: a row waits until no earlier record of the table can come",
             fix='give @app one, as in watermark="10 seconds", and pass event_time on as it is',
         )
 

@@ -76,7 +76,7 @@ def finish_batch(work: Work, stage: FinishBatch) -> None:
 def seize(work: Work, stage: Seize) -> None:
     if begun(work.context.registry.state(), work.plan.id):
         raise Refused(
-            f"someone else carries out {work.plan.id} and has already started its generation",
+            f"someone else is carrying out {work.plan.id} and has already started its generation",
             fix="see `switchyard operations`",
         )
     take_lease(work, stage.release)

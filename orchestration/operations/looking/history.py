@@ -46,7 +46,7 @@ class History:
         """Raises MissingHistory if something is missing that nobody has accepted, unless `accept` accepts it now."""
         if not self.left or accept:
             return
-        whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it was to read"
+        whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it should read"
         raise MissingHistory(
             f"{self.name} can't read all the input {whose}: {told(self.left)}",
             fix=f"restore the input from a backup and stage a version that reads it; or accept that the result lacks it: {ACCEPT}",
@@ -135,7 +135,7 @@ def compaction_notes(now: Mapping[str, InputNow], tables: Set[str] = frozenset()
     topics that the app reads as tables.
     """
     notes = [
-        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row from before the oldest value that is kept is joined with none"
+        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row from before the oldest kept value is joined with no value"
         if topic in tables
         else f"{topic} is compacted, so a replay may differ from the first run: compaction may have deleted older records of a key"
         for topic, known in sorted(now.items())

@@ -31,7 +31,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     needed = needed_by(context, state, release)
     if needed:
         raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix=f"wait until followers have passed, or `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
+                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
@@ -125,7 +125,7 @@ def _lead_on(state: RegistryState, operation: str) -> str:
     known = state.known_operations.get(operation)
     if known is not None and known.closed is None:
         return f"`switchyard resume {operation}` moves them"
-    return f"it was left unfinished: `switchyard undo {operation} --stop --execute` takes it back"
+    return f"it was left unfinished; `switchyard undo {operation} --stop --execute` takes it back"
 
 
 def notes(state: RegistryState, release: Release) -> list[str]:
@@ -145,7 +145,7 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(
             f"{operation.id} was {operation.closed.outcome} after it had started generation {release.generation}: `switchyard start "
-            f"{release.name} --execute` continues in it, `switchyard undo {operation.id} --execute` takes it back"
+            f"{release.name} --execute` continues that generation, `switchyard undo {operation.id} --execute` takes it back"
         )
     return [*found, *outdated_inputs(state, release), *left_upstream(state, release)]
 

@@ -59,7 +59,7 @@ def plan_clean(
         facts={"archives": join([f"generation {a.generation}" for a in over if not a.kept_for])},
         warnings=(
             *sorted(held),
-            "this can't be undone; afterwards, the resets that made these archives can't be either",
+            "this can't be undone; after this, the resets that made these archives can't be undone either",
         ),
     )
 

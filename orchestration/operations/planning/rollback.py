@@ -106,7 +106,7 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     live = state.releases[chain[-1].new]
     if leaving is not None and find_release(state, leaving) is not live:
         raise Refused(
-            f"{live.name} is live since switch {chain[-1].number}, not {leaving}: someone has already switched",
+            f"{live.name} has been live since switch {chain[-1].number}, not {leaving}: someone has already switched",
             fix=f"`switchyard log {app}` shows who; to leave {live.name}, give --leaving {live.name}",
         )
     standby = before_live(state, app)
@@ -176,7 +176,7 @@ def _no_delta(context: Reading, standby: Release, live: Release, evidence: Evide
     if not standby.spec.tables:
         return None
     if evidence is None:
-        return f"{standby.name} and {live.name} were never compared in their present generations"
+        return f"{standby.name} and {live.name} were never compared in their current generations"
     return too_old(evidence, now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
 
 

@@ -62,7 +62,7 @@ class PositionOptions:
             raise BadUsage("a reset needs a position", fix=f"give one of {_NAMES}")
         if len(given) > 1:
             raise BadUsage(
-                f"{' and '.join(name for name, _ in given)} exclude each other", fix="give only one position"
+                f"{' and '.join(name for name, _ in given)} can't be used together", fix="give only one position"
             )
         return given[0][1]()
 

@@ -72,7 +72,7 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
     evidence = evidence_for(state, standby, live, apart=True)
     if evidence is None:
         raise Refused(
-            f"{standby.name} and {live.name} were never compared in their present generations",
+            f"{standby.name} and {live.name} were never compared in their current generations",
             fix=f"run `switchyard diff {live.name}` first",
         )
     return narrowed(evidence, live.spec.tables)

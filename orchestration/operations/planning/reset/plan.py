@@ -42,7 +42,7 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     refuse_over(release)
     if not release.spec.reset_allowed:
         raise Refused(
-            f"{release.spec.app} declares that it may not be reset",
+            f"{release.spec.app} does not allow a reset",
             fix=f"run a new release beside the live one: `switchyard reprocess {release.spec.app}`; or change reset_allowed in the app",
         )
     refuse_blocked(state, release.name)
