@@ -362,7 +362,7 @@ class _Draft:
             self.operation(entry.op, promoted=entry)
 
     def record(self, entry: EvidenceRecorded) -> None:
-        """Adds an evidence, and drops the oldest for the same releases."""
+        """Adds the evidence of a diff, and drops the oldest for the same releases."""
         if "evidence" not in self._tables:
             self._tables["evidence"] = {}
             self._numbered = 0

@@ -63,8 +63,8 @@ def readers_of(state: RegistryState, topic: str) -> list[Release]:
 
 
 def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
-    """For each input that is the result of another release: if that was reset since this one started, what changed and
-    what to do.
+    """For each input that is the result of another release: if that release was reset since this one started, what
+    changed and what to do.
     """
     found = []
     for topic in dict.fromkeys(release.spec.topics.values()):
@@ -151,7 +151,7 @@ def notes(state: RegistryState, release: Release) -> list[str]:
 
 
 def left_upstream(state: RegistryState, release: Release) -> list[str]:
-    """For each input that is the result of another app's release: which other release of that app is live by now."""
+    """For each input that is the result of another app's release: which other release of that app is live now."""
     found = []
     for name in dict.fromkeys(given.release for given in release.spec.inputs.values() if given.release is not None):
         live = live_release(state, app_of(name))

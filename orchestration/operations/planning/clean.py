@@ -29,7 +29,7 @@ def plan_clean(
 ) -> Plan:
     """Plans to delete a release's archives that are at least `after_s` seconds old (None: the setting). No undo.
 
-    Raises Refused if no archive is that old, or if all that are still have readers.
+    Raises Refused if no archive is that old, or if every archive that is old enough still has readers.
     """
     state = context.standing()
     release = find_release(state, name)

@@ -301,7 +301,7 @@ def _change(
 
 
 def input_warnings(live: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:
-    """A warning if a release reads other topics than the live one."""
+    """A warning if a release reads different topics than the live one."""
     if live is None or live.spec.topics == spec.topics:
         return ()
     return (
@@ -327,7 +327,7 @@ def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
 
 
 def incomparable(spec: ReleaseSpec) -> tuple[str, ...]:
-    """A warning if a replay may give another result, so that a diff tells nothing of the code."""
+    """A warning if a replay may give a different result, so that a diff says nothing about the code."""
     if spec.comparable != "no":
         return ()
     return (f"{spec.release} may give a different result in a replay: its app says that runs can't be compared",)

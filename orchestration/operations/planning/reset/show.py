@@ -61,7 +61,7 @@ def figures_of(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
 
 
 def warnings_of(reset: Reset, replay_s: float | None) -> tuple[str, ...]:
-    """What an operator should know before starting it. `replay_s`: how long the replay takes, in seconds; None:
+    """What an operator should know before starting the reset. `replay_s`: how long the replay takes, in seconds; None:
     unknown.
     """
     release = reset.release

@@ -60,7 +60,7 @@ def plan_undo(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """An undo that can be done. `generation`: the one to resume, which ended at `before`. `now`: the newest progress
-    record of the present generation; None: there is none.
+    record of the current generation; None: there is none.
     """
 
     reset: str

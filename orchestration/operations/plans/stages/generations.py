@@ -81,7 +81,9 @@ class GiveBack(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritState(Stage):
-    """Makes the checkpoint of a new generation from the state of `old`, which is at `at`, and moves it to `position`."""
+    """Makes the checkpoint of a new generation from the state of `old`, which is at position `at`, and moves it to
+    `position`.
+    """
 
     release: ReleaseName
     old: int
