@@ -21,7 +21,7 @@ _HEADERS = {
     "Content-Security-Policy": "sandbox allow-scripts allow-popups; connect-src 'none'; form-action 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    # a page is written anew under the same name: the index, for one
+    # a page can be written again under the same name, for example the index
     "Cache-Control": "no-cache",
 }
 

@@ -17,7 +17,7 @@ from pipelines.errors import BadUsage
 log = logging.getLogger(__name__)
 
 MIRROR = "SWITCHYARD_MAVEN_URL"
-# what Java leaves out by itself, unless it is told what to leave out
+# hosts that Java leaves out by default, unless it is given a list
 _THIS_MACHINE = ("localhost", "127.*", "[::1]")
 _PROBE_S = 30.0
 _PORTS = {"http": 80, "https": 443}

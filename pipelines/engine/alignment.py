@@ -74,7 +74,7 @@ class Alignment:
             self._missed.add(order.id)
 
     def _move_to_mark(self, order: AlignOrdered, tail: ProgressTail, beats: HeartbeatTail) -> None:
-        """Makes the moves of `candidate_move` until the mark is met or the order no longer stands."""
+        """Makes the moves of `candidate_move` until the mark is met or the order is no longer in force."""
         query = self._query
         word: Flagging | None = None
         while self._still_stands(order):

@@ -27,12 +27,14 @@ _CALLED = re.compile(r'".+" was called from')
 _PLACE = re.compile(r"(?P<file>.+\.py):(?P<line>\d+)")
 # the last line of what Spark could not resolve
 _BEFORE_PLAN = re.compile(r"SQLSTATE: \w{5};$")
-# how the path of a frame begins or goes on that is not an author's: Python, its packages, and Spark's worker
+# parts of the path of a frame that is not the author's: Python, its packages, and Spark's worker
 _NOT_AN_AUTHORS = re.compile(r"/site-packages/|/lib/python\d|/pyspark/|^<frozen |^<string>")
 
 
 def cause(error: BaseException, lines: int = 4) -> str:
-    """The first `lines` lines that say something, without stack frames. Of a Python worker's error, what it raised."""
+    """The first `lines` lines that say something, without stack frames. For an error of a Python worker, they are what
+    it raised.
+    """
     text = error.what if isinstance(error, SwitchyardError) else str(error) or type(error).__name__
     # there is no stack trace below
     text = text.replace(" Please see the stack trace below.", "")

@@ -260,7 +260,7 @@ def _faults_within(column: Column, path: str, kind: DataType, nullable: bool) ->
     """The faults of the elements of an array."""
 
     def has(number: int) -> Column:
-        # made anew for each fault: `exists` hands its function a variable of its own
+        # made again for each fault: `exists` hands its function a variable of its own
         return F.exists(column, lambda element: list(_faults(element, path, kind, nullable))[number][0])
 
     for number, (_, why) in enumerate(_faults(F.lit(None), path, kind, nullable)):

@@ -280,7 +280,7 @@ def is_login(error: KafkaError) -> bool:
 
 
 def unreached(error: KafkaError) -> bool:
-    """Whether the cluster didn't get the request, or its answer was lost. The client goes on trying to connect."""
+    """Whether the cluster didn't get the request, or its answer was lost. The client keeps trying to connect."""
     return error.code() in _NOT_REACHED
 
 

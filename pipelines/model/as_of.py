@@ -24,9 +24,9 @@ def as_of(stream: DataFrame, table: DataFrame, *, on: str | Sequence[str]) -> Da
     """Each row of `stream` with the table's columns, as of the row's `event_time`: its columns, then those of `table`
     without its key and without event_time, topic, partition, offset and deleted.
 
-    A row sees the version of its key that is the latest at or before its time; of versions with the same time, the one
-    that is last in its partition. The table's columns are null where the key has no version, or was deleted. A row is told
-    once the watermark has reached its time.
+    A row sees the version of its key that is the latest at or before its time; among versions with the same time, the
+    one that is last in its partition. The table's columns are null where the key has no version, or was deleted. A row
+    is told once the watermark has reached its time.
 
     `stream`: a Stream, or what was made of one, with its column `event_time`. `table`: a Changelog, with any columns added,
     renamed or left out, but all of its rows. `on`: the columns of the table's key, which `stream` must have with the same

@@ -467,7 +467,7 @@ class FollowerRemoved(Entry):
 
 
 class Repaired(Entry):
-    """The unread entries at these offsets no longer count: nothing waits for them, and no one is told of them."""
+    """The unread entries at these offsets no longer count: nothing waits for them, and nothing reports them."""
 
     kind: Literal["repaired"] = "repaired"
     offsets: tuple[int, ...]

@@ -95,7 +95,7 @@ class Release:
 
     @property
     def start(self) -> SourcePosition | None:
-        """The start of the input that the current state comes from; of a kept state, where that state started."""
+        """The start of the input that the current state comes from; for a kept state, where that state started."""
         first = self._first_of_state
         return first.start if first is not None else None
 

@@ -312,7 +312,7 @@ def _watermark(query: Any) -> datetime | None:
 
 
 def _unload_states() -> None:
-    """Has Spark let go of every state that it holds in memory."""
+    """Makes Spark unload every state that it holds in memory."""
     stores = java_class("org.apache.spark.sql.execution.streaming.state.StateStore$")
     # not `stop`: it waits up to 300 s for a maintenance task that waits for the lock that `stop` holds
     getattr(stores, "MODULE$").unloadAll()

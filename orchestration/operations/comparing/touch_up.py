@@ -33,7 +33,7 @@ class TouchUp:
 
     @property
     def ratio(self) -> float:
-        """Share of the touched keys in which the results differ; of all keys: `since.changed_ratio`."""
+        """Share of the touched keys in which the results differ. `since.changed_ratio` gives the share of all keys."""
         return self.differing / len(self) if len(self) else 0.0
 
     def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:

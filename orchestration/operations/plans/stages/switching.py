@@ -156,7 +156,7 @@ class VerifyStream(Stage):
     max_changed: float | None
 
     def describe(self) -> str:
-        return f"compare what both streams have got since evidence {self.evidence}"
+        return f"compare what both streams have written since evidence {self.evidence}"
 
     @property
     def subject(self) -> str:
