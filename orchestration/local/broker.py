@@ -130,7 +130,7 @@ class EmbeddedBroker:
         return process is not None
 
     def status(self) -> BrokerStatus:
-        """The present status. Never raises for a broker that is down."""
+        """The current status. Never raises for a broker that is down."""
         process = self._process()
         return BrokerStatus(
             running=process is not None,

@@ -90,7 +90,7 @@ def jvm_ended(release: str, code: int, settings: Settings) -> SwitchyardError:
 def place(error: BaseException) -> str:
     """Where in an author's code `error` was raised, as ` (prices.py, line 6, in price)`; nothing, if it wasn't there.
 
-    For an error of this process. `cause` tells the place of one that a Python worker has reported.
+    This is for an error of this process; `cause` gives the place of an error that a Python worker reported.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_an_authors(frame.filename)]

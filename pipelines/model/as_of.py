@@ -26,11 +26,11 @@ def as_of(stream: DataFrame, table: DataFrame, *, on: str | Sequence[str]) -> Da
 
     A row sees the version of its key that is the latest at or before its time; among versions with the same time, the
     one that is last in its partition. The table's columns are null where the key has no version, or was deleted. A row
-    is told once the watermark has reached its time.
+    is in the result once the watermark has reached its time.
 
-    `stream`: a Stream, or what was made of one, with its column `event_time`. `table`: a Changelog, with any columns added,
-    renamed or left out, but all of its rows. `on`: the columns of the table's key, which `stream` must have with the same
-    types. Raises BadUsage if they are not what is asked for here, or the app has no watermark.
+    `stream`: a Stream, or a DataFrame made from one, with its column `event_time`. `table`: a Changelog, with any
+    columns added, renamed or left out, but all of its rows. `on`: the columns of the table's key, which `stream` must
+    have with the same types. Raises BadUsage if the arguments are not as described here, or the app has no watermark.
     """
     names = [on] if isinstance(on, str) else list(on)
     key = _key_of(table)

@@ -1,7 +1,7 @@
 """The parts of a release, in Kafka and on disk: which are lost, and how to restore each. Pure.
 
-A part is lost if it is gone, or if its topic was deleted and recreated under the same name. The new topic has another
-id, and the old offsets mean nothing in it.
+A part is lost if it was deleted, or if its topic was deleted and recreated under the same name. The new topic has
+another id, and the old offsets mean nothing in it.
 """
 
 from __future__ import annotations
