@@ -55,12 +55,12 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## stop what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests but the long ones and those with a browser: about 16 minutes on 2 cores
+test: setup ## all tests except the long ones and those with a browser: about 16 minutes on 2 cores
 	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
 # only their user can read what Dagster and its runs write. Whoever can connect may do all that the user may: from
 # elsewhere, connect through a proxy with a login (docs/dagster.md)
-ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_ONLY=1: without buttons that change anything
+ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_ONLY=1: a UI that can't change anything
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
 	@exec $(BIN)/python -m orchestration.local.ui --port $(UI_PORT) $(if $(filter-out 0,$(READ_ONLY)),--read-only) \
 	  $(SPARK_RUNS:%=--spark-runs %)
@@ -147,7 +147,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## the demo, a running Dagster, docs/runbook.md as it stands there, Kafka Streams, more kills and resets
+test-long: setup ## the demo, a running Dagster, the commands of docs/runbook.md, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
     """Reads the range, runs the suite over it and writes its Data Docs. One gate at a time per session.
 
-    1. build the suite (BadUsage if there is none of that name); 2. read and fold; 3. persist, since each expectation
+    1. build the suite (BadUsage if there is none of that name); 2. read and fold; 3. persist, because each expectation
     is a query; 4. validate; 5. write the docs.
     """
     # a suite that comes with the app is an author's code; this process has an operator's secrets

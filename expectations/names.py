@@ -18,7 +18,7 @@ def suite_names() -> tuple[str, ...]:
 
 
 def require_suite(name: str, files: Container[str] = frozenset()) -> None:
-    """Raises BadUsage if there is no suite of that name, neither among `files`, those of the app's code, nor here."""
+    """Raises BadUsage if there is no suite of that name, neither among `files` (the files of the app's code) nor here."""
     if is_own(name, files) or name in suite_names():
         return
     raise BadUsage(

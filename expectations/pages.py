@@ -70,7 +70,7 @@ class PageView(DefaultJinjaPageView):
 
     @staticmethod
     def _escape_template_param_value(value: Any) -> Any:
-        """No second escaping: Great Expectations escapes some parameters, and leaves others as they are."""
+        """Prevents a second escaping: Great Expectations escapes some parameters, and leaves others as they are."""
         return value
 
 

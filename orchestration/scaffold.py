@@ -145,7 +145,7 @@ def scaffold(app: str, topic: str, folder: Path | None) -> list[Path]:
         tests / f"test_{module}.py": _TEST,
     }
     if there := [str(path) for path in files if path.exists()]:
-        raise Refused(f"{', '.join(there)} is there already", fix="choose another name, or another folder with --in")
+        raise Refused(f"{', '.join(there)} already exists", fix="choose another name, or another folder with --in")
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.substitute(values))

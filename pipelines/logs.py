@@ -18,7 +18,7 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class VisibleFormatter(logging.Formatter):
-    """Message and traceback without secrets. Of the control characters, only line feeds and tabs are kept."""
+    """Message and traceback without secrets. Line feeds and tabs are the only control characters that are kept."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(masked(super().format(record)), lines=True)

@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     driver_environment: tuple[str, ...] = Field(
         (),
         description="Names of more environment variables that a driver and its app get, such as `AWS_PROFILE`. Set it if "
-        "an app or a store needs a variable that is not on [the list](security.md#what-a-driver-gets-of-the-environment).",
+        "an app or a store needs a variable that is not on [the list](security.md#what-a-driver-gets-from-the-environment).",
     )
     spark_master: str | None = Field(
         None,

@@ -44,7 +44,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.rows(
             "deviation in range",
             f"deviation BETWEEN 0 AND {jitter}",
-            detail=f"no interval is more than {jitter:.4g} of the mean off the mean",
+            detail=f"no interval differs from the mean by more than {jitter:.4g} of the mean",
         ),
         base.rows(
             "contacts fit into the window",

@@ -1,4 +1,4 @@
-"""What holds for what bookings tells of customers, whatever the reservations."""
+"""What holds for the rows of bookings about customers, whatever the reservations."""
 
 from __future__ import annotations
 

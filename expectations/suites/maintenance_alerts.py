@@ -36,12 +36,12 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
             "outside the limits",
             # limits are rounded
             "CASE pattern WHEN 'above' THEN signals >= upper WHEN 'below' THEN signals <= lower ELSE false END",
-            detail="an alert is of an hour that is above or below its limits",
+            detail="an alert is about an hour that is above or below its limits",
         ),
         base.rows(
             "signals add up",
             "signals = restarts + dropped_packets + forces",
-            detail="signals are those of all three kinds",
+            detail="signals is the sum of all three kinds",
         ),
         base.volume(inputs),
     ]

@@ -38,7 +38,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
             "learning without limits",
             "(pattern = 'learning') = (expected IS NULL) AND (lower IS NULL) = (expected IS NULL) "
             "AND (upper IS NULL) = (expected IS NULL)",
-            detail="a device that is learning has no limits; each other has all of them",
+            detail="a device that is learning has no limits; every other device has all of them",
         ),
         base.rows(
             "pattern follows limits",
@@ -50,7 +50,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.rows(
             "signals add up",
             "signals = restarts + dropped_packets + forces",
-            detail="signals are those of all three kinds",
+            detail="signals is the sum of all three kinds",
         ),
         base.volume(inputs),
     ]

@@ -23,7 +23,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.rows(
             "times aligned",
             f"unix_seconds(try_to_timestamp(at)) % {every_s} = 0",
-            detail=f"counters are told at whole multiples of {every_s} s",
+            detail=f"counters are written at whole multiples of {every_s} s",
         ),
         base.at_least("views", 1),
         counters_never_fall(),
@@ -41,7 +41,7 @@ def counters_never_fall() -> Check:
 
 
 def every_counter_told(stores: int) -> Check:
-    """A product is told at each time of its store from its first on: it has as many rows as there are such times."""
+    """A product has a row at each time of its store, from its first one on: it has as many rows as there are such times."""
     query = f"""
         WITH told AS (
           SELECT product, at, dense_rank() OVER (PARTITION BY {_store(stores)} ORDER BY at) AS tick,
@@ -50,7 +50,9 @@ def every_counter_told(stores: int) -> Check:
         lasting AS (SELECT *, max(tick) OVER (PARTITION BY store) AS last_tick FROM told)
         SELECT product, min(at) AS first_at, count(DISTINCT at) AS rows, max(last_tick) - min(tick) + 1 AS times
         FROM lasting GROUP BY product HAVING rows < times"""
-    return base.no_rows("every counter told", query, detail="once told, a counter is told each time that others are")
+    return base.no_rows(
+        "every counter told", query, detail="after its first row, a counter is written each time that others are"
+    )
 
 
 def something_new(stores: int) -> Check:
@@ -60,7 +62,7 @@ def something_new(stores: int) -> Check:
           SELECT {_store(stores)} AS store, at, sum(views) AS views FROM {{batch}} WHERE at IS NOT NULL GROUP BY ALL),
         followed AS (SELECT *, lag(views) OVER (PARTITION BY store ORDER BY at) AS before FROM sums)
         SELECT store, at, before, views FROM followed WHERE views <= before"""
-    return base.no_rows("each time has a new view", query, detail="counters are told only if one has changed")
+    return base.no_rows("each time has a new view", query, detail="counters are written only if one has changed")
 
 
 def _store(stores: int) -> str:

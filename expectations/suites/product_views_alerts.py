@@ -16,6 +16,6 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.schema(COLUMNS),
         *base.not_null(*COLUMNS),
         base.unique("product", name="each product told once"),
-        base.rows("told at the limit", f"views = {alert_at}", detail=f"an alert is told at {alert_at} views"),
+        base.rows("told at the limit", f"views = {alert_at}", detail=f"an alert comes at {alert_at} views"),
         base.volume(inputs),
     ]

@@ -16,7 +16,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.schema(COLUMNS),
         *base.not_null(*COLUMNS),
         base.unique("store"),
-        base.rows("a SKU at least", "size(stock) > 0", detail="a store has had one SKU at least"),
+        base.rows("a SKU at least", "size(stock) > 0", detail="a store has had at least one SKU"),
         base.rows(
             "quantities there",
             "NOT exists(map_values(stock), quantity -> quantity IS NULL)",

@@ -29,7 +29,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
             "best first",
             "WITH followed AS (SELECT *, lag(gain_percent) OVER (PARTITION BY day ORDER BY rank) AS better FROM {batch}) "
             "SELECT day, rank, better, gain_percent FROM followed WHERE gain_percent > better",
-            detail="no ticker gained more than one of a better rank",
+            detail="no ticker gained more than one with a better rank",
         ),
         base.volume(inputs),
     ]

@@ -18,7 +18,7 @@ Rows = Annotated[
     typer.Option(
         "--rows",
         metavar="FILE",
-        help="JSON lines, a record each: input, key, value, time, partition. A blank line starts the next batch.",
+        help="JSON lines, one record per line: input, key, value, time, partition. A blank line starts the next batch.",
     ),
 ]
 
@@ -60,7 +60,7 @@ def new(
 
 
 def apps(as_json: Json = False) -> None:
-    """List the repository's apps: what each reads, and what it makes of it."""
+    """List the repository's apps with the inputs and the result of each."""
     from orchestration.catalog import find_apps, first_line, in_words, reads, result_in_words
 
     found = find_apps()
@@ -81,7 +81,7 @@ def apps(as_json: Json = False) -> None:
 
 
 def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -> None:
-    """Show an app: its inputs, its result, and the steps between them with their state. It needs no broker."""
+    """Show an app: its inputs, its result, and the steps between them with their state. Needs no broker."""
     from orchestration.operations.trials import default_code_dir, probe
     from pipelines.engine.code import freeze
     from pipelines.model.app import ResultOf
@@ -113,7 +113,7 @@ def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -
 
 
 def try_(app: App, rows: Rows, code: From = None, set_: Set = None, as_json: Json = False) -> None:
-    """Show what an app makes of some records. It needs no broker, and nothing is kept.
+    """Show the result of an app for some records. It needs no broker, and nothing is kept.
 
     A line {"watermark": "2026-01-01T12:01:00Z"} moves the watermark.
     """

@@ -40,7 +40,7 @@ def follow(
     max_records: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many records.")] = None,
     idle_exit: Annotated[
         str | None,
-        typer.Option("--idle-exit", metavar="DURATION", help="Stop when no record has arrived for that long."),
+        typer.Option("--idle-exit", metavar="DURATION", help="Stop when no record has arrived for this long."),
     ] = None,
     as_json: Json = False,
 ) -> None:

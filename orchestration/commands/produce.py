@@ -28,11 +28,11 @@ def produce(
         str | None, typer.Option(help="Topic to write to, for an app with one input; default: its input.")
     ] = None,
     density: Annotated[
-        str, typer.Option(help="Of trades: dense (in every second) or sparse (a few a day, 2000-2013).")
+        str, typer.Option(help="For trades: dense (in every second) or sparse (a few a day, 2000-2013).")
     ] = "dense",
     per_second: Annotated[int | None, typer.Option(help="Records per second of event time.")] = None,
     per_day: Annotated[int, typer.Option(help="With --density sparse: trades per ticker and day.")] = 8,
-    tickers: Annotated[str, typer.Option(help="Of trades: only these tickers, separated by commas.")] = "",
+    tickers: Annotated[str, typer.Option(help="For trades: only these tickers, separated by commas.")] = "",
     out_of_order: Annotated[float, typer.Option(help="Share of records up to 3 s late.")] = 0.02,
     late: Annotated[float, typer.Option(help="Share of records 4 to 7 s late, still in time for stock-stats.")] = 0.001,
     too_late: Annotated[float, typer.Option(help="Share of records 1 to 2 minutes late.")] = 0.0,

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 Lag = Annotated[
     int,
     typer.Option(
-        "--unread", "--lag", min=0, help="Records that a batch may leave unread and still count as caught up."
+        "--unread",
+        "--lag",
+        min=0,
+        help="How many records a batch may leave unread while the release still counts as caught up.",
     ),
 ]
 For = Annotated[str, typer.Option("--for", metavar="DURATION", help="How long the release must stay caught up.")]
@@ -138,7 +141,9 @@ def wait(
 
 def retire(
     name: Name,
-    after: Annotated[str, typer.Option(metavar="DURATION", help="Refuse if it has been out of use for less.")] = "24h",
+    after: Annotated[
+        str, typer.Option(metavar="DURATION", help="Refuse if the release has been out of use for a shorter time.")
+    ] = "24h",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,
@@ -159,13 +164,16 @@ def reprocess(
     correction: Correction = None,
     upstream: Upstream = None,
     downstream: Annotated[
-        bool, typer.Option("--downstream", help="Then reprocess each app that reads the live result, on the new one.")
+        bool,
+        typer.Option(
+            "--downstream", help="Also reprocess each app that reads the live result, so that it reads the new one."
+        ),
     ] = False,
     lag: Lag = 0,
     for_: For = "10s",
     timeout: Timeout = "1h",
     max_changed: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of the keys differs.")
+        float | None, typer.Option(min=0, max=1, help="Refuse if more than this share of the keys differs.")
     ] = None,
     volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE,
     auto_promote: Annotated[bool, typer.Option(help="Promote without waiting for approval.")] = False,

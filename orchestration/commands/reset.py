@@ -39,8 +39,12 @@ def reset(
         str | None,
         typer.Option(metavar="TIME", help="To the first records at or after this time, given with its zone: ...Z."),
     ] = None,
-    by_duration: Annotated[str | None, typer.Option(metavar="PT6H", help="To this long before now.")] = None,
-    shift_by: Annotated[int | None, typer.Option(help="By this many records; backward if negative.")] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="PT6H", help="To the time this long ago, for example PT6H.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="By this many records: forward, or backward if negative.")
+    ] = None,
     to_offset: Annotated[int | None, typer.Option(help="To this offset on every partition.")] = None,
     from_file: Annotated[
         Path | None, typer.Option(metavar="CSV", help="To the positions in this file: lines of topic,partition,offset.")
@@ -49,7 +53,8 @@ def reset(
         str | None, typer.Option(metavar="T:P:OFFSET", help="Skip exactly this record and keep the state.")
     ] = None,
     input_topics: Annotated[
-        str | None, typer.Option(metavar="T[:0,1],U", help="Move only these inputs or partitions.")
+        str | None,
+        typer.Option(metavar="T[:0,1],U", help="Move only these inputs or partitions, for example trades:0,1,orders."),
     ] = None,
     until: Annotated[
         str | None,
@@ -75,12 +80,12 @@ def reset(
         int | None,
         typer.Option(
             min=1,
-            help="Make the batches of the replay smaller. The limit ends with the driver's next start after the replay.",
+            help="Make the batches of the replay smaller. The limit ends when the driver next starts after the replay.",
         ),
     ] = None,
     timeout: Timeout = "1h",
     force: Annotated[
-        bool, typer.Option("--force", help="Reset where a refusal says that --force overrides it.")
+        bool, typer.Option("--force", help="Reset despite a refusal that says that --force overrides it.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before deleting a result.")] = False,
     missing_history: MissingHistory = "refuse",
@@ -88,7 +93,7 @@ def reset(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Have a release read again from another position: choose its position, state and result."""
+    """Make a release read again from another position. You choose the position, the state and the result."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.reset.export import new_positions
     from orchestration.operations.planning.reset.plan import plan_reset
@@ -120,8 +125,8 @@ def _ask(release: str, *, shown: bool) -> None:
     """`shown`: whether the plan was printed before the question."""
     if not (shown and sys.stdin.isatty()):
         raise Refused(
-            f"the result of {release} would be deleted, and this is not a terminal to confirm that on",
-            fix="to delete it without being asked, add --yes",
+            f"the result of {release} would be deleted, and you can't confirm that because this is not a terminal",
+            fix="to skip the question, add --yes",
         )
     answer = ask(f"this deletes the result of {release} for good; type {release} to continue")
     if answer.strip() != release:
@@ -179,7 +184,7 @@ def clean(
     execute: Execute = False,
     as_json: Json = False,
 ) -> None:
-    """Delete archives that the resets of a release left, once nobody needs them any more."""
+    """Delete the archives that resets of a release left and that nobody needs any more."""
     from orchestration.operations.context import open_context
     from orchestration.operations.planning.clean import plan_clean
 

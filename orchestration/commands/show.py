@@ -78,7 +78,7 @@ def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
 
 
 def show_comparison(found: Comparison) -> None:
-    """Prints a diff: counts, columns, samples; of each result, if the app has several."""
+    """Prints a diff: counts, columns, samples; for each result, if the app has several."""
     late = (("late dropped (live, new)", f"{found.live_late_dropped:,}, {found.new_late_dropped:,}"),)
     if not found.results:
         _show_result(found, late)

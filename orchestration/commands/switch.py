@@ -64,9 +64,11 @@ def check(
 def promote(
     app: Annotated[str, typer.Argument(metavar="APP[.vN]", help="The app, or the release to promote.")],
     version: Annotated[int | None, typer.Option(help="Version; default: the newest candidate.")] = None,
-    max_evidence_age: Annotated[str, typer.Option(metavar="DURATION", help="Refuse if the diff is older.")] = "10m",
+    max_evidence_age: Annotated[
+        str, typer.Option(metavar="DURATION", help="Refuse if the diff is older than this.")
+    ] = "10m",
     max_changed: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Refuse if a larger share of the keys differs.")
+        float | None, typer.Option(min=0, max=1, help="Refuse if more than this share of the keys differs.")
     ] = None,
     watch: Annotated[
         str | None,
@@ -112,7 +114,7 @@ def approve(
 ) -> None:
     """Carry out the promotion that a reprocess proposed.
 
-    It is refused if it would do something else by now. If its diff is older than 10 minutes, both releases are first
+    It is refused if it would now do something else. If its diff is older than 10 minutes, both releases are first
     compared and checked again. Consumers move only if the outcome is no worse than what was shown.
     """
     from orchestration.operations.context import open_context

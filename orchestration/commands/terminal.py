@@ -32,7 +32,7 @@ def err(text: str = "") -> None:
 
 
 def say(line: str) -> None:
-    """Prints what is happening on standard error, apart from the output proper."""
+    """Prints what is happening on standard error, separately from the command's output."""
     err(json_line("INFO", line) if log_format() == "json" else f"  {line}")
 
 
@@ -50,7 +50,8 @@ def forget_documents() -> None:
 def failed(error: SwitchyardError, *, as_json: bool = False) -> None:
     """Prints the error that ends a command on standard error: what is wrong and what to do.
 
-    With `as_json`, prints it on standard output as JSON instead, unless that already has what the command has to say.
+    With `as_json`, prints it on standard output as JSON instead, unless the command has already printed its output
+    there.
     """
     if as_json and not _Documents.printed:
         print_json(error.as_json())

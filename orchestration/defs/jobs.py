@@ -53,7 +53,7 @@ class ReprocessConfig(Hydrating):
         description="Version; default: the next free one. A version that is already staged is resumed, if it matches.",
     )
     max_changed: float | None = Field(
-        default=None, ge=0, le=1, description="Refuse if a larger share of the keys differs."
+        default=None, ge=0, le=1, description="Refuse if more than this share of the keys differs."
     )
     volume_tolerance: float = Field(
         default=VOLUME_TOLERANCE,
@@ -62,7 +62,7 @@ class ReprocessConfig(Hydrating):
     )
     auto_promote: bool = Field(default=False, description="Promote without waiting for approval.")
     downstream: bool = Field(
-        default=False, description="Then reprocess each app that reads the live result, on the new one."
+        default=False, description="Also reprocess each app that reads the live result, so that it reads the new one."
     )
     execute: bool = Field(default=False, description=_EXECUTE)
 
@@ -108,7 +108,9 @@ class StopConfig(Config):
 class RetireConfig(Config):
     release: str = Field(description="Name of the release, for example stock-stats.v2.")
     # a day, so that nobody deletes a standby that is still needed
-    after_s: float = Field(default=86_400.0, ge=0, description="Refuse if it has been out of use for less, in seconds.")
+    after_s: float = Field(
+        default=86_400.0, ge=0, description="Refuse if the release has been out of use for a shorter time, in seconds."
+    )
     reason: str | None = Field(default=None, description=_REASON)
     execute: bool = Field(default=False, description=_EXECUTE)
 

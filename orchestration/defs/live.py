@@ -33,7 +33,10 @@ class Promotion(Config):
         default=MAX_EVIDENCE_AGE_S, ge=0, description="Refuse if the diff is older than this, in seconds."
     )
     max_changed: float | None = Field(
-        default=None, ge=0, le=1, description="Refuse if a larger share of the keys differs; default: only report it."
+        default=None,
+        ge=0,
+        le=1,
+        description="Refuse if more than this share of the keys differs; default: only report it.",
     )
     accept_missing_history: bool = Field(
         default=False,

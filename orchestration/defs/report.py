@@ -112,7 +112,7 @@ def of_comparison(found: Comparison) -> Metadata:
 
 
 def comparison_markdown(found: Comparison) -> str:
-    """A diff as tables: counts, the columns that differ, samples; of each result, if the app has several."""
+    """A diff as tables: counts, the columns that differ, samples; for each result, if the app has several."""
     if found.results:
         return "\n\n".join(f"### {name}\n\n{comparison_markdown(each)}" for name, each in found.results.items())
     counts = [
@@ -217,8 +217,8 @@ def event_of(result: AssetCheckResult, partition: str) -> AssetCheckEvaluation:
 
 
 def verdict_events(release: Release, verdict: VerdictRecorded) -> list[AssetCheckEvaluation]:
-    """A verdict from the registry, as the results of the release's checks: the suite's, and that of each expectation
-    of it. Of a suite that is not there (any more), only its own.
+    """A verdict from the registry, as the results of the release's checks: the suite's, and that of each expectation of
+    it. For a suite that is not there (any more), only the verdict's own.
     """
     metadata: Metadata = {
         "passed": verdict.passed,

@@ -115,7 +115,7 @@ class FromFile(Config):
 
 
 class Skip(Config):
-    """Nowhere else: leave out exactly one record."""
+    """To the current position, but skip exactly one record."""
 
     kind: Literal["skip"] = "skip"
     record: str = Field(description="The record, for example trades:0:1234; the job bisect finds it.")
@@ -129,7 +129,7 @@ class ResetConfig(Config):
 
     release: str = Field(description="Name of the release, for example stock-stats.v2.")
     position: ToEarliest | ToLatest | ToCurrent | ToDatetime | ByDuration | ShiftBy | ToOffset | FromFile | Skip = (
-        Field(discriminator="kind", description="Where it goes: choose one.")
+        Field(discriminator="kind", description="The position to read from: choose one.")
     )
     input_topics: str | None = Field(default=None, description="Move only these inputs: trades:0,1,orders.")
     until: str | None = Field(default=None, description="Stop at this position: current, latest, an offset or a time.")
@@ -141,14 +141,16 @@ class ResetConfig(Config):
     )
     stop: bool = Field(default=False, description="Stop the release first if it runs.")
     stay_stopped: bool = Field(default=False, description="Do not start the release afterwards.")
-    force: bool = Field(default=False, description="Override the objections that can be overridden.")
+    force: bool = Field(default=False, description="Reset despite a refusal that says that force overrides it.")
     export: str | None = Field(
         default=None, description="With execute: write the new positions to this new file, for from_file."
     )
     # deleting a result can't be undone, so it takes the release's name, as on a terminal
     confirm: str | None = Field(default=None, description="With output truncate: the release's name, to confirm.")
     max_records_per_batch: int | None = Field(
-        default=None, ge=1, description="Throttle the replay; lasts until the driver next starts after the replay."
+        default=None,
+        ge=1,
+        description="Make the batches of the replay smaller. The limit ends when the driver next starts after the replay.",
     )
     timeout_s: float = Field(default=3600.0, gt=0, description="Longest time to wait for the replay, in seconds.")
     accept_missing_history: bool = Field(
@@ -183,7 +185,7 @@ class BisectConfig(Config):
 
 @op(pool=SPARK_POOL)
 def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform, pyspark: SparkResource) -> None:
-    """Has a release read again from another position."""
+    """Makes a release read again from another position."""
     with failures_told(), platform.open(context.log.info, pyspark) as operations:
         request = config.request()
         plan = plan_reset(operations, config.release, request, reason=config.reason)
@@ -230,7 +232,7 @@ def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platf
 
 @job(name="reset", tags={"dagster/max_runtime": str(26 * 3600)})
 def reset_job() -> None:
-    """Have a release read again from another position: choose its position, state and result."""
+    """Make a release read again from another position. You choose the position, the state and the result."""
     reset_op.alias("reset")()
 
 

@@ -67,7 +67,9 @@ class Hydrating(Staging):
     """How to stage a release, and when it counts as ready."""
 
     lag_records: int = Field(
-        default=0, ge=0, description="Records that a batch may leave unread and still count as caught up."
+        default=0,
+        ge=0,
+        description="How many records a batch may leave unread while the release still counts as caught up.",
     )
     for_s: float = Field(default=10.0, ge=0, description="How long it must stay caught up, in seconds.")
     timeout_s: float = Field(

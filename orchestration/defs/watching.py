@@ -62,7 +62,7 @@ def to_watch(state: RegistryState, now: int, for_s: float) -> list[Watch]:
     job=watch_job,
     minimum_interval_seconds=_INTERVAL_S,
     default_status=DefaultSensorStatus.RUNNING,
-    description="Watches each promotion for its first ten minutes, whoever promoted: keeps checking, and rolls back, one time only, if a "
+    description="Watches each promotion for its first ten minutes, no matter who promoted: keeps checking, and rolls back, one time only, if a "
     "check fails.",
 )
 def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) -> list[RunRequest] | SkipReason:

@@ -130,7 +130,7 @@ class EmbeddedBroker:
         return process is not None
 
     def status(self) -> BrokerStatus:
-        """The present status. Never raises for a broker that is down."""
+        """The current status. Never raises for a broker that is down."""
         process = self._process()
         return BrokerStatus(
             running=process is not None,
@@ -174,7 +174,7 @@ class EmbeddedBroker:
     def _check_machine(self) -> None:
         port = self._settings.broker_port
         if port >= 65535:
-            raise BadUsage(f"broker_port {port} leaves no port after it for the controller", "choose one below 65535")
+            raise BadUsage(f"broker_port {port} leaves no next port for the controller", "choose a port below 65535")
         for problem in (*map(check_port, server_config.ports(port)), check_disk(self._home, START_FREE_GIB)):
             if problem is not None:
                 raise SwitchyardError(problem.what, problem.fix)

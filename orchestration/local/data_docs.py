@@ -1,4 +1,4 @@
-"""The Data Docs of checks, as a browser gets them: a small server of static pages, since Dagster's serves no files."""
+"""Shows the Data Docs of checks in a browser: a small server of static pages, because Dagster's server has no files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADERS = {
     "Content-Security-Policy": "sandbox allow-scripts allow-popups; connect-src 'none'; form-action 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    # a page is written anew under the same name: the index, for one
+    # a page can be written again under the same name, for example the index
     "Cache-Control": "no-cache",
 }
 
@@ -32,8 +32,8 @@ def folder_of(settings: Settings) -> Path:
 
 
 def url_of(settings: Settings, page: Path) -> str | None:
-    """Where a browser finds `page`, a file of the Data Docs. None if it is none of this state folder's, or nothing
-    serves them.
+    """Where a browser finds `page`, a file of the Data Docs. None if the file is not in this state folder, or if no
+    server shows it.
     """
     base = settings.data_docs_url or (settings.data_docs_port and f"http://{_HOST}:{settings.data_docs_port}")
     try:
@@ -77,7 +77,7 @@ class _Pages(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: pages are read by whoever started this."""
+        """Logs nothing: the person who started the server is the one who reads the pages."""
 
 
 def server_of(settings: Settings, port: int) -> ThreadingHTTPServer:
@@ -93,8 +93,8 @@ def server_of(settings: Settings, port: int) -> ThreadingHTTPServer:
 def serve_beside(settings: Settings, parent: int, *, look_s: float = 1.0) -> None:
     """Serves on the port of the settings for as long as `parent` is this process's parent.
 
-    Waits for the port while it is busy: the UI of operators and that of readers each have such a server, and whichever
-    is left serves for both.
+    Waits for the port while it is busy. The UI of operators and that of readers each have such a server, and the one
+    that remains works for both.
     """
     over = threading.Event()
     while os.getppid() == parent:

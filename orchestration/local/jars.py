@@ -70,7 +70,7 @@ def verify(jars: Iterable[Jar], folder: Path) -> None:
         actual = hashlib.sha256(path.read_bytes()).hexdigest()
         if actual != jar.sha256:
             raise SwitchyardError(
-                f"jar {path.name} is not the one that was recorded: SHA-256 {actual}, expected {jar.sha256}",
+                f"jar {path.name} has the wrong checksum: SHA-256 {actual}, expected {jar.sha256}",
                 "do not use it; run `make setup` again; if that does not help, find out who changed the jar repository",
             )
     for extra in {path for jar in jars for path in (folder / jar.set_name).glob("*.jar")} - expected.keys():

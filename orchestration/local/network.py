@@ -17,7 +17,7 @@ from pipelines.errors import BadUsage
 log = logging.getLogger(__name__)
 
 MIRROR = "SWITCHYARD_MAVEN_URL"
-# what Java leaves out by itself, unless it is told what to leave out
+# hosts that Java leaves out by default, unless it is given a list
 _THIS_MACHINE = ("localhost", "127.*", "[::1]")
 _PROBE_S = 30.0
 _PORTS = {"http": 80, "https": 443}
@@ -25,7 +25,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Login:
-    """Who asks. Never part of a command: whoever lists the processes sees that."""
+    """A user and a password. They are never part of a command, because other users can list the commands of processes."""
 
     user: str
     password: str
@@ -117,7 +117,7 @@ def _realm(address: str) -> str:
 
 
 def _direct(no_proxy: str) -> list[str]:
-    """Java's patterns for NO_PROXY: a name stands for the hosts below it, too. Ranges of addresses mean nothing here."""
+    """Java's patterns for NO_PROXY: a name also matches the hosts below it. Ranges of addresses mean nothing here."""
     names = [name.strip().partition(":")[0].removeprefix("*").removeprefix(".") for name in no_proxy.split(",")]
     if "*" in (name.strip() for name in no_proxy.split(",")):
         return ["*"]

@@ -162,7 +162,9 @@ def listening(port: int, proc: Path = Path("/proc")) -> tuple[int, list[str]] | 
 
 
 def _target(link: Path) -> str | None:
-    """What a link leads to; None if it is gone: a file is closed while others of its process are looked at."""
+    """What a link leads to; None if it no longer exists, because a file may be closed while this looks at other files
+    of its process.
+    """
     try:
         return os.readlink(link)
     except OSError:

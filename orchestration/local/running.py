@@ -1,6 +1,6 @@
 """What runs with a state folder: drivers, commands such as `produce`, Dagster.
 
-There is no list of these processes, because a driver outlives whoever started it. They are recognized by their
+There is no list of these processes, because a driver outlives the process that started it. They are recognized by their
 environment and by what they run. `python -m orchestration.local.running DIR...` ends them.
 """
 

@@ -38,7 +38,7 @@ def limit_spark(environment: dict[str, str], runs: int) -> None:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
         raise SwitchyardError(
             f"the limit of the pool {POOL} can't be set in {environment['DAGSTER_HOME']}:\n{said}",
-            "check its dagster.yaml; an instance of an older Dagster needs `dagster instance migrate`",
+            "check its dagster.yaml; an instance from an older Dagster needs `dagster instance migrate`",
         )
 
 

@@ -1,4 +1,5 @@
-"""What operators ask for: stage, start, compare, switch, reset, retire. Commands and Dagster are shells around it.
+"""What operators ask for: stage, start, compare, switch, reset, retire. Commands and Dagster are shells around these
+operations.
 
 - An operation with a plan: `planning` makes the plan from what `looking` finds, as data of `plans`; `execute` applies
   it, stage by stage, with `applying`.

@@ -42,7 +42,9 @@ def execute(context: Context, plan: Plan) -> None:
 
 
 def _as_before(plan: Plan) -> list[WantedSet]:
-    """The entries that want a release running again that a reset or an undo stopped, and then failed to change."""
+    """The entries that set a release to run again, if a reset or an undo stopped it and then failed before it changed
+    the release.
+    """
     if plan.operation not in RESETS:
         return []
     stopped = [s.release for s in plan.stages if isinstance(s, Want) and (s.wanted, s.before) == ("stopped", "running")]
@@ -71,7 +73,7 @@ def _run_again(context: Context, plan: Plan) -> None:
 
 
 def abandon(context: Context, operation_id: str, *, reason: str | None = None) -> None:
-    """Ends an operation that its operator left unfinished. Starts the releases again that it stopped and did not
+    """Ends an operation that its operator left unfinished. Starts again the releases that it stopped but did not
     change.
 
     If its plan can't be read, it is unknown which releases it stopped; they stay stopped. Raises as `journal.abandon`

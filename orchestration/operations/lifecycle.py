@@ -68,7 +68,7 @@ def refuse_blocked(state: RegistryState, release: str, *, but: str | None = None
 
 
 def before_live(state: RegistryState, app: str) -> Release | None:
-    """The release that was live before the present one, to which a rollback goes. None: there was none."""
+    """The release that was live before the current one: a rollback goes back to it. None: there was none."""
     chain = state.chains.get(app, ())
     back = next((s.old for s in reversed(chain) if s.old not in (None, chain[-1].new)), None)
     return state.releases[back] if back is not None else None

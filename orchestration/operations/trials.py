@@ -149,7 +149,7 @@ def _objects(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 
 def _send(process: subprocess.Popen[str], text: str) -> None:
-    """Gives a process its input. One that has ended says by its exit what it has to say."""
+    """Gives a process its input. If the process has ended, its exit code says why."""
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:
         process.stdin.write(text)

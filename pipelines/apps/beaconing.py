@@ -29,10 +29,11 @@ def beaconing(connections: DataFrame, settings: AppSettings) -> DataFrame:
     Result: host, destination, window_start (UTC, `2013-03-01T14:30:00Z`), contacts, interval_s (their mean interval),
     deviation (of the interval that is farthest from the mean, as a share of the mean), bytes (sum over the window).
 
-    An alert is of a window of `window_s`, advancing by `advance_s`: a beacon that lasts is told again for each. A contact is a
-    second with connections, so that a burst or a duplicate is one contact. To talk rarely is to have at most `rarely`
-    contacts in the window; this also holds of one in which frequent talk has just begun or ended. There must be at
-    least `threshold` contacts, and each interval between two must be within the share `jitter` of the mean interval.
+    An alert covers one window of `window_s` that advances by `advance_s`: a beacon that lasts gets an alert for each
+    window. A contact is a second with connections, so that a burst or a duplicate is one contact. A host talks rarely
+    if it has at most `rarely` contacts in the window. This also holds for a window in which frequent talk has just
+    started or ended. There must be at least `threshold` contacts, and each interval between two must be within the
+    share `jitter` of the mean interval.
 
     The alert comes when the watermark has passed the end of the window. So contacts may come out of order, and those that
     are later than 10 s are dropped.

@@ -24,7 +24,8 @@ RESERVATION = Json(
     shows="single event",
 )
 def bookings(bookings: DataFrame, settings: AppSettings) -> DataFrame:
-    """Tells three departments of each hotel reservation: who mails, who plans rooms, and who knows the customer.
+    """Tells three departments about each hotel reservation: one sends mails, one plans rooms, and one knows the
+    customer.
 
     Results, each with topic, partition and offset of the reservation:
 
@@ -32,7 +33,8 @@ def bookings(bookings: DataFrame, settings: AppSettings) -> DataFrame:
     - `calendar` by hotel: booking, arrives, leaves.
     - `customer-360` by guest: booking, hotel, nights, spent.
 
-    Whoever mails the confirmations skips records with the header `replay`: these reservations were processed before.
+    The program that mails the confirmations skips records with the header `replay`: these reservations were processed
+    before.
     """
     source = ("topic", "partition", "offset")
     leaves = F.date_add("arrives", F.col("nights")).alias("leaves")

@@ -28,15 +28,15 @@ def _comparable(settings: AppSettings) -> Comparable:
 def browser_windows(actions: DataFrame, settings: AppSettings) -> DataFrame:
     """Per browser and window of `window_s`, advancing by `advance_s`: how many actions it made.
 
-    Result: browser_hash, window_start (UTC, `2013-03-01T14:30:00Z`), actions. `clock` says by which time windows are.
+    Result: browser_hash, window_start (UTC, `2013-03-01T14:30:00Z`), actions. `clock` says which time the windows use.
 
-    `event`: by the time of the record. Those that are later than 10 s are dropped. A replay gives the same windows.
+    `event`: the time of the record. Records that are more than 10 s late are dropped. A replay gives the same windows.
 
-    `wall`: by the time at which Spark takes up the batch, as if it were when the browser acted. Nothing is late, and nothing is
-    as it was: a replay puts years of history into the few windows in which it is read. A browser that acts once in
-    ten minutes then looks like a program. So runs can't be compared: a diff shows the clock, not the code. A reset with the
-    state kept counts again what it reads again. And since no window is ever over, the state grows for as long as
-    the release runs.
+    `wall`: the time at which Spark starts the batch, as if the browser acted then. No record is late. But a replay
+    gives different windows: it puts years of history into the few windows in which it is read. A browser that acts once
+    in ten minutes then looks like a program. So runs can't be compared: a diff shows the clock, not the code. A reset
+    that keeps the state counts again the records that it reads again. And because no window ever ends, the state grows
+    for as long as the release runs.
     """
     times = {"event": F.col("event_time"), "wall": F.current_timestamp()}
     if settings.clock not in times:

@@ -79,14 +79,16 @@ def captcha(logs: DataFrame, settings: AppSettings) -> DataFrame:
     - `requests` by browser_hash: actions (so far), and topic, partition and offset of the action. There is one for each
       action from the `ask_at`th on that a browser makes while it is not verified.
 
-    Both tables that are joined here are in the logs, and are told apart by the logger: an action is a record of
-    `browser-actions`, a verification one of `captcha`. The browser is `context.browserHash`; a record
-    without it counts nowhere. Of a browser's verifications the last one holds. It was passed if `context.passed` is
-    `true`; actions are counted meanwhile, so after one that was not passed the count is all of them again.
+    The logs contain both tables that are joined here. The logger tells them apart: an action is a record of
+    `browser-actions`, a verification is one of `captcha`. The browser is `context.browserHash`; a record without it is
+    not counted. Only the last verification of a browser counts. The browser passed it if `context.passed` is `true`.
+    Actions are also counted while a browser is verified, so after a verification that it did not pass, the count is
+    that of all actions again.
 
-    What came first is what has the lower offset, as in a join of two tables of Kafka Streams; event times don't matter, and
-    batches make no difference. For that, the producer must put all records of a browser into one partition. State: two values of
-    each browser. It is Python, because each action is decided by what came before it: a call for each browser of a batch.
+    The record with the lower offset comes first, as in a join of two tables in Kafka Streams. Event times don't matter,
+    and batches make no difference. For that, the producer must put all records of a browser into one partition. State:
+    two values for each browser. It is Python, because each action depends on what came before it: one call for each
+    browser of a batch.
     """
     if settings.ask_at < 1:
         raise ValueError("ask_at must be 1 or more")

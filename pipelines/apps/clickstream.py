@@ -1,4 +1,4 @@
-"""clickstream: each click with what is known of its user, and what the user has just searched for."""
+"""clickstream: each click with what is known about its user, and what the user has just searched for."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from pipelines.model import AppendStream, AppSettings, Changelog, Json, Stream, 
 def clickstream(clicks: DataFrame, profiles: DataFrame, searches: DataFrame, settings: AppSettings) -> DataFrame:
     """Each click with the profile that its user had then, and what the user had searched for just before.
 
-    Result: user, page, at (of the click: UTC, `2013-03-01T14:30:01.250Z`), terms, age, gender, interests, zip. It does not
-    name the record of the click, as a diff expects at most one row of a user from a record.
+    Result: user, page, at (of the click: UTC, `2013-03-01T14:30:01.250Z`), terms, age, gender, interests, zip. It does
+    not name the record of the click, because a diff expects at most one row of a user from a record.
 
-    The profile is that of the click's time: a new one changes later clicks, not earlier ones. Of a user who has none, or
-    whose profile was deleted, its columns are null. A search counts if the same user made it at most `within_ms` before the
-    click, or in the same millisecond. A click after several such searches is told once for each; after none, `terms` is
-    null.
+    The profile is that of the click's time: a new one changes later clicks, not earlier ones. If a user has no profile,
+    or it was deleted, its columns are null. A search counts if the same user made it at most `within_ms` before the
+    click, or in the same millisecond. A click after several such searches gives one row for each search; after none,
+    `terms` is null.
 
-    A click is told when the watermark has passed it, as a profile or a search may come out of order. Clicks and searches
-    that are later than 10 s are dropped.
+    The rows of a click come when the watermark has passed it, because a profile or a search may come out of order.
+    Clicks and searches that are more than 10 s late are dropped.
     """
     if settings.within_ms < 0:
         raise ValueError("within_ms must be 0 or more")

@@ -18,8 +18,8 @@ from pipelines.model import AppendStream, AppSettings, Stream, Text, app
 def close_notifications(open: DataFrame, settings: AppSettings) -> DataFrame:
     """Tells a user who has closed the page: "You are not currently viewing Facebook."
 
-    Result: user, message, and topic, partition and offset of the event. The event's text is exactly `Close`; `Open`, and any
-    other text, tells nobody.
+    Result: user, message, and topic, partition and offset of the event. Only an event with exactly the text `Close`
+    gives a row; `Open` and any other text give none.
     """
     closed = open.where(F.col("state") == "Close")
     message = F.lit("You are not currently viewing Facebook.").alias("message")

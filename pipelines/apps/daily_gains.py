@@ -18,9 +18,10 @@ from pipelines.model import AppSettings, Json, Stream, Table, app
 def daily_gains(trades: DataFrame, settings: AppSettings) -> DataFrame:
     """Per ticker and day: the prices of its first, last, lowest and highest trade, and what it gained.
 
-    Result: ticker, day (UTC, `2013-03-01`), open, close, lowest, highest (dollars), gain_percent (from open to close, to 4
-    decimals; null if the open is 0). First and last go by event time, not by arrival. Of trades at the same millisecond, the
-    one that came first opens, and the one that came last closes. A trade changes its day however late it comes.
+    Result: ticker, day (UTC, `2013-03-01`), open, close, lowest, highest (dollars), gain_percent (from open to close,
+    to 4 decimals; null if the open is 0). First and last go by event time, not by arrival. If several trades have the
+    same millisecond, the one that came first opens, and the one that came last closes. A trade changes its day however
+    late it comes.
     """
     # all trades of a ticker are in one partition, so offsets order those of the same millisecond
     when = F.struct("event_time", "partition", "offset")

@@ -1,4 +1,4 @@
-"""large-orders: every order that the sales person should be told of."""
+"""large-orders: every order that the sales person should know about."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ def latest_value(values: DataFrame, settings: AppSettings) -> DataFrame:
     Result: key, value. The newest record of a key is the one with the highest offset, whatever its event time, as in a table
     of Kafka Streams. A record without a value deletes its key.
 
-    The result's topic is the table as a stream of updates: read it as a `Stream` to get them one by one. A batch gives one
-    update for each key that it has records of, also if the value is the same as before. Kafka Streams, without a cache,
-    gives one for each record.
+    The result's topic is the table as a stream of updates: read it as a `Stream` to get them one by one. A batch gives
+    one update for each key that it has records for, also if the value is the same as before. Kafka Streams, without a
+    cache, gives one for each record.
 
-    State: a value for each key that ever came, also for those that were deleted.
+    State: a value for each key that ever came, also for deleted keys.
     """
     # all records of a key are in one partition, so their offsets order them
     newest = F.max_by("value", F.struct("partition", "offset"))

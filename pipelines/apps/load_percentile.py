@@ -23,12 +23,12 @@ def load_percentile(requests: DataFrame, settings: AppSettings) -> DataFrame:
     at least 99 % of the minute's requests do not exceed; null without requests), average_ms (over all requests of the five
     minutes, to 4 decimals).
 
-    A minute is told once, when the watermark has passed its end. A host without requests is told of as long as the five
-    minutes have any. A request that is later than 10 s is dropped from the minutes that are over; it still counts in the
-    averages of those after them.
+    A minute gives one row, when the watermark has passed its end. A host without requests gets rows as long as the five
+    minutes have any request. A request that is more than 10 s late is dropped from the minutes that are over; it still
+    counts in the averages of the minutes after them.
 
-    State: of each host and minute that is not over, how often each latency came in the minute. The percentile is exact, so
-    this grows with the number of different latencies. A request is counted in five windows.
+    State: for each host and minute that is not over, how often each latency came in the minute. The percentile is
+    exact, so this grows with the number of different latencies. A request is counted in five windows.
     """
     windowed = requests.select("*", F.window("event_time", "5 minutes", "1 minute").alias("window"))
     minute = F.expr("window.end - INTERVAL 1 MINUTE")

@@ -44,8 +44,8 @@ class Rule:
     sigmas: float
 
     def judged(self, steps: Steps, first: int, end: int) -> tuple[Any, ...]:
-        """Of the hour before `end`: pattern, signals, expected, lower, upper, and how often each signal came. `first`: the step
-        in which the device was first heard.
+        """The judgment of the hour before `end`: pattern, signals, expected, lower, upper, and how often each signal
+        came. `first`: the step of the device's first signal.
         """
         # hours are counted back from `end`; the first one is what is judged
         known = min((end - first) // self.window - 1, self.windows)
@@ -155,14 +155,14 @@ class Device(StatefulProcessor):
     settings={"window_s": 3600, "advance_s": 600, "windows": 168, "least": 24, "sigmas": 3.0},
 )
 def maintenance(signals: DataFrame, settings: AppSettings) -> DataFrame:
-    """Devices whose signals in the last hour are more, or fewer, than their own week lets one expect.
+    """Devices that had more, or fewer, signals in the last hour than expected from their own last week.
 
     Results:
 
     - `devices` by device, as of its last hour: at (the hour's end in UTC, `2013-03-01T14:30:00Z`), pattern (`within`,
-      `above`, `below`, or `learning`), signals, expected, lower, upper, restarts, dropped_packets, forces.
-    - `alerts` by device, when its hour leaves the pattern: the same columns, pattern being `above` or `below`. The next
-      one comes when it leaves it again, or on the other side.
+    `above`, `below`, or `learning`), signals, expected, lower, upper, restarts, dropped_packets, forces. - `alerts` by
+    device, when its hour leaves the pattern: the same columns, with the pattern `above` or `below`. The next alert
+    comes when the device leaves the pattern again, or leaves it on the other side.
 
     An hour is `window_s` long, and one ends every `advance_s`. It is judged by a control chart (Shewhart's; see 6.3 in
     the NIST/SEMATECH e-Handbook of Statistical Methods). The `windows` hours before it, a week, have a mean and a standard
@@ -170,12 +170,13 @@ def maintenance(signals: DataFrame, settings: AppSettings) -> DataFrame:
     at one, is within the pattern. A deviation counts as at least the root of the mean: that much is chance in counts, as in a
     chart of counts. As long as fewer than `least` hours before it are known, the device is `learning`.
 
-    Signals are restarts, dropped packets and force (`restart`, `dropped-packets`, `force`); others count nowhere. An hour
-    is judged when the watermark has passed its end. A signal that is later than 10 s is dropped. A silent device is judged, too,
-    as long as others signal. After a week of silence it is forgotten, and its row is deleted.
+    Signals are restarts, dropped packets and force (`restart`, `dropped-packets`, `force`); others are not counted. An
+    hour is judged when the watermark has passed its end. A signal that is more than 10 s late is dropped. A silent
+    device is also judged, as long as others signal. After a week of silence it is forgotten, and its row is deleted.
 
-    State: of each device, how often each signal came in each `advance_s` of its week. It is Python, because Spark has no
-    window that is compared with those before it: a call for each device of a batch, and one for each when hours end.
+    State: for each device, how often each signal came in each `advance_s` of its week. It is Python, because Spark
+    can't compare a window with those before it: one call for each device of a batch, and one for each device when hours
+    end.
     """
     if settings.advance_s < 1 or settings.window_s % settings.advance_s or settings.window_s < 1:
         raise ValueError("window_s must be a multiple of advance_s, and both 1 or more")

@@ -25,9 +25,9 @@ def not_viewing(tick: DataFrame, open: DataFrame, settings: AppSettings) -> Data
     Result: user, message, at (UTC, `2013-03-01T14:30:01.250Z`: when the tick was), and topic, partition and offset of the
     tick.
 
-    A user is told while the last state before the tick, or of the same millisecond, is exactly `Close`, until it is
-    another. Nobody is told whose state is not known, or was deleted. A tick is decided when the watermark has reached it: a
-    `Close` that comes up to 10 s late counts.
+    A tick tells a user if the user's last state before the tick, or in the same millisecond, is exactly `Close`. It
+    does not tell a user whose state is unknown or was deleted. A tick is decided when the watermark has reached it, so
+    a `Close` that comes up to 10 s late counts.
     """
     as_seen = as_of(tick, open, on="user")
     message = F.lit("You are not currently viewing Facebook.").alias("message")

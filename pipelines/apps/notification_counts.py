@@ -28,7 +28,7 @@ def notification_counts(told: DataFrame, settings: AppSettings) -> DataFrame:
     """The number of notifications of each user in windows of `window_s`, advancing by `advance_s`.
 
     Result: user, window_start (UTC, `2013-03-01T14:30:00Z`), notifications. The time of a notification is that of its
-    tick. One that comes later than 10 minutes after the newest is ignored, and counted as late.
+    tick. A notification that is more than 10 minutes older than the newest is ignored, and counted as late.
 
     It reads the result of `not-viewing`: the release that was live when it was staged.
     """

@@ -25,14 +25,13 @@ from pipelines.model import AppSettings, Changelog, Json, Stream, Table, app, as
 def page_stats(clicks: DataFrame, profiles: DataFrame, settings: AppSettings) -> DataFrame:
     """The views of each page, and of each zip code that users live in, minute by minute.
 
-    Results, minute being its start in UTC, `2013-03-01T14:30:00Z`:
+    Results (`minute` is the start of the minute in UTC, `2013-03-01T14:30:00Z`):
 
-    - `pages` by page, minute: views.
-    - `zips` by zip, minute: views by users who lived there when they viewed the page. A user whose zip code is not known
-      then counts in `pages` alone.
+    - `pages` by page, minute: views. - `zips` by zip, minute: views by users who lived there when they viewed the page.
+    A view by a user whose zip code is not known then counts only in `pages`.
 
-    A minute is told once, when the watermark has passed its end. A click that is later than 10 s is dropped from both; a
-    profile that is up to 10 s late counts from its own time on.
+    A minute gives its rows once, when the watermark has passed its end. A click that is more than 10 s late is dropped
+    from both results; a profile that is up to 10 s late counts from its own time on.
 
     The rows move between partitions twice: by user for the profile, then by page and by zip code for the counts.
     """

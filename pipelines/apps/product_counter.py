@@ -1,4 +1,4 @@
-"""product-counter: how often each product was viewed, told once a second by a timer."""
+"""product-counter: how often each product was viewed, written once a second by a timer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class Counters(StatefulProcessor):
-    """Counts views by product; `tick` of a view is when it is first told, in ms of event time."""
+    """Counts views by product. The `tick` of a view is the first time at which a result includes it, in ms of event
+    time.
+    """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -76,13 +78,14 @@ def product_counter(views: DataFrame, settings: AppSettings) -> DataFrame:
 
     Result: product, at (UTC, `2013-03-01T14:30:01Z`), views (of the product, before `at`).
 
-    Seconds are those of event time, so that a replay tells the same: a timer is set for the end of each second in which
-    any product was viewed, and goes off when the watermark has passed it. It then tells every counter, also those that
-    have not changed. A second without a view tells nothing, as nothing has changed: without records, event time stands
-    still. So the newest 10 s are not told yet, and views that come later than that are dropped.
+    Seconds are seconds of event time, so that a replay gives the same result. A timer is set for the end of each second
+    in which any product was viewed, and fires when the watermark has passed it. It then writes every counter, also
+    those that have not changed. A second without a view writes nothing, because nothing has changed: without records,
+    event time does not advance. So the result does not yet include the newest 10 s, and views that are later than that
+    are dropped.
 
-    The counters are in one store, which one core handles. With more `stores`, each has some of the products, and a timer
-    that only views of these products set. A second costs a row for every product that was ever viewed.
+    The counters are in one store, which one core handles. With more `stores`, each store has some of the products, and
+    a timer that only views of its products set. A second costs a row for every product that was ever viewed.
     """
     if settings.every_s < 1 or settings.stores < 1:
         raise ValueError("every_s and stores must be 1 or more")

@@ -66,17 +66,17 @@ def ranked(clicks: Mapping[str, int]) -> dict[str, tuple[int, int]]:
 def search_results(searches: DataFrame, clicks: DataFrame, settings: AppSettings) -> DataFrame:
     """Per query and result: how often it was clicked, and how it ranks among the results of its query.
 
-    Result: query (the search terms), result (the page), clicks, rank (1 has most clicks; results with as many share a rank, and
-    the next rank is left out). A row comes with each change, of the clicks or of the rank alone.
+    Result: query (the search terms), result (the page), clicks, rank (1 has the most clicks; results with equal clicks
+    share a rank, and the next rank is left out). A row comes with each change of the clicks or of the rank.
 
-    A click is one on a result of a search if the same user made both, at most `within_s` apart by event time. Either may be
-    the earlier one, as in a join window of Kafka Streams. A click near two searches counts for both, and one near none counts
-    for none. A click or search that is later than 10 s is dropped. Each waits in the state for its partners for
-    `within_s` and 10 s.
+    A click is one on a result of a search if the same user made both, at most `within_s` apart by event time. Either
+    may be the earlier one, as in a join window of Kafka Streams. A click near two searches counts for both, and one
+    near none counts for none. A click or search that is more than 10 s late is dropped. Each waits in the state for its
+    partners for `within_s` and 10 s.
 
-    Spark has no rank over a stream, and in append mode no count that goes on without end. So both are Python, behind the join
-    in the same query: a call for each query that a batch has clicks of. It reads and writes the clicks of all results of
-    the query, and ranks them. No query is ever forgotten.
+    Spark has no rank over a stream, and in append mode no count that never ends. So both are Python, after the join in
+    the same query: one call for each search query that a batch has clicks for. It reads and writes the clicks of all
+    results of the query, and ranks them. No query is ever forgotten.
     """
     asked = searches.select(
         F.col("user").alias("asker"), F.col("terms").alias("query"), F.col("event_time").alias("asked_at")

@@ -78,7 +78,8 @@ class Readings(StatefulProcessor):
     settings={"grace_s": 10_800},
 )
 def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:
-    """Per device and hour: the lowest, highest and average reading. What comes too late is told apart.
+    """Per device and hour: the lowest, highest and average reading. Readings that come too late go to a result of their
+    own.
 
     Results:
 
@@ -86,16 +87,18 @@ def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:
     - `late` by device: at (UTC, `2013-03-01T14:30:01.250Z`), value, late_ms, and topic, partition and offset of the
       reading.
 
-    How late a reading is: by how much it is older than the newest reading that the same device has sent before. One that
-    is up to `grace_s` late (3 hours) changes its hour, which is told again. One that is later changes no hour; it goes to
-    `late`, however late it is. So each reading is in exactly one of the results; one that comes twice counts twice.
+    A reading is late by the time that it is older than the newest reading that the same device has sent before. A
+    reading that is up to `grace_s` late (3 hours) changes its hour, whose row is written again. A later one changes no
+    hour; it goes to `late`, no matter how late it is. So each reading is in exactly one of the results; a reading that
+    comes twice counts twice.
 
-    Each device has a clock of its own: one that was offline for weeks does not depend on those that were not, and there is
-    no watermark. A device whose clock runs ahead makes only its own readings late. Batches make no difference, as readings
-    are taken in the order of their offsets. For that, the producer must put all readings of a device into one partition.
+    Each device has a clock of its own: a device that was offline for weeks does not depend on the others, and there is
+    no watermark. A device whose clock is fast makes only its own readings late. Batches make no difference, because
+    readings are taken in the order of their offsets. For that, the producer must put all readings of a device into one
+    partition.
 
-    State: of each device the newest time and the hours that may still change, which are four. It is Python, because no
-    watermark of Spark's is one of a key: a call for each device of a batch.
+    State: for each device, the newest time and the four hours that may still change. It is Python, because Spark has no
+    watermark per key: one call for each device of a batch.
     """
     if settings.grace_s < 0:
         raise ValueError("grace_s must be 0 or more")

@@ -55,13 +55,13 @@ class Stock(StatefulProcessor):
 def store_inventory(events: DataFrame, settings: AppSettings) -> DataFrame:
     """The stock of each store: the sum of what came in and went out, by SKU.
 
-    Result: store, stock (SKU -> quantity, by SKU). An event's quantity is what comes in, or less than 0 for what goes out. A
-    SKU that is sold out stays, with 0. A quantity below 0 means that more went out than was known to be there. Event times
-    don't matter, nor does the order: a late event counts. An event that comes twice counts twice.
+    Result: store, stock (SKU -> quantity, by SKU). An event's quantity is what comes in, or less than 0 for what goes
+    out. A SKU that is sold out stays, with 0. A quantity below 0 means that more went out than was known to be there.
+    Neither event times nor the order matter: a late event counts. An event that comes twice counts twice.
 
-    Spark SQL has no aggregate that adds up maps, and no second aggregate on a table's updates. So this is Python: a call for
-    each store of a batch. Each batch reads, writes and tells the whole stock of a store that it has events of. A stock that is
-    larger than a record may be, 1 MiB or about 40,000 short SKUs, becomes a dead letter.
+    Spark SQL has no aggregate that adds up maps, and no second aggregate on a table's updates. So this is Python: one
+    call for each store of a batch. Each batch reads and writes the whole stock of a store that it has events for. A
+    stock that is larger than a record may be, 1 MiB or about 40,000 short SKUs, becomes a dead letter.
     """
     return events.groupBy("store").transformWithStateInPandas(
         Stock(), "store string, stock map<string,bigint>", "update", "none"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ranks(StatefulProcessor):
-    """Ranks the tickers of a day. Tells each rank that has changed; one that nobody has any more, with nulls."""
+    """Ranks the tickers of a day. Gives each rank that has changed; a rank that no ticker has any more has nulls."""
 
     def __init__(self, top: int) -> None:
         self._top = top
@@ -78,8 +78,8 @@ class Ranks(StatefulProcessor):
 def top_stocks(gains: DataFrame, settings: AppSettings) -> DataFrame:
     """The `top` tickers that gained most from open to close, for each day.
 
-    Result: day (UTC, `2013-03-01`), rank (from 1), ticker, gain_percent. Of tickers with the same gain, the first in the
-    alphabet comes first. A late trade can change a day and its ranks; a rank that no ticker has any more is deleted. A
+    Result: day (UTC, `2013-03-01`), rank (from 1), ticker, gain_percent. Tickers with the same gain come in
+    alphabetical order. A late trade can change a day and its ranks; a rank that no ticker has any more is deleted. A
     ticker whose gain is not known (its first trade was free) has no rank.
 
     It reads the result of `daily-gains`: the release that was live when it was staged.

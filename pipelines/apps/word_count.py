@@ -16,7 +16,7 @@ from pipelines.model import AppSettings, Stream, Table, Text, app
     shows="aggregate",
 )
 def word_count(lines: DataFrame, settings: AppSettings) -> DataFrame:
-    """Lower-cased words between non-word characters, but for "the".
+    """Counts the lower-cased words between non-word characters, except "the".
 
     Result: word, count. A word is a run of ASCII letters, digits and `_`, as in Java's `\\w`.
     """

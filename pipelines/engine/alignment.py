@@ -74,7 +74,7 @@ class Alignment:
             self._missed.add(order.id)
 
     def _move_to_mark(self, order: AlignOrdered, tail: ProgressTail, beats: HeartbeatTail) -> None:
-        """Makes the moves of `candidate_move` until the mark is met or the order no longer stands."""
+        """Makes the moves of `candidate_move` until the mark is met or the order is no longer in force."""
         query = self._query
         word: Flagging | None = None
         while self._still_stands(order):
@@ -94,7 +94,7 @@ class Alignment:
                 case Met():
                     query.sink.announce(aligned=order.id)
                     log.info("%s: aligned with %s at batch %s", self._name, order.other, batch_number(query.sink.last))
-        log.info("%s: %s is over; it runs on", self._name, order.id)
+        log.info("%s: %s is over; it keeps running", self._name, order.id)
 
     def _newest_word(self, beats: HeartbeatTail, order: AlignOrdered) -> Flagging | None:
         """What the other driver said last about the boundary that it will flag for `order`; None: nothing new."""

@@ -29,7 +29,7 @@ def avro_columns(schema: str) -> StructType:
         ) from error
     described = json.loads(kind.json())
     if not isinstance(described, dict) or described["type"] != "struct":
-        raise BadUsage("the Avro schema is not one of a record", fix='use {"type": "record", ...}')
+        raise BadUsage("the Avro schema is not the schema of a record", fix='use {"type": "record", ...}')
     return StructType.fromJson(described)
 
 
@@ -63,7 +63,9 @@ def require_columns(what: str, schema: str, columns: StructType) -> None:
 
 
 def readable_by(reader: str, writer: str) -> str | None:
-    """Why who has the schema `reader` can't read what was written with `writer`; None: they can. By Avro's own rules."""
+    """Why a consumer with the schema `reader` can't read values that were written with `writer`, by Avro's own rules;
+    None: it can.
+    """
     rules = java_class("org.apache.avro.SchemaCompatibility")
     found = rules.checkReaderWriterCompatibility(_parsed(reader), _parsed(writer))
     problems = found.getResult().getIncompatibilities()
@@ -72,7 +74,7 @@ def readable_by(reader: str, writer: str) -> str | None:
 
 
 def _plain(kind: DataType) -> DataType:
-    """A type without what is nullable in it."""
+    """A type in which nothing is nullable."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, _plain(f.dataType)) for f in kind.fields])
     if isinstance(kind, ArrayType):

@@ -48,7 +48,7 @@ class Booted:
 
 
 class Boot:
-    """Boots release `name` under lease token `token`. Later, the watch still asks it where the release stands.
+    """Boots release `name` under lease token `token`. Later, the watch also asks it for the position of the release.
 
     `beat`: sends a heartbeat now.
     """
@@ -76,7 +76,7 @@ class Boot:
         self._path: Path | None = None
 
     def run(self, await_understood: Callable[[], object]) -> Booted:
-        """Boots in the steps of docs/design.md, of which the lease was the first.
+        """Boots in the steps of docs/design.md, after the first one, the lease.
 
         `await_understood`: waits while the driver is held. Raises PartLost if a part of the release is lost, CodeChanged if
         its code is, and as `await_understood`, `fence` and `Query.prepare` do.
@@ -127,8 +127,7 @@ class Boot:
         self, query: Query, release: Release, app: App, code: Path, stands: SourcePosition, at_most: int
     ) -> tuple[Goal, Limits]:
         """Starts Spark and prepares the query. `stands`: where the input is read from. `at_most`: records per batch.
-
-        Spark takes longest, so meanwhile the sizes of the input are read and the sink connects.
+        Spark takes longest, so the sizes of the input are read and the sink connects at the same time.
         """
         inputs, digest = query.sink.destination.inputs, release.spec.code_digest
         with ThreadPoolExecutor(2, "boot") as pool:
@@ -153,7 +152,7 @@ class Boot:
         return goal, limits
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
-        """The sizes of the input's records; empty if Kafka does not tell them. Spark's query then finds out why."""
+        """The sizes of the input's records; empty if Kafka does not answer. Spark's query then finds out why."""
         try:
             return sizes_of(self._settings, start, client=self._registry.cluster.client)
         except SwitchyardError as error:
@@ -182,7 +181,7 @@ class Boot:
         return self._orders.watch
 
     def _stands_at(self) -> tuple[SourcePosition, bool]:
-        """Where the release stands, and whether it may have read further: a batch is under way, or the driver boots."""
+        """The position of the release, and whether it may have read further: a batch is under way, or the driver boots."""
         if self._query is None:
             return SourcePosition(sources={}), True
         sink = self._query.sink

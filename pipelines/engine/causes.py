@@ -27,12 +27,14 @@ _CALLED = re.compile(r'".+" was called from')
 _PLACE = re.compile(r"(?P<file>.+\.py):(?P<line>\d+)")
 # the last line of what Spark could not resolve
 _BEFORE_PLAN = re.compile(r"SQLSTATE: \w{5};$")
-# how the path of a frame begins or goes on that is not an author's: Python, its packages, and Spark's worker
+# parts of the path of a frame that is not the author's: Python, its packages, and Spark's worker
 _NOT_AN_AUTHORS = re.compile(r"/site-packages/|/lib/python\d|/pyspark/|^<frozen |^<string>")
 
 
 def cause(error: BaseException, lines: int = 4) -> str:
-    """The first `lines` lines that say something, without stack frames. Of a Python worker's error, what it raised."""
+    """The first `lines` lines that say something, without stack frames. For an error of a Python worker, they are what
+    it raised.
+    """
     text = error.what if isinstance(error, SwitchyardError) else str(error) or type(error).__name__
     # there is no stack trace below
     text = text.replace(" Please see the stack trace below.", "")
@@ -92,7 +94,7 @@ def jvm_ended(release: str, code: int, settings: Settings) -> SwitchyardError:
 def place(error: BaseException) -> str:
     """Where in an author's code `error` was raised, as ` (prices.py, line 6, in price)`; nothing, if it wasn't there.
 
-    For an error of this process. `cause` tells the place of one that a Python worker has reported.
+    This is for an error of this process; `cause` gives the place of an error that a Python worker reported.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_an_authors(frame.filename)]

@@ -50,7 +50,7 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     older = _folders(settings, release, generation)
     if older and older[-1][0] > token:
         raise Refused(f"a driver with token {older[-1][0]} has taken over {release} from token {token}",
-                      fix="see `switchyard status` for who runs it")  # fmt: skip
+                      fix="`switchyard status` shows who runs it")  # fmt: skip
     if older:
         os.replace(older[-1][1], mine)
         for _, dead in older[:-1]:

@@ -141,7 +141,7 @@ def store(settings: Settings, code: FrozenCode) -> Path:
     """
     path = code_path(settings, code.digest)
     if sources_in(code.data, code.digest) is None:
-        raise SwitchyardError(f"the code for {path} is not that of digest {code.digest}",
+        raise SwitchyardError(f"the code for {path} does not match digest {code.digest}",
                               fix="run `switchyard stage` again: it freezes the folder again")  # fmt: skip
     if not path.exists() or sources_in(path.read_bytes(), code.digest) is None:
         private(settings.state_dir)

@@ -255,7 +255,7 @@ class Driver:
         try:
             query.start()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
-            # a query at rest can't be resumed after this: it is paused, then started anew
+            # a query at rest can't be resumed after this: it is paused, then started again
             query.pause()
             self._wait_out(query, "before the query starts", error)
         except (Superseded, PartLost, StopWanted, Held):

@@ -95,7 +95,7 @@ def quoted(name: str) -> str:
 def key_schema(source: Input) -> StructType:
     """Columns of an input's key: none where the app doesn't ask for it.
 
-    Raises BadUsage if its DDL can't be parsed, and if a key that isn't JSON is not one string column.
+    Raises BadUsage if its DDL can't be parsed, and if a key that isn't JSON is not a single string column.
     """
     if source.key is None:
         return StructType([])
@@ -104,7 +104,7 @@ def key_schema(source: Input) -> StructType:
     fields = ddl_columns(source.key).fields
     if len(fields) != 1 or not isinstance(fields[0].dataType, StringType):
         raise BadUsage(
-            f"key {source.key!r} is not one string column",
+            f"key {source.key!r} is not a single string column",
             fix="use one, as in key='ticker string', or key=Json('...') for keys that are JSON objects",
         )
     return StructType(fields)
@@ -139,8 +139,8 @@ def _require_time(name: str, source: Input) -> None:
     found = next((field for field in fields.fields if field.name == source.time), None)
     if found is None or found.nullable or not isinstance(found.dataType, TimestampType):
         raise BadUsage(
-            f"the time of input {name}, {source.time}, is not a field of its value that is a timestamp NOT NULL",
-            fix=f'declare it so, as in Json("{source.time} timestamp NOT NULL, ...")',
+            f"input {name} takes its time from {source.time}, which is not a timestamp NOT NULL field of its value",
+            fix=f'declare the field so, as in Json("{source.time} timestamp NOT NULL, ...")',
         )
 
 
@@ -260,7 +260,7 @@ def _faults_within(column: Column, path: str, kind: DataType, nullable: bool) ->
     """The faults of the elements of an array."""
 
     def has(number: int) -> Column:
-        # made anew for each fault: `exists` hands its function a variable of its own
+        # made again for each fault: `exists` hands its function a variable of its own
         return F.exists(column, lambda element: list(_faults(element, path, kind, nullable))[number][0])
 
     for number, (_, why) in enumerate(_faults(F.lit(None), path, kind, nullable)):

@@ -1,4 +1,4 @@
-"""The marks of boundaries: which one is flagged for the operation whose order stands. The sink writes them."""
+"""The marks of boundaries: which boundary is flagged for the operation whose order is in force. The sink writes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Marks:
     # -- for the driver's thread
 
     def flag_for(self, order: MarkOrdered | None) -> None:
-        """Flags the boundary that `order` asks for; None: no order stands."""
+        """Flags the boundary that `order` asks for; None: no order is in force."""
         self._order = order
 
     def has_flagged(self, order: MarkOrdered) -> bool:

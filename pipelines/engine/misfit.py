@@ -28,7 +28,8 @@ _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean
 def misfit(value: bytes, schema: StructType) -> str:
     """The first thing in `value` that does not fit, for a person: `field price is not decimal(8,2)`.
 
-    No part of the value is in it. What Python takes for good JSON of that schema, and Spark doesn't, is told in general.
+    No part of the value is in it. If Python accepts the value as JSON of that schema and Spark doesn't, the text is
+    general.
     """
     try:
         found = json.loads(value, parse_constant=_refuse, parse_float=Decimal)

@@ -129,7 +129,7 @@ def lag_probe(
 def unread_records(report: Mapping[str, Any]) -> int | None:
     """Records that were there when the batch of Spark's report was planned, minus those that it read.
 
-    None: Spark does not say. Of a batch that was planned before a restart, it doesn't know the latest offset.
+    None: Spark does not say. For a batch that was planned before a restart, Spark doesn't know the latest offset.
     """
     ends = [(source.get("latestOffset"), source.get("endOffset")) for source in report.get("sources", [])]
     if not ends or not all(isinstance(latest, dict) and isinstance(end, dict) for latest, end in ends):

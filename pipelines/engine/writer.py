@@ -316,7 +316,7 @@ class Writer:
         if error.args[0].code() in codes:
             self._producer = None
             raise Superseded(
-                f"another driver has taken over {self._release}", fix="see `switchyard status` for who runs it"
+                f"another driver has taken over {self._release}", fix="`switchyard status` shows who runs it"
             ) from error
 
 

@@ -79,7 +79,9 @@ class LiveRecord:
 
     @property
     def replay(self) -> bool:
-        """Whether an earlier generation or release had already processed its event: consumers may know it."""
+        """Whether an earlier generation or release had already processed its event, so that consumers may know the
+        record.
+        """
         return any(name == REPLAY for name, _ in self.headers)
 
     @property
@@ -296,7 +298,9 @@ class LiveConsumer:
             raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the beginning, into an empty store")
 
     def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
-        """Keys of the delta segments before `position`'s. They are read again, as a restart forgets them."""
+        """The keys of the delta segments before that of `position`. They are read again, because a restart forgets
+        them.
+        """
         keys: set[bytes | None] = set()
         for index in earlier_segments(position, chain):
             segment = switch.delta[index]
@@ -311,7 +315,7 @@ class LiveConsumer:
         return keys
 
     def _refuse_short(self, segment: DeltaSegment) -> None:
-        """Raises SwitchyardError if a delta's topic ends before the segment does: the rest would never come."""
+        """Raises SwitchyardError if a delta's topic ends before the segment does: the rest would never arrive."""
         end = end_of(self._settings, segment.topic, 1, committed=False, client=self._admin)[0]
         if end < segment.end:
             raise _lost_delta(segment.topic)
@@ -357,7 +361,9 @@ class LiveConsumer:
         self._go(position, chain)
 
     def _refuse_shared_group(self) -> None:
-        """Raises BadUsage if the group follows another result of the app: what one commits of a delta would count for both."""
+        """Raises BadUsage if the group follows another result of the app: what one follower commits of a delta would
+        count for both.
+        """
         commits = read_commits(self._settings, self.group, self.alias, self._admin)
         other = {result_of(topic) or c.result for topic, found in commits.items() for c in found.values()} - {
             self.result
@@ -413,7 +419,9 @@ class LiveConsumer:
 
 
 def _result(alias: str, asked: str | None, state: RegistryState) -> str:
-    """The result to follow. Raises BadUsage if there is none of that name, and if none of several is named."""
+    """The result to follow. Raises BadUsage if there is no result of that name, or if the app has several and none is
+    named.
+    """
     names = results_of(state.chains[alias][-1:])
     if asked in names or (asked is None and len(names) == 1):
         return asked or names[0]

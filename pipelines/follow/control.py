@@ -31,8 +31,9 @@ class Control:
     """Reads the registry from its newest snapshot, and one release's progress from its newest record.
 
     A progress record is shown only after the registry was read to its end after it. Otherwise a follower could know
-    that a result continues, but not that it was told to leave it. As long as the registry has an entry about `alias`
-    that must be understood but can't be, no newer progress is shown: it may include results past an unknown cut.
+    that a result continues, but not that a switch moves it to another result. As long as the registry has an entry
+    about `alias` that must be understood but can't be, no newer progress is shown: it may include results past an
+    unknown cut.
     """
 
     def __init__(self, settings: Settings, alias: str) -> None:
@@ -101,7 +102,9 @@ class Control:
         return self.state
 
     def poll(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` for news and reads all of it. Returns whether there was any; no without a broker."""
+        """Waits up to `timeout_s` for new records and reads all of them. Returns whether there were any; False without
+        a broker.
+        """
         news = self._take(self._consumer.consume(num_messages=1, timeout=timeout_s))
         if news:
             self._take(self._consumer.consume(num_messages=1000, timeout=0))

@@ -70,7 +70,7 @@ class DataReader:
         return len(found.partitions)
 
     def assign(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Continues with `topic` at these offsets; everything else is forgotten."""
+        """Continues with `topic` at these offsets, and forgets everything else."""
         self.partitions(topic)
         # a pause outlives an assignment: without this, a partition would stay paused when we return to this topic
         self._consumer.resume([TopicPartition(self._topic, p) for p in self._held])

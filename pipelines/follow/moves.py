@@ -40,7 +40,7 @@ class FollowerPosition(Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `result` where it is the only one, so that an older version can read the position."""
+        """Without `result` if the app has only one, so that an older version can read the position."""
         fields: dict[str, Any] = serialize(self)
         return fields if self.result else {name: value for name, value in fields.items() if name != "result"}
 
@@ -143,7 +143,9 @@ def entered(alias: str, switch: Switch, member: Member = SOLE) -> FollowerPositi
 
 
 def after(position: FollowerPosition, switch: Switch, member: Member = SOLE) -> FollowerPosition:
-    """Where a follower goes after it has delivered all of `position`'s phase: into `switch`, or on in its delta."""
+    """Where a follower goes after it has delivered all of `position`'s phase: into `switch`, or to the next segment of
+    its delta.
+    """
     index = 0 if position.number < switch.number else (position.segment or 0) + 1
     if index < len(switch.delta) and member.owns(0):
         segment = switch.delta[index]
@@ -236,7 +238,8 @@ def earlier_segments(position: FollowerPosition, chain: Chain) -> list[int]:
 
 
 def resume(alias: str, commits: Commits, chain: Chain, member: Member = SOLE) -> FollowerPosition | None:
-    """Where a member continues, from what its group has committed; None if that is nothing of this chain.
+    """Where a member continues, from what its group has committed; None if the group has committed nothing of this
+    chain.
 
     The number of members may have changed since. Then partitions whose commit is a phase earlier continue at the cut.
     """
@@ -346,7 +349,7 @@ def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Sw
     past = {p: o for p, o in position.offsets.items() if o > cut.get(p, o)}
     if past and following.allowed is None:
         raise Refused(
-            f"the follower is past the cut of switch {following.number} : it is at {told_offsets(position.topic, past)}, and the cut is at {told_offsets(position.topic, cut)}",
+            f"the follower is past the cut of switch {following.number}: it is at {told_offsets(position.topic, past)}, and the cut is at {told_offsets(position.topic, cut)}",
             fix="its stored position was changed by hand: follow from the beginning, into an empty store",
         )
 

@@ -49,7 +49,7 @@ class SameTopics:
         self.is_another = self._told = False
 
     def begin(self, topic: str, known: str | None) -> None:
-        """From now on `topic` is read. `known`: its id, None: its current one. Raises as `look` does."""
+        """Notes that `topic` is read from now on. `known`: its id; None: its current id. Raises as `look` does."""
         self._topic, self._id, self.is_another, self._told = topic, known, False, False
         self._ask(self._settings)
 

@@ -71,11 +71,11 @@ def rights(
 
 def _driver(app: str, inputs: Sequence[str]) -> Iterable[Right]:
     releases = f"{app}.v"
-    yield _topic(REGISTRY_TOPIC, "Read", "what operations order")
+    yield _topic(REGISTRY_TOPIC, "Read", "what operations ask for")
     yield _topic(REGISTRY_TOPIC, "Write", "its lease, and that it has failed")
     yield _transaction(REGISTRY_TOPIC, "each step of the registry has one writer")
     yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
-    yield _topic(HEARTBEATS_TOPIC, "Read", "who runs the release; where the other driver stands")
+    yield _topic(HEARTBEATS_TOPIC, "Read", "who runs the release; how far the other driver has read")
     yield _topic(HEARTBEATS_TOPIC, "Write", "its heartbeat")
     for name in inputs:
         yield _topic(name, "Read", "the input")

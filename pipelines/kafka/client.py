@@ -280,7 +280,7 @@ def is_login(error: KafkaError) -> bool:
 
 
 def unreached(error: KafkaError) -> bool:
-    """Whether the cluster didn't get the request, or its answer was lost. The client goes on trying to connect."""
+    """Whether the cluster didn't get the request, or its answer was lost. The client keeps trying to connect."""
     return error.code() in _NOT_REACHED
 
 
@@ -348,7 +348,7 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
     if error is not None and (error.code() == KafkaError._ALL_BROKERS_DOWN or "security.protocol" in error.str()):
         now = table.get("security.protocol", "plaintext")
         return Unavailable(
-            f"the Kafka cluster at {where} accepts connections and drops them, as a cluster that expects a login or TLS does; "
+            f"the Kafka cluster at {where} accepts connections and drops them, as a cluster does that expects a login or TLS; "
             f"security.protocol is {now}",
             fix=f"check security.protocol and the login in {_TABLE}",
         )

@@ -125,11 +125,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changelog:
-    """An input that is a table: of each key the newest record holds, and a record without a value deletes its key.
+    """An input that is a table: the newest record of each key counts, and a record without a value deletes its key.
 
-    The function gets what it gets of a `Stream`, record by record, and `deleted boolean`; the value's columns of a record
-    that deletes are null. `as_of` joins a stream with it. `key`, `time`: as those of a `Stream`, but the key is needed. A
-    record that deletes has no value, so its time is its timestamp.
+    The function gets the same columns as for a `Stream`, record by record, and `deleted boolean`. In a record that
+    deletes, the value's columns are null. `as_of` joins a stream with it. `key`, `time`: as for a `Stream`, but the key
+    is required. A record that deletes has no value, so its time is its timestamp.
     """
 
     topic: str | ResultOf
@@ -247,13 +247,14 @@ def app(
     """Turns a function `(input DataFrames by name..., settings) -> DataFrame` into an app.
 
     An app has one `result`, or several `results` by name, which are committed, compared and switched together. Its
-    function then returns one DataFrame with a struct column of each result's name: its columns are those of the result,
-    and where it is null, there is no row of that result. `suite` names the expectation suite of the only result; of
-    several, each names its own. `watermark` is a Spark interval ("10 seconds") on
+    function then returns one DataFrame with a struct column of each result's name: its fields are the columns of the
+    result, and where the struct is null, there is no row of that result. `suite` names the expectation suite of the
+    only result; if there are several, each names its own. `watermark` is a Spark interval ("10 seconds") on
     `event_time`. `reset_allowed=False`: its releases are never reset; a new version is reprocessed beside the live one
-    instead. `comparable`: "no" if a replay may give another result; a function where that depends on the settings. `shows`: what
-    the app is an example of; `switchyard apps` groups by it. `oversized`: whether a row that is larger than a record
-    of Kafka may be stops the release, or becomes a dead letter. Raises BadUsage if the definition contradicts itself.
+    instead. `comparable`: "no" if a replay may give a different result; a function where that depends on the settings.
+    `shows`: what the app is an example of; `switchyard apps` groups by it. `oversized`: whether a row that is larger
+    than a record of Kafka may be stops the release, or becomes a dead letter. Raises BadUsage if the definition
+    contradicts itself.
     """
     if not is_app_name(name):
         raise BadUsage(
@@ -304,7 +305,7 @@ def _results(
         what = f"result {name} of app {app}" if name else f"the result of app {app}"
         if result is None and not is_result_name(name):
             raise BadUsage(
-                f"{what} is not called by lower-case words joined by hyphens", fix="rename it, as in late-orders"
+                f"{what} has a name that is not lower-case words joined by hyphens", fix="rename it, as in late-orders"
             )
         if isinstance(each, Table) and not each.key:
             raise BadUsage(f"{what}, a table, has no key", fix="name the key columns, as in Table(key=('ticker',))")

@@ -24,13 +24,13 @@ def as_of(stream: DataFrame, table: DataFrame, *, on: str | Sequence[str]) -> Da
     """Each row of `stream` with the table's columns, as of the row's `event_time`: its columns, then those of `table`
     without its key and without event_time, topic, partition, offset and deleted.
 
-    A row sees the version of its key that is the latest at or before its time; of versions with the same time, the one
-    that is last in its partition. The table's columns are null where the key has no version, or was deleted. A row is told
-    once the watermark has reached its time.
+    A row sees the version of its key that is the latest at or before its time; among versions with the same time, the
+    one that is last in its partition. The table's columns are null where the key has no version, or was deleted. A row
+    is in the result once the watermark has reached its time.
 
-    `stream`: a Stream, or what was made of one, with its column `event_time`. `table`: a Changelog, with any columns added,
-    renamed or left out, but all of its rows. `on`: the columns of the table's key, which `stream` must have with the same
-    types. Raises BadUsage if they are not what is asked for here, or the app has no watermark.
+    `stream`: a Stream, or a DataFrame made from one, with its column `event_time`. `table`: a Changelog, with any
+    columns added, renamed or left out, but all of its rows. `on`: the columns of the table's key, which `stream` must
+    have with the same types. Raises BadUsage if the arguments are not as described here, or the app has no watermark.
     """
     names = [on] if isinstance(on, str) else list(on)
     key = _key_of(table)
@@ -59,7 +59,7 @@ def _key_of(table: DataFrame) -> list[str]:
     missing = [name for name in ("event_time", "partition", "offset") if name not in fields]
     if found is None or missing:
         raise BadUsage(
-            "as_of joins with a table, and its second frame is none"
+            "as_of joins with a table, but its second frame is not a table"
             + (f": it lacks {', '.join(missing)}" if found is not None else ""),
             fix="make the input a Changelog, and keep its columns deleted, event_time, partition and offset",
         )
@@ -72,7 +72,7 @@ def _check_times(stream: DataFrame) -> None:
         raise BadUsage("as_of needs the column event_time of its stream", fix="keep it until after the join")
     if _WATERMARK not in fields["event_time"].metadata:
         raise BadUsage(
-            "as_of needs a watermark: a row waits until no earlier record of the table is to be expected",
+            "as_of needs a watermark: a row waits until no earlier record of the table can come",
             fix='give @app one, as in watermark="10 seconds", and pass event_time on as it is',
         )
 

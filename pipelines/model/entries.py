@@ -106,9 +106,9 @@ class ResultSpec(Frozen):
 class ReleaseSpec(Frozen):
     """A release as staged; it never changes.
 
-    `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `results`: those of an
-    app with several, by name. `table`, `key`, `partitions`, `schema_ddl`, `suite` and `avro` are those of the only
-    result, or of the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
+    `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `results`: for an app
+    with several results, each by name. `table`, `key`, `partitions`, `schema_ddl`, `suite` and `avro` describe the only
+    result, or the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
     """
 
     release: ReleaseName
@@ -186,7 +186,7 @@ class GenerationStarted(Entry):
     that ends with this entry. `seed`: its first progress record, if it continues an earlier state; with batch -1 it
     continues from nothing. `meet`: first it reads to exactly the boundary of `ended`, and reports that. `until`: where
     a bounded replay stops; or, with `then`, where it jumps to `then` and leaves out what is in between. `processed`:
-    input whose results consumers may already have: what comes from it is marked as a replay. `cleared`: the result that
+    input whose results consumers may already have; results from it are marked as a replay. `cleared`: the result that
     it continues was emptied by tombstones. `max_records_per_batch`: replaces the setting until the replay is over and
     the driver starts again.
     """
@@ -467,7 +467,7 @@ class FollowerRemoved(Entry):
 
 
 class Repaired(Entry):
-    """The unread entries at these offsets no longer count: nothing waits for them, and no one is told of them."""
+    """The unread entries at these offsets no longer count: nothing waits for them, and nothing reports them."""
 
     kind: Literal["repaired"] = "repaired"
     offsets: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""In what portions to read history, so that no row becomes late that was in time when it came.
+"""The portions in which to read history, so that a row that came in time does not become late.
 
 Spark takes from each partition its share of what is left, and its watermark follows the newest record of all
 partitions. Suppose one partition holds ten years and another only the last day. Spark reads the last day at once, and
@@ -18,8 +18,8 @@ _ENOUGH = 0.9
 
 def portion(here: SourcePosition, end: SourcePosition, look: Look, now_ms: int, records: int) -> SourcePosition | None:
     """Where the next portion of history ends: at the same time on all partitions, after at most `records`. It is larger
-    only if more records than that have the same time. None: what is left up to `end` is no more than `records`, or is
-    dated later than `now_ms`.
+    only if more records than that have the same time. None: at most `records` records are left up to `end`, or the
+    records that are left are dated later than `now_ms`.
 
     `look`: the position of the first records at or after a time, in milliseconds since the epoch; without the
     partitions that have no such record.

@@ -31,7 +31,8 @@ class Limits:
 
 
 def limits_of(sizes: Mapping[str, Size | None], *, batch_bytes: int, at_most: int, together: bool) -> Limits:
-    """The limits for `batch_bytes` of input: at least one record, at most `at_most`. `sizes`: source -> what is known.
+    """The limits for `batch_bytes` of input: at least one record, at most `at_most`. `sizes`: source -> what is known
+    about its record sizes.
 
     `together`: whether something else keeps the whole batch within the total.
     """

@@ -109,7 +109,9 @@ def may_be_missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputN
 
 
 def without(gaps: Iterable[Gap], accepted: Iterable[Gap]) -> tuple[Gap, ...]:
-    """The parts of `gaps` that nobody has accepted. A compacted partition is accepted whole: both read what follows."""
+    """The parts of `gaps` that nobody has accepted. A compacted partition is accepted as a whole: both releases read
+    what follows.
+    """
     known = tuple(accepted)
     left: list[Gap] = []
     for gap in gaps:

@@ -64,7 +64,9 @@ def is_app_name(name: str) -> bool:
 
 
 def is_result_name(name: str) -> bool:
-    """Whether `name` can be that of one of an app's results: lower-case words joined by hyphens, of 100 letters at most."""
+    """Whether `name` can be the name of one of an app's results: lower-case words joined by hyphens, at most 100
+    letters.
+    """
     return len(name) <= 100 and _APP.fullmatch(name) is not None
 
 

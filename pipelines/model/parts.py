@@ -1,7 +1,7 @@
 """The parts of a release, in Kafka and on disk: which are lost, and how to restore each. Pure.
 
-A part is lost if it is gone, or if its topic was deleted and recreated under the same name. The new topic has another
-id, and the old offsets mean nothing in it.
+A part is lost if it was deleted, or if its topic was deleted and recreated under the same name. The new topic has
+another id, and the old offsets mean nothing in it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CutRegistry(SwitchyardError):
         super().__init__(
             f"the registry, topic {REGISTRY_TOPIC}, starts at offset {first}: its first entries were deleted",
             fix="restore the topic from a backup of the brokers. Until then, don't stop drivers that run: they still know the "
-            "deleted entries. Look for a retention on the topic, or for someone who ran `kafka-delete-records.sh`",
+            "deleted entries. Check whether the topic has a retention, or whether someone ran `kafka-delete-records.sh`",
         )
 
 
@@ -86,7 +86,7 @@ class Loss:
             case "input" if self.how == "another":
                 return (
                     f"choose one: to read the new topic from its start, with a fresh state, run {anew} with --missing-history accept; "
-                    "to read it with a new release, run `switchyard stage`; to have the old topic back, restore it from a backup of the brokers that keeps its id, "
+                    "to read it with a new release, run `switchyard stage`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
                     f"then run `switchyard start {self.release} --execute`"
                 )
             case "input":
@@ -98,7 +98,7 @@ class Loss:
             case "registry" if self.how == "another":
                 return _REGISTRY_WAY
             case "registry":
-                return "restore the topic from a backup of the brokers: nothing else knows the releases, and in a new registry their topics would belong to no release"
+                return "restore the topic from a backup of the brokers: only the registry knows the releases; in a new registry, their topics would belong to no release"
             case "frozen code":
                 return "restore the file from a backup; or stage the same code again: `switchyard stage` with --from and --correction"
             case "evidence" | "delta":

@@ -44,7 +44,7 @@ class Counts(Frozen):
 
 
 class Progress(Frozen):
-    """A progress record. The newest one alone says how far the release is and what operations last asked of it.
+    """A progress record. Only the newest one says how far the release is and what operations last asked of it.
 
     `barrier`: the last boundary flagged for a switch; followers may not pass it before the registry allows it.
     `evidence`: the last boundary flagged for a comparison.
@@ -95,10 +95,10 @@ class Flagging(Frozen):
 class Heartbeat(Frozen):
     """What a driver says about itself each second. Sizes in bytes, rates in records per second.
 
-    `batch_records`: how many records a batch may hold.
-    `behind_records`: records that were there when the last batch was planned, but were not part of it.
-    `lag_records`: records between the committed position and the current end of the input.
-    `best_records_per_s`: of the fastest batch since this driver started its query, even if no heartbeat fell into it.
+    `batch_records`: how many records a batch may hold. `behind_records`: records that were there when the last batch
+    was planned, but were not part of it. `lag_records`: records between the committed position and the current end of
+    the input. `best_records_per_s`: the rate of the fastest batch since this driver started its query, even if no
+    heartbeat was sent during that batch.
     """
 
     release: ReleaseName

@@ -95,7 +95,7 @@ class Release:
 
     @property
     def start(self) -> SourcePosition | None:
-        """The start of the input that the current state comes from; of a kept state, where that state started."""
+        """The start of the input that the current state comes from; for a kept state, where that state started."""
         first = self._first_of_state
         return first.start if first is not None else None
 
@@ -362,7 +362,7 @@ class _Draft:
             self.operation(entry.op, promoted=entry)
 
     def record(self, entry: EvidenceRecorded) -> None:
-        """Adds an evidence, and drops the oldest for the same releases."""
+        """Adds the evidence of a diff, and drops the oldest for the same releases."""
         if "evidence" not in self._tables:
             self._tables["evidence"] = {}
             self._numbered = 0

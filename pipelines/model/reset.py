@@ -1,7 +1,7 @@
 """Resets, as pure decisions: which options work together, where a release goes, how a new generation meets the old end.
 
-A reset never changes a generation. It ends the generation and starts the next one elsewhere. To undo a reset is to
-start the old generation again, where it ended.
+A reset never changes a generation. It ends the generation and starts the next one elsewhere. An undo starts the old
+generation again, where it ended.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ def objections(choice: Choice) -> list[Objection]:
 
 def in_one_piece(choice: Choice) -> bool:
     """Whether consumers of the old result continue in the new one where both have read the same input. Then nothing of
-    the replay reaches them. Otherwise they read the new result from its start: the old one is gone, or they never meet.
+    the replay reaches them. Otherwise they read the new result from its start, because the old one was deleted or the
+    two never meet.
     """
     return choice.output == "new" and choice.move == "back"
 
@@ -272,10 +273,10 @@ def means_the_same(choice: Choice, target: Target) -> bool:
 def goal(begun: GenerationStarted | None) -> Mark | None:
     """The boundary at which a generation must end a batch before it runs freely; None: it runs freely at once.
 
-    It is the end of the generation before, with its predecessor, as alignment needs it; without the predecessor if this
-    generation starts after that. Or it is where a bounded replay stops. Or it is where the replay ends: so that no
-    record comes from both old and new input, such as a table's row, or a join's pair of which only the older half had
-    been processed.
+    The goal is the end of the generation before, with its predecessor, because alignment needs it; without the
+    predecessor if this generation starts after that. Or the goal is where a bounded replay stops. Or it is where the
+    replay ends, so that no record comes from both old and new input. Such a record could be a table's row, or a pair of
+    a join with only its older half processed.
     """
     if begun is None or begun.op is None:
         return None
@@ -339,8 +340,8 @@ def free_until(mark: Mark) -> SourcePosition:
 
 
 def next_stop(wanted: Mark, steps: Sequence[Step], at: SourcePosition, max_records: int) -> SourcePosition:
-    """Where the next aligning batch ends: in portions on the way. The last batch before `wanted` isn't divided, as its
-    predecessor is part of what must be met.
+    """Where the next aligning batch ends: on the way, batches are portions. The last batch before `wanted` isn't
+    divided, because its predecessor is part of the mark that must be met.
     """
     to = steps[0].to
     last = len(steps) == 1 and wanted.boundary.previous is not None and not wanted.boundary.settled

@@ -25,7 +25,9 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state after the entry at `offset`. `digest`: of that entry's bytes; it tells which log the state is from."""
+    """The state after the entry at `offset`. `digest`: a digest of that entry's bytes, which shows which log the state
+    is from.
+    """
 
     state: RegistryState
     offset: int

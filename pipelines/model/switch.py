@@ -61,7 +61,7 @@ def foreseen(order: MarkOrdered, boundary: Boundary, already: Mark | None) -> Fl
 
 
 def pauses_by(at: SourcePosition, planned: SourcePosition | None) -> SourcePosition:
-    """The latest position at which a pausing release stops: the end of its planned batch, as it starts no other."""
+    """The latest position at which a pausing release stops: the end of its planned batch, because it starts no other."""
     return at if planned is None else planned
 
 
@@ -76,9 +76,10 @@ class Step:
 def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
     """The batches by which a release at boundary `at` meets `mark`; empty if it has met it.
 
-    Two, as results depend on the batch before: to the mark's predecessor, then to the mark. A settled mark needs its
-    position, then empty batches until the release is settled, too. Call this again after each batch: then a crash loses
-    nothing. Raises PastTheMark if `at` is past the mark on a partition, or reached it by other batches.
+    There are two, because results depend on the batch before: one to the mark's predecessor, then one to the mark. A
+    settled mark needs its position, then empty batches until the release is settled, too. Call this again after each
+    batch: then a crash loses nothing. Raises PastTheMark if `at` is past the mark on a partition, or reached it by
+    other batches.
     """
     goal = merged(at.position, mark.boundary.position)
     if not goal.dominates(at.position):
@@ -102,7 +103,7 @@ def steps_to(mark: Mark | Flagging, at: Boundary) -> list[Step]:
 
 
 def merged(own: SourcePosition, other: SourcePosition) -> SourcePosition:
-    """`other`'s offsets for the sources that both have; what only `own` has stays as it is."""
+    """`other`'s offsets for the sources that both have; sources that only `own` has keep their offsets."""
     return SourcePosition(sources={s: {**offsets, **other.sources.get(s, {})} for s, offsets in own.sources.items()})
 
 
@@ -161,7 +162,7 @@ def candidate_move(
 ) -> CandidateMove:
     """What a driver under `order` does next, from its own and the other release's newest progress.
 
-    `word`: the other driver's announcement, by which this one may run in advance to where it will have to; only the
+    `word`: the other driver's announcement. It lets this driver run in advance to where it will have to be; only the
     mark itself can be met. Each alignment needs a new `order.id`. Raises PastTheMark as `steps_to` does.
     """
     if order is None or mine is None or (mine.aligned is not None and mine.aligned.op == order.id):
@@ -205,7 +206,7 @@ def touch_ups(touched: Iterable[K], new: Mapping[K, V], ahead: Mapping[K, V]) ->
 def holds_ahead(read: ResultPosition, cut: ResultPosition) -> bool:
     """Whether a result that was read in advance up to `read` may be part of a delta as of `cut`.
 
-    It may not if the operation was resumed and the result has meanwhile gone past the cut.
+    It may not if the operation was resumed and the result has gone past the cut in the meantime.
     """
     return cut.dominates(read)
 
@@ -242,8 +243,8 @@ def choose_start(history: Sequence[Progress], end: SourcePosition, allowed: str 
     """Where consumers continue in a release with boundaries `history`, oldest first, after another that ended at `end`.
 
     A boundary at exactly the input position `end` is exact. Otherwise `allowed` decides: "duplicates" takes the last
-    boundary before `end`, "gap" the first one past it. "either" takes the last one before it, else the newest: for a
-    table, whose delta makes up for the difference. Raises Refused if none of that is allowed or there is no such
+    boundary before `end`, "gap" the first one past it. "either" takes the last one before it, else the newest; that is
+    for a table, whose delta corrects the difference. Raises Refused if none of that is allowed or there is no such
     boundary; the error says what would be duplicated or missing.
     """
     exact = [p for p in history if p.boundary.position.same(end)]

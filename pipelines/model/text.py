@@ -1,6 +1,6 @@
 """Text from records, the registry or errors, made safe for where it is shown: a terminal, a log, Markdown.
 
-Nothing here shortens or drops anything: a character that can't be shown as it is, is shown as its number.
+Nothing here shortens or drops text: a character that can't be shown as it is appears as its number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 def visible(text: str, *, lines: bool = False) -> str:
     """`text` with each control character, start of an escape sequence and change of direction as its number: `\\x1b`.
 
-    `lines`: keep line feeds and tabs, as they are ours. Otherwise a record could start a line that looks like ours.
+    `lines`: keep line feeds and tabs, because the text is ours. In text from a record they are replaced; otherwise a
+    record could start a line that looks like ours.
     """
     # true for nearly all text, and fast
     if text.isprintable() and text.isascii():

@@ -51,7 +51,7 @@ class Unread:
 
 
 def not_read(found: Unread) -> str:
-    """What to tell a person whom `found` holds up."""
+    """What to tell a person whose operation `found` holds up."""
     return f"this version of Switchyard can't read {found}; upgrade Switchyard, or run `switchyard registry check`"
 
 

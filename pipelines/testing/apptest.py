@@ -40,7 +40,7 @@ class AppFailed(SwitchyardError):
 
 
 def at(time: Time) -> datetime:
-    """A time: a `datetime` with a zone as it is, text in ISO 8601, or so many seconds after noon of 1 January 2026, UTC."""
+    """A time: a `datetime` with a zone, text in ISO 8601, or a number of seconds after noon on 1 January 2026, UTC."""
     if isinstance(time, datetime):
         return time
     if isinstance(time, str):
@@ -162,7 +162,7 @@ class AppTest:
         return record
 
     def run(self) -> Batch:
-        """Runs the app on what was sent since the last run, as one batch.
+        """Runs the app on the records that were sent since the last run, as one batch.
 
         If that batch moves the watermark, Spark runs a second batch without input, which emits what the new watermark
         closes; its rows are in the same answer. Raises AppFailed if the function or the batch fails.
@@ -199,7 +199,8 @@ class AppTest:
         )
 
     def advance_watermark(self, to: Time) -> Batch:
-        """Moves the watermark to `to`, as later records of every input would, and runs. The app sees no record of it.
+        """Moves the watermark to `to`, as later records of every input would do, and runs the app. The app gets no
+        record for this.
 
         Raises BadUsage if the app has no watermark.
         """

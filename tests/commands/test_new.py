@@ -30,7 +30,7 @@ def test_three_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None
     # the test is not frozen, the suite is
     assert files_in(freeze(tmp_path / "mine")) == {"__init__.py", "my_sums.py", "my_sums_suite.py"}
     files[0].unlink()
-    with pytest.raises(Refused, match=r"my_sums_suite\.py, .*test_my_sums\.py is there already"):
+    with pytest.raises(Refused, match=r"my_sums_suite\.py, .*test_my_sums\.py already exists"):
         scaffold("my-sums", "orders", tmp_path / "mine")
     assert not files[0].exists()
     with pytest.raises(BadUsage, match="is not lower-case words joined by hyphens"):

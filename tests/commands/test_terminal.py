@@ -78,7 +78,7 @@ def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
     def reset(**options: Any) -> None:
         commands.reset("sums.v2", to_earliest=True, output="truncate", export=export, execute=True, **options)
 
-    with pytest.raises(Refused, match="not a terminal to confirm that on"):
+    with pytest.raises(Refused, match="you can't confirm that because this is not a terminal"):
         reset()
     assert "ask sums.v2 to stop" in capsys.readouterr().out
     assert not export.exists() and did == []

@@ -38,7 +38,7 @@ def test_by_the_wall_clock_a_release_gives_other_windows_and_its_plan_warns(clus
     cluster.make_live("browser-windows", 1)
     with cluster.trials():
         wall = plan_stage(cluster.context(), "browser-windows", version=3, settings={"clock": "wall"})
-    assert any("may give another result in a replay" in warning for warning in wall.warnings)
+    assert any("may give a different result in a replay" in warning for warning in wall.warnings)
     cluster.run(wall)
     cluster.hydrate("browser-windows", 3, batch=LARGE)
     found = diff(cluster.context(), "browser-windows.v3")

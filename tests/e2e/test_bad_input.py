@@ -400,7 +400,7 @@ def test_an_app_that_says_so_is_never_reset(cluster: Cluster, tmp_path: Path) ->
         refused(
             cluster.cli("reset", name, "--to-earliest", *more),
             3,
-            "odd declares that it may not be reset",
+            "odd does not allow a reset",
             "`switchyard reprocess odd`",
         )
     assert cluster.world() == before

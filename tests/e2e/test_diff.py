@@ -121,7 +121,7 @@ def test_what_streams_got_since_is_compared_again_when_consumers_change_over(ord
     one, other = "large-orders.v1", "large-orders.v2"
     diff(orders.context(), other)
     planned = orders.cli("promote", other, "--max-changed", 0)
-    assert "compare what both streams have got since evidence" in planned.out, planned.text
+    assert "compare what both streams have written since evidence" in planned.out, planned.text
     at = sum(orders.position(one)["orders"].values())
     with orders.producing("large-orders", 800, per_second=200):
         orders.until("v1 has read nothing new", lambda: sum(orders.position(one)["orders"].values()) > at + 200)

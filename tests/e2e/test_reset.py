@@ -237,7 +237,7 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
     ("options", "said"),
     [
         ("", "a reset needs a position"),
-        ("--to-earliest --to-latest", "exclude each other"),
+        ("--to-earliest --to-latest", "can't be used together"),
         ("--to-offset -1", "is negative"),
         ("--to-offset 99999999", "is past the end"),
         ("--to-datetime yesterday", "is not a date and time"),
@@ -256,7 +256,7 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
         ("--to-earliest --state keep", "would count twice"),
         ("--to-earliest --until 0", "is not after"),
         ("--to-earliest --export /none/offsets.csv", "can't be written"),
-        ("--to-earliest --output truncate", "not a terminal to confirm that on"),
+        ("--to-earliest --output truncate", "you can't confirm that because this is not a terminal"),
     ],
 )
 def test_what_makes_no_sense_is_said_and_changes_nothing(

@@ -78,7 +78,7 @@ def test_the_columns_are_those_of_the_schema(spark: SparkSession, columns: str, 
     ("text", "said"),
     [
         ("{", "this is not an Avro schema"),
-        ('"string"', "is not one of a record"),
+        ('"string"', "is not the schema of a record"),
         ('{"type": "nothing"}', "not an Avro schema"),
     ],
 )

@@ -249,7 +249,7 @@ def test_storing_the_same_code_again_mends_a_changed_file(settings: Settings, st
 
 def test_code_is_stored_under_its_own_digest_alone(settings: Settings, code: FrozenCode) -> None:
     other = FrozenCode(digest="0" * 64, data=code.data)
-    with pytest.raises(SwitchyardError, match="is not that of digest 0000"):
+    with pytest.raises(SwitchyardError, match="does not match digest 0000"):
         store(settings, other)
     assert not code_path(settings, other.digest).exists()
 

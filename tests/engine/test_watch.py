@@ -92,7 +92,7 @@ def test_another_topic_of_the_same_name_is_not_the_same(topic: str, way: str) ->
     found = looked(Kafka({**IDS, topic: "another"}))
     assert found is not None and f"{topic} of {NAME} was deleted and recreated" in found.what and way in found.fix
     if topic == "trades":
-        assert all(each in found.fix for each in ("from its start", "with a new release", "have the old topic back"))
+        assert all(each in found.fix for each in ("from its start", "with a new release", "get the old topic back"))
 
 
 def test_another_registry_is_not_the_one_that_was_read() -> None:

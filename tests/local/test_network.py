@@ -52,7 +52,7 @@ def test_jars_come_from_a_mirror_that_asks_for_a_login(tmp_path: Path, monkeypat
         assert (tmp_path / "spark" / "a-1.jar").read_bytes() == b"a jar"
         assert set(FILES) <= set(mirror.asked)
         # a mirror is not believed
-        with pytest.raises(SwitchyardError, match="is not the one that was recorded"):
+        with pytest.raises(SwitchyardError, match="has the wrong checksum"):
             jars.ensure(tmp_path, [jar(b"another")])
 
 

@@ -48,7 +48,7 @@ def test_who_reads_a_result_is_told_and_follows_by_a_reset_of_its_own(world: Wor
             "each needs a version that reads the next generation's result"
         )
         again = plan_reset(world.context, world.name, Request(target=EARLIEST, output="keep", stop=True))
-        assert "take the repeated records for new ones; each needs a reset of its own" in again.facts["read by"]
+        assert "treat the repeated records as new ones; each needs a reset of its own" in again.facts["read by"]
         with pytest.raises(Refused, match=rf"can't be deleted: still needed by {reader.name}"):
             plan_reset(world.context, world.name, Request(target=EARLIEST, output="truncate", stop=True))
         with following(reader) as follower:

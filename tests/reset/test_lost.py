@@ -152,7 +152,7 @@ def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_n
         ensure_topic(world.settings, world.topic, PARTITIONS, INPUT)
         world.sent.clear()
         world.produce(400)
-        failure = named(world, world.name, "deleted and recreated", "choose", "have the old topic back")
+        failure = named(world, world.name, "deleted and recreated", "choose", "get the old topic back")
         assert "--to-earliest --output new" in failure and "switchyard stage" in failure
         assert "deleted and recreated" in in_status(world, world.name)
         after = world.context.progress(world.name)

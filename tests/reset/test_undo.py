@@ -468,7 +468,7 @@ def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(
     spec = world.release.spec.model_copy(update={"reset_allowed": False, "release": f"{world.app}.v9", "version": 9})
     begun = world.release.generations[1].model_copy(update={"release": spec.release})
     world.context.registry.step(lambda _: [Staged(spec=spec), begun])
-    with pytest.raises(Refused, match="declares that it may not be reset"):
+    with pytest.raises(Refused, match="does not allow a reset"):
         plan_reset(world.context, spec.release, request)
 
 

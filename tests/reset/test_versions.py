@@ -57,7 +57,7 @@ def test_from_one_that_was_reset_and_died_consumers_go_back_exactly(world: World
     world.run(plan_reset(context, second, Request(target=MIDDLE, stop=True)))
     wait_ready(context, second, for_s=0.1, timeout_s=120)
     follower.comes_to(world.expected({0: 60, 1: 60}))
-    with pytest.raises(Refused, match="were never compared in their present generations") as error:
+    with pytest.raises(Refused, match="were never compared in their current generations") as error:
         plan_rollback(context, world.app)
     assert f"`switchyard diff {second}`" in error.value.fix
     world.run(plan_stop(context, second))

@@ -34,7 +34,9 @@ class Applier:
         return [order(self._plan.id, stage) for stage in self._plan.stages if isinstance(stage, Align)]
 
     def run(self) -> None:
-        """Applies every stage that is left, and says each one first. Gives back every lease that is still held."""
+        """Applies every stage that is left, and reports each one before it starts. Gives back every lease that is still
+        held.
+        """
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
             for stage in self._left():

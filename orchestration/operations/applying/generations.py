@@ -34,9 +34,8 @@ from pipelines.model.registry import RegistryState, Release
 
 
 def seed_of(entry: BeginGeneration, old: Release) -> Progress:
-    """The progress record that the generation of `entry` starts from; of batch -1 if it starts from nothing.
-
-    Its driver writes the record, with the result position as it is then.
+    """The progress record that the generation of `entry` starts from. Its batch is -1 if the generation starts from
+    nothing. The driver of the generation writes the record, with the result position at that time.
     """
     # marks belong to operations on the earlier generation
     marks = dict.fromkeys(MARKS)
@@ -76,7 +75,7 @@ def finish_batch(work: Work, stage: FinishBatch) -> None:
 def seize(work: Work, stage: Seize) -> None:
     if begun(work.context.registry.state(), work.plan.id):
         raise Refused(
-            f"someone else carries out {work.plan.id} and has already started its generation",
+            f"someone else is carrying out {work.plan.id} and has already started its generation",
             fix="see `switchyard operations`",
         )
     take_lease(work, stage.release)
@@ -162,7 +161,7 @@ def begin_generation(work: Work, stage: BeginGeneration) -> None:
         release = state.releases[name]
         if release.under is not None and release.under.op == work.plan.id:
             return []
-        # another operation on the release counts on its present generation
+        # another operation on the release relies on its current generation
         refuse_blocked(state, name, but=work.plan.id)
         if held and release.token != work.tokens[name]:
             raise Refused(f"{name} was started in the meantime", fix=work.plan.again)
@@ -210,7 +209,7 @@ def _with_end(release: Release, ended: Progress) -> Release:
 
 
 def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown:
-    """The present ids of the topics that the generation reads and writes; a resumed generation keeps its known ids."""
+    """The current ids of the topics that the generation reads and writes; a resumed generation keeps its known ids."""
     name = stage.release
     own = [progress_topic(name), dead_letter_topic(name)]
     if not stage.again and stage.result is None:

@@ -30,7 +30,9 @@ class Vigil:
         self._dead_since: float | None = None
 
     def look(self) -> None:
-        """Raises SwitchyardError if, by the registry as known, nobody runs the release and nobody is about to."""
+        """Raises SwitchyardError if nobody runs the release and nobody is about to run it, according to the registry as
+        last read.
+        """
         now = self._context.monotonic()
         if now - self._looked < _LOOK_S:
             return

@@ -43,7 +43,7 @@ class Work:
         self._opened = False
 
     def close(self) -> None:
-        """Closes everything that it reads with."""
+        """Closes everything that it opened for reading."""
         for since in self.since.values():
             since.close()
         for tail in self._tails.values():
@@ -61,7 +61,9 @@ class Work:
         return self.context.registry.step(mine, op=self.plan.id, reason=self.plan.reason)
 
     def refuse_foreign(self, release: str) -> None:
-        """Raises Refused if the plan would delete parts of a release that it is not about: a plan in the journal is input."""
+        """Raises Refused if the plan would delete parts of a release that it is not about: a plan from the journal is
+        not trusted.
+        """
         if release not in self.plan.releases:
             raise self.foreign(f"parts of {release}")
 
@@ -73,7 +75,7 @@ class Work:
         )
 
     def refuse_closed(self, state: RegistryState) -> None:
-        """Raises Refused if this plan's operation was ended in the meantime: no more of it may happen."""
+        """Raises Refused if this plan's operation was ended in the meantime: no more stages may be applied."""
         known = state.known_operations.get(self.plan.id)
         self._opened = self._opened or known is not None
         if known is None and self._opened:
@@ -116,8 +118,8 @@ class Work:
     def await_progress(self, release: str, timeout_s: float, what: str, done: Callable[[Progress], object]) -> Progress:
         """The first progress record of `release` that satisfies `done`.
 
-        Raises Refused if the operation was ended; SwitchyardError if `release` has no driver and none will start, and
-        with the message `what` after `timeout_s` seconds.
+        Raises Refused if the operation was ended. Raises SwitchyardError if `release` has no driver and none will
+        start, or, with the message `what`, after `timeout_s` seconds.
         """
         context, tail = self.context, self.tail(release)
         deadline = context.monotonic() + timeout_s

@@ -39,7 +39,8 @@ class Disagreement:
 class Tally:
     """Counts the records of two streams by key, source record and value: up for the new result, down for the old one.
 
-    A record that both have takes no memory. Only records that were read of one result alone do, some 150 bytes each.
+    A record that both have takes no memory. Only a record that was read from just one result takes memory, about 150
+    bytes.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ def identity_of(message: Message, result: str = "") -> bytes:
 
 
 class Agreement:
-    """What two streams have written since an evidence, for a switch to release `to`: a `Since`."""
+    """What two streams have written since their evidence, for a switch to release `to`: a `Since`."""
 
     counts, came = "records", "came"
 

@@ -44,7 +44,7 @@ class Backlog:
 
 
 def backlog_of(context: Reading, evidence: EvidenceRecorded) -> Backlog:
-    """What both releases have written after `evidence` by now."""
+    """What both releases have written since `evidence`."""
     kept = upkeep_of(context.settings, evidence)
     records = 0
     for name, since, refreshed in (

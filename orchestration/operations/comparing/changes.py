@@ -26,7 +26,7 @@ class Changes:
         self.changes = changes if changes is not None else {}
 
     def read(self, client: Consumer, end: ResultPosition, timeout_s: float, go_on: Callable[[], None]) -> set[str]:
-        """Reads on to `end`; returns the keys that were written on the way."""
+        """Continues to read up to `end`. Returns the keys that were written in between."""
         keys: set[str] = set()
         reached: dict[str, dict[int, int]] = {}
         for topic, offsets in end.topics.items():
@@ -39,6 +39,6 @@ class Changes:
         return keys
 
     def now(self, settings: Settings, client: AdminClient) -> ResultPosition:
-        """The present end of the result, by its last stable offsets."""
+        """The current end of the result: its last stable offsets."""
         counts = {topic: len(offsets) for topic, offsets in self.position.topics.items()}
         return ResultPosition(topics=ends_of(settings, counts, client=client))

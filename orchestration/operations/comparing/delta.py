@@ -82,8 +82,8 @@ class Delta:
     def advance(self, go_on: Callable[[], None], few: int) -> None:
         """Does as much as possible in advance. Calls `go_on` now and then, which raises to end it.
 
-        1. Reads until no more than `few` records arrive while it reads. 2. Compares. 3. Writes. Raises what fails,
-        because there would be no time to repeat it while consumers wait.
+        1. Reads until no more than `few` records arrive while it reads. 2. Compares. 3. Writes. Raises the error of a
+        step that fails, because there would be no time to repeat the step while consumers wait.
         """
         self._recall()
         came = True
@@ -144,7 +144,9 @@ class Delta:
         return changed_ratio(self._recorded, more=more, differing=differing)
 
     def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:
-        """Writes the touched keys. Returns the delta's segments: a key is taken from the first one that has it."""
+        """Writes the touched keys. Returns the delta's segments: consumers take a key from the first segment that has
+        it.
+        """
         segment, ahead = self._ahead or (None, {})
         changes = touched.changes(self._open, ahead)
         last = self._topic.append(changes.items()) if changes else None

@@ -21,7 +21,9 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class DeltaTopic:
-    """The topic of an evidence's deltas: one partition, one transaction per segment. `connect` takes 65-500 ms."""
+    """The topic of the deltas of a diff's evidence: one partition, one transaction per segment. `connect` takes 65-500
+    ms.
+    """
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings = settings
@@ -67,8 +69,8 @@ class DeltaTopic:
 def write_delta(
     settings: Settings, app: str, evidence: str, tables: frozenset[str]
 ) -> tuple[DeltaSegment, DeltaSegment]:
-    """Writes the delta topic of an evidence from its fold. `tables`: the results that are tables. Returns the segments
-    that take their consumers from live to new (forward) and back (backward).
+    """Writes the delta topic of a diff's evidence from its fold. `tables`: the results that are tables. Returns the
+    segments that take their consumers from live to new (forward) and back (backward).
     """
     path, topic = evidence_path(settings, evidence), delta_topic(app, evidence)
     ensure_topic(settings, topic, 1, APPEND_ONLY)

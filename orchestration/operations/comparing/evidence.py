@@ -19,9 +19,9 @@ class Comparison:
     """What a diff of two results found: counts of keys (tables) or of records by identity (streams).
 
     `columns`: value column -> number of changed keys in which it differs. `samples`: keys with both values, as many as
-    were asked for and fit into the registry entry. `only_live_columns`, `only_new_columns`: value columns that one result
-    lacks; they are not compared. `results`: of an app with several, the comparison of each by name;
-    then the counts are their sums, and columns and samples are theirs alone.
+    were asked for and fit into the registry entry. `only_live_columns`, `only_new_columns`: value columns that one
+    result lacks; they are not compared. `results`: for an app with several results, the comparison of each, by name.
+    Then the counts are sums over all results, and only the comparison of each result has columns and samples.
     """
 
     only_live: int
@@ -73,7 +73,7 @@ class Comparison:
 
     @classmethod
     def of(cls, evidence: EvidenceRecorded) -> Comparison:
-        """The diff that an evidence holds."""
+        """The diff that evidence holds."""
         return cls.from_json(evidence.summary)
 
     @classmethod
@@ -86,17 +86,17 @@ class Comparison:
 
 
 def evidence_path(settings: Settings, evidence: str) -> Path:
-    """The path of an evidence's fold. Raises SwitchyardError if a link leads out of the state folder."""
+    """The path of the fold of evidence. Raises SwitchyardError if a link leads out of the state folder."""
     return below(settings.state_dir, *evidence_home(evidence), "fold.parquet")
 
 
 def evidence_home(evidence: str) -> tuple[str, str]:
-    """The folder of an evidence, as parts of a path under the state folder."""
+    """The folder of evidence, as parts of a path under the state folder."""
     return "evidence", evidence
 
 
 def narrowed(evidence: EvidenceRecorded, results: frozenset[str]) -> EvidenceRecorded:
-    """What an evidence says of some of the results of an app."""
+    """What evidence says about some of the results of an app."""
     if set(map(result_of, evidence.live_result.topics)) <= results:
         return evidence
     return evidence.model_copy(
@@ -109,9 +109,9 @@ def narrowed(evidence: EvidenceRecorded, results: frozenset[str]) -> EvidenceRec
 
 
 def are_compared(one: Release, other: Release) -> bool:
-    """Whether consumers may move between two releases only after a diff. For tables always: the diff makes their delta.
-
-    Two that read different topics have no position in common; the switch itself compares their tables as they are.
+    """Whether consumers may move between two releases only after a diff. Tables always need a diff, because it makes
+    their delta. But two releases that read different topics have no position in common, so the switch itself compares
+    their tables as they are.
     """
     return one.spec.topics == other.spec.topics and _may_be(one, other)
 

@@ -1,4 +1,4 @@
-"""Reads the fold of an evidence, which Spark wrote, without Spark."""
+"""Reads the fold of evidence without Spark, though Spark wrote it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCounts:
-    """What an evidence has of some keys. `keys`: how many; `one_sided`: in one result only; `differing`: the texts
-    differ.
+    """Counts of some keys in the fold of evidence. `keys`: how many there are; `one_sided`: how many are in one result
+    only; `differing`: how many have texts that differ.
     """
 
     keys: int
@@ -45,7 +45,7 @@ class KeyCounts:
 
 
 def count_keys(fold: Path, keys: Set[str]) -> KeyCounts:
-    """Counts `keys` in the fold of an evidence."""
+    """Counts `keys` in the fold of evidence."""
     known = one_sided = differing = 0
     for rows in _rows_of(fold, keys):
         import pyarrow.compute as pc

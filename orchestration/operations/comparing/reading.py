@@ -1,4 +1,4 @@
-"""Reads the committed records of a range of a result, and no further."""
+"""Reads the committed records of a range of a result, and stops at its end."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ Changes = Mapping[str, str | None]
 
 
 def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
-    """Replaces what is saved beside an evidence, atomically: Parquet of `new boolean, key string, value string`.
+    """Replaces what is saved beside the evidence, atomically: Parquet of `new boolean, key string, value string`.
 
-    Raises SwitchyardError if it can't be written.
+    Raises SwitchyardError if the file can't be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -38,8 +38,8 @@ class Since(Protocol[Found]):
     came: str
 
     def begin(self) -> None:
-        """Starts a thread that reads what there is while the releases meet. If it fails, the work is done when it is
-        needed.
+        """Starts a thread that reads what there is while the releases meet. If that fails, the work is done later, when
+        it is needed.
         """
 
     def advance(self, go_on: Callable[[], None], few: int) -> None:
@@ -54,7 +54,9 @@ class Since(Protocol[Found]):
         """Share of all keys or records in which the results differ at the switch cut."""
 
     def write(self, found: Found) -> tuple[DeltaSegment, ...]:
-        """Writes what consumers must get of it, if anything. A consumer takes a key from the first segment that has it."""
+        """Writes the part of it that consumers must get, if there is one. A consumer takes a key from the first segment
+        that has it.
+        """
 
     def close(self) -> None:
         """Ends the reading and writing."""

@@ -11,7 +11,7 @@ _BETWEEN = "\t"
 
 
 def prefix(result: str) -> str:
-    """What stands before each key of a result."""
+    """The text before each key of a result."""
     return result + _BETWEEN if result else ""
 
 
@@ -28,7 +28,7 @@ def split(key: str) -> tuple[str, str]:
 
 
 def of_results(changes: Iterable[tuple[str, str | None]], results: frozenset[str]) -> Iterable[tuple[str, str | None]]:
-    """Those of the tagged keys that belong to these results, with their values."""
+    """The tagged keys that belong to these results, with their values."""
     if results == {""}:
         return changes
     return ((key, value) for key, value in changes if split(key)[0] in results)

@@ -33,7 +33,7 @@ class TouchUp:
 
     @property
     def ratio(self) -> float:
-        """Share of the touched keys in which the results differ; of all keys: `since.changed_ratio`."""
+        """Share of the touched keys in which the results differ. `since.changed_ratio` gives the share of all keys."""
         return self.differing / len(self) if len(self) else 0.0
 
     def changes(self, keys: Set[str], ahead: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -51,7 +51,7 @@ def touch_up(
     *,
     reverse: bool,
 ) -> TouchUp:
-    """Brings an evidence up to date with the keys that `old` and `new` touched since (key -> last value).
+    """Brings evidence up to date with the keys that `old` and `new` touched since (key -> last value).
 
     A key that only one side touched (`one_sided`) still has the value of the evidence cut on the other side; that value
     comes from the fold. `reverse`: the evidence's new release is the old one of this switch.
@@ -69,12 +69,12 @@ def touch_up(
 
 def since_diff(evidence: EvidenceRecorded, touched: TouchUp, before: KeyCounts) -> tuple[int, int]:
     """How many more keys there are than at the diff of two tables, and in how many more they differ, by the keys that
-    were touched since. `before`: what the evidence has of these keys.
+    were touched since. `before`: the counts of these keys in the evidence.
 
     The second number is never too small. A diff may count a key as identical although its texts differ, because of its
     tolerance, or because the same value can be written in several ways. It keeps how many such keys there are, but not
-    which. So a touched key counts as differing now if its texts differ. Of the keys whose texts differed before, as many
-    count as identical then as there may have been such keys.
+    which. So a touched key counts as differing now if its texts differ. Among the touched keys whose texts already
+    differed at the diff, up to that many are assumed to have counted as identical.
     """
     if evidence.forward is None:
         raise SwitchyardError(f"evidence {evidence.id} has no delta", fix=f"run `switchyard diff {evidence.new}` again")

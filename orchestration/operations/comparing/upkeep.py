@@ -40,7 +40,7 @@ class Upkeep:
 
 
 def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
-    """How far an evidence is refreshed; without a refresh, to its own cut."""
+    """How far evidence is refreshed; without a refresh, to its own cut."""
     path = path_of(settings, evidence)
     if not path.exists():
         return _none(evidence)
@@ -55,7 +55,7 @@ def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
 
 
 def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = None) -> str | None:
-    """Why an evidence can't be brought up to date any more: compaction may have removed tombstones. None: it can.
+    """Why evidence can't be brought up to date any more: compaction may have removed tombstones. None: it can.
 
     `kept_ms`: when it was last refreshed. Times in milliseconds since the epoch.
     """
@@ -71,8 +71,8 @@ def too_old(evidence: EvidenceRecorded, at_ms: int, *, kept_ms: int | None = Non
 
 
 def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[str, str | None], dict[str, str | None]]:
-    """How far an evidence is refreshed, and what its live and its new result wrote up to there: key -> last value
-    (None: deleted). A file that can't be read counts as none, with a warning.
+    """How far evidence is refreshed, and what its live and its new result wrote up to there: key -> last value (None:
+    deleted). A file that can't be read is ignored, with a warning.
     """
     path = path_of(settings, evidence)
     if not path.exists():

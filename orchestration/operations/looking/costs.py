@@ -1,4 +1,4 @@
-"""What a replay costs: its time, from measured rates; its disk space, from the present sizes."""
+"""What a replay costs: its time, from measured rates; its disk space, from the current sizes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Cost:
 
 
 def cost_of(context: Reading, release: Release, generations: Iterable[int]) -> Cost:
-    """The cost of what `generations` of a release have; several may have written one result."""
+    """The sizes of the states and results of these `generations` of a release. Several generations may have written the
+    same result.
+    """
     generations = set(generations)
     # a lost result costs nothing
     there = context.cluster.topic_names()

@@ -20,8 +20,8 @@ ACCEPT = "--missing-history accept"
 
 
 class MissingHistory(Refused):
-    """A release can't read input that another has read, or that it was to read, and nobody accepted that. `gaps`:
-    which.
+    """A release can't read input that another has read, or that it should read, and nobody accepted that. `gaps`: which
+    input.
     """
 
     def __init__(self, what: str, fix: str, gaps: tuple[Gap, ...]) -> None:
@@ -33,7 +33,8 @@ class MissingHistory(Refused):
 class History:
     """The input that release `name` lacks. `of`: the release that has read that input; None: its own input.
 
-    `gaps`: all of it. `left`: what nobody has accepted yet. `unread`: what it was still to read and no longer can.
+    `gaps`: all of it. `left`: what nobody has accepted yet. `unread`: input that it has yet to read and can't read any
+    more.
     """
 
     name: str
@@ -46,7 +47,7 @@ class History:
         """Raises MissingHistory if something is missing that nobody has accepted, unless `accept` accepts it now."""
         if not self.left or accept:
             return
-        whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it was to read"
+        whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it should read"
         raise MissingHistory(
             f"{self.name} can't read all the input {whose}: {told(self.left)}",
             fix=f"restore the input from a backup and stage a version that reads it; or accept that the result lacks it: {ACCEPT}",
@@ -125,7 +126,7 @@ def history_of_reset(
     begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in begun.begins.items()}
     theirs = replace(begun, begins=begins, reached=old.by_topic(release.spec.topics))
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
-    # what is missing of what it has read, and of what it was to read next
+    # what is missing from the input that it has read, and from the input that it should read next
     gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))
     return History(name=release.name, of=release.name, gaps=gaps, left=without(gaps, release.accepted))
 
@@ -135,7 +136,7 @@ def compaction_notes(now: Mapping[str, InputNow], tables: Set[str] = frozenset()
     topics that the app reads as tables.
     """
     notes = [
-        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row from before the oldest value that is kept is joined with none"
+        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row from before the oldest kept value is joined with no value"
         if topic in tables
         else f"{topic} is compacted, so a replay may differ from the first run: compaction may have deleted older records of a key"
         for topic, known in sorted(now.items())
@@ -160,6 +161,6 @@ def _begun(release: Release) -> Reader:
 
 
 def _read(context: Reading, release: Release, begun: Reader) -> Reader:
-    """The same reader, with what the release has read by now."""
+    """The same reader, with what the release has read so far."""
     last = progress_of(context, release)
     return replace(begun, reached=last.boundary.position.by_topic(release.spec.topics)) if last is not None else begun

@@ -31,7 +31,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     needed = needed_by(context, state, release)
     if needed:
         raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix=f"wait until followers have passed, or `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
+                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
@@ -63,8 +63,8 @@ def readers_of(state: RegistryState, topic: str) -> list[Release]:
 
 
 def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
-    """For each input that is the result of another release: if that was reset since this one started, what changed and
-    what to do.
+    """For each input that is the result of another release: if that release was reset since this one started, what
+    changed and what to do.
     """
     found = []
     for topic in dict.fromkeys(release.spec.topics.values()):
@@ -125,7 +125,7 @@ def _lead_on(state: RegistryState, operation: str) -> str:
     known = state.known_operations.get(operation)
     if known is not None and known.closed is None:
         return f"`switchyard resume {operation}` moves them"
-    return f"it was left unfinished: `switchyard undo {operation} --stop --execute` takes it back"
+    return f"it was left unfinished; `switchyard undo {operation} --stop --execute` takes it back"
 
 
 def notes(state: RegistryState, release: Release) -> list[str]:
@@ -145,13 +145,13 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(
             f"{operation.id} was {operation.closed.outcome} after it had started generation {release.generation}: `switchyard start "
-            f"{release.name} --execute` continues in it, `switchyard undo {operation.id} --execute` takes it back"
+            f"{release.name} --execute` continues that generation, `switchyard undo {operation.id} --execute` takes it back"
         )
     return [*found, *outdated_inputs(state, release), *left_upstream(state, release)]
 
 
 def left_upstream(state: RegistryState, release: Release) -> list[str]:
-    """For each input that is the result of another app's release: which other release of that app is live by now."""
+    """For each input that is the result of another app's release: which other release of that app is live now."""
     found = []
     for name in dict.fromkeys(given.release for given in release.spec.inputs.values() if given.release is not None):
         live = live_release(state, app_of(name))

@@ -68,8 +68,8 @@ def lost_parts(found: Iterable[Loss]) -> set[Part]:
 
 
 def refuse_lost(found: Iterable[Loss]) -> None:
-    """Raises Refused if a part is lost without which the release can't run. A lost checkpoint is left to the driver,
-    which knows more about it.
+    """Raises Refused if a part is lost without which the release can't run. It ignores a lost checkpoint: the driver
+    knows more about that.
     """
     standing = [loss for loss in vital(found) if loss.part != "checkpoint"]
     if standing:
@@ -98,7 +98,7 @@ def _deltas(evidence: EvidenceRecorded) -> dict[str, int]:
 def _of_evidence(
     context: Reading, release: Release, evidence: EvidenceRecorded, ends: Mapping[str, Mapping[int, int]]
 ) -> Iterable[Loss]:
-    """The lost parts of an evidence. `ends`: end offsets of the delta topics that exist. The registry keeps no ids of
+    """The lost parts of evidence. `ends`: end offsets of the delta topics that exist. The registry keeps no ids of
     these topics, but one that was recreated under the same name is too short.
     """
     for topic, needed in sorted(_deltas(evidence).items()):

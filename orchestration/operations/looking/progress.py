@@ -1,4 +1,4 @@
-"""The position of a release, by its progress, its seed or its group, and the input that it has read."""
+"""The position of a release, from its progress, its seed or its group, and the input that it has read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def progress_of(context: Reading, release: Release) -> Progress | None:
 
 
 def by_group(context: Reading, release: Release) -> Progress | None:
-    """The progress at the last batch of the generation under way, by the release's consumer group; None: it has none."""
+    """The progress at the last batch of the generation under way, from the release's consumer group; None: it has none."""
     committed, sources, batch = context.cluster.group_offsets(release.name), dict[str, dict[int, int]](), -1
     for source, topic in release.spec.topics.items():
         for partition, (offset, note) in committed.get(topic, {}).items():

@@ -1,4 +1,4 @@
-"""What a new version's definition changes, and what its consumers see of that. Plans say it."""
+"""What a new version's definition changes, and what its consumers see of that. Plans show it."""
 
 from __future__ import annotations
 

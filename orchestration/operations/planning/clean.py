@@ -29,7 +29,7 @@ def plan_clean(
 ) -> Plan:
     """Plans to delete a release's archives that are at least `after_s` seconds old (None: the setting). No undo.
 
-    Raises Refused if no archive is that old, or if all that are still have readers.
+    Raises Refused if no archive is that old, or if every archive that is old enough still has readers.
     """
     state = context.standing()
     release = find_release(state, name)
@@ -59,7 +59,7 @@ def plan_clean(
         facts={"archives": join([f"generation {a.generation}" for a in over if not a.kept_for])},
         warnings=(
             *sorted(held),
-            "this can't be undone; afterwards, the resets that made these archives can't be either",
+            "this can't be undone; after this, the resets that made these archives can't be undone either",
         ),
     )
 

@@ -7,7 +7,7 @@ from pipelines.model.entries import ReleaseSpec
 
 
 def refuse_other_results(live: ReleaseSpec, new: ReleaseSpec) -> None:
-    """Raises Refused if a consumer of one of `live`'s results would find none of that name and kind in `new`."""
+    """Raises Refused if `live` has a result, and `new` has none of that name and kind for its consumers."""
     differing = [name for name in dict.fromkeys([*live.outputs, *new.outputs]) if _kind(live, name) != _kind(new, name)]
     if differing:
         what = "; ".join(
@@ -20,7 +20,9 @@ def refuse_other_results(live: ReleaseSpec, new: ReleaseSpec) -> None:
 
 
 def refuse_other_input(live: ReleaseSpec, new: ReleaseSpec) -> None:
-    """Raises Refused if a stream of `new` comes from other topics than that of `live`: it can't be continued exactly."""
+    """Raises Refused if a stream of `new` comes from different topics than that of `live`: consumers can't continue
+    exactly.
+    """
     if live.topics != new.topics and new.streams:
         raise Refused(
             f"consumers of a stream of {live.app} would miss records or get them twice: {other_input(live, new)}",

@@ -71,9 +71,8 @@ def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbe
 
 
 def stages_apart(old: Release, new: Release, *, compare: bool) -> tuple[Stage, ...]:
-    """The stages that lead consumers from the tables of `old` to those of `new` although both read different topics.
-
-    `old` ends with its last batch, and `new` is taken as it stands. `compare`: makes the evidence.
+    """The stages that lead consumers from the tables of `old` to those of `new`, although the two read different
+    topics. `old` ends with its last batch, and `new` is taken at its newest boundary. `compare`: makes the evidence.
     """
     whole = (Compare(live=old.name, new=new.name, tolerance=0.0, samples=10),) if compare else ()
     return (Fence(release=old.name), TakeNewest(release=new.name), *whole)

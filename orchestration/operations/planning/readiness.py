@@ -13,7 +13,7 @@ from pipelines.model.entries import EvidenceRecorded, VerdictRecorded
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release
 
-# an approval takes minutes; a diff older than this says too little about the present results
+# an approval takes minutes; a diff older than this says too little about the current results
 MAX_EVIDENCE_AGE_S = 600.0
 
 

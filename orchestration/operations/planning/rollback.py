@@ -47,11 +47,11 @@ def plan_rollback(
 ) -> Plan:
     """Plans to move the consumers of `app` back to the release that was live before, which still runs as standby.
 
-    `leaving`: the release that consumers leave. Refused if another one is live by now, because a rollback from that one
+    `leaving`: the release that consumers leave. Refused if another one is live now, because a rollback from that one
     might lead back to `leaving` itself. If the live release is dead or stuck, there is no common boundary: a table is
-    still exact, because of the delta; if a result is a stream, `allowed` says what consumers may see. `fence`: treat the live
-    release as stuck although its driver sends heartbeats, for example when its batch does not end. Its driver is
-    fenced.
+    still exact, because of the delta; if a result is a stream, `allowed` says what consumers may see. `fence`: treat
+    the live release as stuck although its driver sends heartbeats, for example when its batch does not end. Its driver
+    is fenced.
 
     Raises BadUsage for an unknown app, Refused if there is no live release, no usable standby or no current diff.
     """
@@ -106,7 +106,7 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     live = state.releases[chain[-1].new]
     if leaving is not None and find_release(state, leaving) is not live:
         raise Refused(
-            f"{live.name} is live since switch {chain[-1].number}, not {leaving}: someone has already switched",
+            f"{live.name} has been live since switch {chain[-1].number}, not {leaving}: someone has already switched",
             fix=f"`switchyard log {app}` shows who; to leave {live.name}, give --leaving {live.name}",
         )
     standby = before_live(state, app)
@@ -126,7 +126,7 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
 
 
 def _refuse_not_live(state: RegistryState, app: str) -> NoReturn:
-    """Raises Refused for an app none of whose releases was ever live, BadUsage for one that is not known."""
+    """Raises Refused if no release of the app was ever live, BadUsage if the app is unknown."""
     if app in state.releases:
         raise BadUsage(
             f"{app} is a release, not an app", fix=f"name the app: `switchyard rollback {state.releases[app].spec.app}`"
@@ -149,8 +149,7 @@ def _refuse_not_live(state: RegistryState, app: str) -> NoReturn:
 def _since(
     context: Reading, live: Release, standby: Release, evidence: EvidenceRecorded | None, compared: str | None
 ) -> tuple[Backlog | None, WriteDelta | None]:
-    """What two tables have written since their evidence, and the stage that writes the delta of it. Nothing for
-    streams.
+    """What two tables have written since their evidence, and the stage that writes their delta. Nothing for streams.
 
     `compared`: the id of the evidence, which the plan itself may make.
     """
@@ -176,7 +175,7 @@ def _no_delta(context: Reading, standby: Release, live: Release, evidence: Evide
     if not standby.spec.tables:
         return None
     if evidence is None:
-        return f"{standby.name} and {live.name} were never compared in their present generations"
+        return f"{standby.name} and {live.name} were never compared in their current generations"
     return too_old(evidence, now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
 
 
@@ -192,7 +191,9 @@ def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) ->
 def _how(
     standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> Literal["gap", "duplicates", "either"] | None:
-    """What consumers may see. If all results are tables, either, because the delta corrects the difference."""
+    """What consumers may see. If all results are tables, a gap and duplicates are both fine, because the delta corrects
+    them.
+    """
     return allowed or ("either" if not standby.spec.streams else None)
 
 

@@ -135,7 +135,9 @@ def plan_stop(context: Reading, name: str, *, timeout_s: float = 120.0, reason: 
         stages=(Want(release=release.name, wanted="stopped"), AwaitStopped(release=release.name, timeout_s=timeout_s)),
         reason=reason,
         facts={"state": release.state},
-        warnings=(f"{release.name} is live: consumers of {release.spec.app} get nothing new until it is started again",)
+        warnings=(
+            f"{release.name} is live: consumers of {release.spec.app} get no new results until it is started again",
+        )
         if live is release
         else (),
         undo=f"switchyard start {release.name} --execute",

@@ -275,7 +275,7 @@ def model_for(state: RegistryState, app: str, same_as: str, code_dir: Path | Non
     Raises BadUsage if it is another app's, or if a folder is given as well.
     """
     if code_dir is not None:
-        raise BadUsage(f"--from {code_dir} and --same-as {same_as} exclude each other", fix="leave one out")
+        raise BadUsage(f"--from {code_dir} and --same-as {same_as} can't be used together", fix="leave one out")
     model = find_release(state, same_as)
     if model.spec.app != app:
         raise BadUsage(f"{model.name} is a release of {model.spec.app}, not of {app}", fix=f"name a release of {app}")
@@ -301,12 +301,12 @@ def _change(
 
 
 def input_warnings(live: Release | None, spec: ReleaseSpec) -> tuple[str, ...]:
-    """A warning if a release reads other topics than the live one."""
+    """A warning if a release reads different topics than the live one."""
     if live is None or live.spec.topics == spec.topics:
         return ()
     return (
         f"{other_input(live.spec, spec)}: they have no input position in common, so a promotion stops {live.name}, "
-        "and takes its consumers to the new table as it then is",
+        "and moves its consumers to the new table as it is at that moment",
     )
 
 
@@ -319,15 +319,15 @@ def unchecked(spec: ReleaseSpec) -> tuple[str, ...]:
     """A warning for each result of a release that nothing checks before consumers get it."""
     without = [name for name in spec.outputs if name not in spec.suites]
     return tuple(
-        f"result {name} of {spec.app} names no suite, so nothing checks it before consumers get it"
+        f"result {name} of {spec.app} has no suite, so nothing checks it before consumers get it"
         if name
-        else f"{spec.app} names no suite, so nothing checks its result before consumers get it"
+        else f"{spec.app} has no suite, so nothing checks its result before consumers get it"
         for name in without
     )
 
 
 def incomparable(spec: ReleaseSpec) -> tuple[str, ...]:
-    """A warning if a replay may give another result, so that a diff tells nothing of the code."""
+    """A warning if a replay may give a different result, so that a diff says nothing about the code."""
     if spec.comparable != "no":
         return ()
-    return (f"{spec.release} may give another result in a replay: its app says that runs can't be compared",)
+    return (f"{spec.release} may give a different result in a replay: its app says that runs can't be compared",)

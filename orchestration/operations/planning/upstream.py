@@ -81,7 +81,7 @@ def _refuse_unfit(app: str, source: str, of: Mapping[str, Any], release: Release
 
 
 def reads(spec: ReleaseSpec, other: ReleaseSpec | None) -> dict[str, str]:
-    """What a plan says of the releases whose results a release reads. `other`: the app's live release."""
+    """What a plan says about the releases whose results a release reads. `other`: the app's live release."""
     found = {}
     for source, given in spec.inputs.items():
         if given.release is not None:
@@ -98,7 +98,7 @@ def reads(spec: ReleaseSpec, other: ReleaseSpec | None) -> dict[str, str]:
 def read_by_name(state: RegistryState, spec: ReleaseSpec, tables: Sequence[str]) -> tuple[str, ...]:
     """Warnings about inputs that are results of releases, but are read by their topic. `tables`: sources read as tables.
 
-    Raises BadUsage for a table that is read as a stream: compaction takes records from it.
+    Raises BadUsage for a table that is read as a stream, because compaction removes records from it.
     """
     warnings = []
     for source, given in spec.inputs.items():

@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def again(self) -> str:
-        """How to get a new plan for the same thing, in the errors of a plan that no longer holds."""
+        """How to get a new plan for the same thing: for the errors of a plan that is no longer valid."""
         release = self.releases[0] if self.releases else ""
         match self.operation:
             case Kind.STAGE:

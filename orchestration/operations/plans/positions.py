@@ -62,7 +62,7 @@ class PositionOptions:
             raise BadUsage("a reset needs a position", fix=f"give one of {_NAMES}")
         if len(given) > 1:
             raise BadUsage(
-                f"{' and '.join(name for name, _ in given)} exclude each other", fix="give only one position"
+                f"{' and '.join(name for name, _ in given)} can't be used together", fix="give only one position"
             )
         return given[0][1]()
 
@@ -178,7 +178,7 @@ def until_of(text: str | None) -> Target | None:
     if text == "latest":
         return Target(kind="latest", text="latest")
     if text == "current":
-        # the present position of the release
+        # the current position of the release
         return Target(kind="shift", text="current", number=0)
     if re.fullmatch(_NUMBER, text):
         return Target(kind="offset", text=text, number=int(text))
@@ -227,7 +227,7 @@ def topics_of(text: str | None) -> dict[str, tuple[int, ...] | None]:
 def export_to(path: Path, positions: Mapping[str, Mapping[int, int]]) -> None:
     """Writes positions, topic -> partition -> offset, to a new file, as `--from-file` reads them.
 
-    Raises BadUsage if it can't, also if the file exists, or is a link.
+    Raises BadUsage if it can't write the file, also if the file exists or is a link.
     """
     try:
         with path.open("x") as file:

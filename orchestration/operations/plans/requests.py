@@ -1,4 +1,5 @@
-"""What operations were asked for, as data. By it, the same command finds an operation that it started, and resumes it.
+"""What operations were asked for, as data. With it, the same command finds the operation that it started, and resumes
+it.
 
 The journal keeps the request beside the plan. The texts of a plan are only for people.
 """
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class AskedPosition(Frozen):
-    """A position as it was asked for, before it was looked up. Two are equal if they ask for the same.
+    """A position as it was asked for, before it was looked up. Two are equal if they ask for the same position.
 
     `kind`: as in `Target`; `ago` is a time before now. `number`: for `offset` and `shift`. `at_ms`: for `datetime`,
     milliseconds since the epoch. `ago_ms`: for `ago`, milliseconds. `digest`: for `file`, of its content. `record`: for

@@ -1,5 +1,5 @@
-"""Approves the promotion that a reprocess proposed: by the evidence it was shown with, or by newer evidence that is no
-worse.
+"""Approves the promotion that a reprocess proposed: with the evidence that it was shown with, or with newer evidence
+that is no worse.
 """
 
 from __future__ import annotations

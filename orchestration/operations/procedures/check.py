@@ -53,7 +53,7 @@ def check(
     spec = release.spec
     if not spec.suites:
         raise BadUsage(
-            f"{spec.app} names no suite", fix="add suite=... to the app, and write the suite in expectations/suites"
+            f"{spec.app} has no suite", fix="add suite=... to the app, and write the suite in expectations/suites"
         )
     _refuse_half(state, release)
     live = live_release(state, spec.app)

@@ -1,4 +1,4 @@
-"""Keeps the last diff of an app's live release and standby up to date, so that a rollback takes seconds on any day."""
+"""Keeps the last diff of an app's live release and standby up to date, so that a rollback always takes seconds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PORTION = 5_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did. `records`: offsets that it read of both results. `keys`: how many were touched since the
-    diff.
+    """What a refresh did. `records`: how many offsets it read from both results. `keys`: how many were touched since
+    the diff.
     """
 
     evidence: str
@@ -72,7 +72,7 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
     evidence = evidence_for(state, standby, live, apart=True)
     if evidence is None:
         raise Refused(
-            f"{standby.name} and {live.name} were never compared in their present generations",
+            f"{standby.name} and {live.name} were never compared in their current generations",
             fix=f"run `switchyard diff {live.name}` first",
         )
     return narrowed(evidence, live.spec.tables)
@@ -109,9 +109,9 @@ def refresh(context: Context, app: str) -> Refreshed:
 
 
 def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
-    """How far to bring an evidence up to date: to the live release's newest boundary, and to the standby's last
-    boundary that is not after it, where consumers would go if the live release ended now. Later records would be past
-    that switch.
+    """How far to bring evidence up to date: to the live release's newest boundary, and to the standby's last boundary
+    that is not after it, where consumers would go if the live release ended now. Later records would be past that
+    switch.
     """
     now, state = now_ms(), context.registry.known
     ends = {evidence.live: evidence.live_result, evidence.new: evidence.new_result}

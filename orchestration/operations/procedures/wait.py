@@ -22,7 +22,7 @@ def _measured_rate(release: Release) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hydration:
-    """How far a release is. `eta_s`: seconds to the present end of the input, at the present rate; None: unknown.
+    """How far a release is. `eta_s`: seconds to the current end of the input, at the current rate; None: unknown.
 
     `error`: the error after which its driver tries again.
     """
@@ -52,7 +52,7 @@ class CaughtUp:
         self._since: tuple[float, int] | None = None
 
     def lost(self) -> None:
-        """Starts over, because the driver is not heard."""
+        """Starts over, because the driver sends no heartbeats."""
         self._since = None
 
     def by(self, beat: Heartbeat, behind_records: int | None, now_s: float) -> bool:
@@ -84,8 +84,8 @@ def wait_ready(
     """Waits until a release has caught up and stayed so for `for_s` seconds, as `CaughtUp` judges; then sets it to
     ready.
 
-    Raises SwitchyardError if the release fails, stops, dropped more late rows than the live release, or is not there
-    within `timeout_s` seconds; MissingHistory if it lacks input that the live release has read, unless that was
+    Raises SwitchyardError if the release fails, stops, dropped more late rows than the live release, or has not caught
+    up within `timeout_s` seconds; MissingHistory if it lacks input that the live release has read, unless that was
     accepted before, or `accept_missing` accepts it now.
     """
     state = context.standing()

@@ -41,9 +41,9 @@ class Memory(BaseModel):
     """What a supervisor keeps from turn to turn. Times in milliseconds since the epoch.
 
     turned: when the last turn was. attempts: release -> count and time of the starts in a row that did not last.
-    silent: release -> since when its driver has not been heard although its process lives. trouble: release -> the last
-    error of its driver, or why it could not be started. failed: the releases that are known to have failed; None before
-    the first turn. unread: the offset after the last unreadable registry entry that was alerted.
+    silent: release -> since when its driver has sent no heartbeat although its process is alive. trouble: release ->
+    the last error of its driver, or why it could not be started. failed: the releases that are known to have failed;
+    None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
     """
 
     turned: int = 0

@@ -147,7 +147,7 @@ def attend(
             except (SwitchyardError, KafkaException) as error:
                 what = error.what if isinstance(error, SwitchyardError) else str(error)
                 if what != trouble:
-                    say(f"the supervisor can't look after any release until this is fixed: {what}")
+                    say(f"the supervisor can't supervise any release until this is fixed: {what}")
                 trouble, memory.silent = what, {}
                 if isinstance(error, AnotherRegistry):
                     # the memory belongs to the old registry

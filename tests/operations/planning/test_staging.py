@@ -140,7 +140,7 @@ def test_a_change_is_against_the_live_release_else_the_newest_that_is_in_use() -
 def test_code_is_taken_of_a_folder_or_of_a_release_of_the_same_app() -> None:
     known = state("a.v1", "b.v1")
     assert model_for(known, "a", "a.v1", None).name == "a.v1"
-    with pytest.raises(BadUsage, match=r"--from src and --same-as a\.v1 exclude each other"):
+    with pytest.raises(BadUsage, match=r"--from src and --same-as a\.v1 can't be used together"):
         model_for(known, "a", "a.v1", Path("src"))
     with pytest.raises(BadUsage, match=r"b\.v1 is a release of b, not of a"):
         model_for(known, "a", "b.v1", None)
@@ -276,13 +276,13 @@ def test_consumers_of_several_results_find_each_again(stage: Callable[..., Plan]
 
 def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Plan]) -> None:
     [warning] = stage(Log()).warnings
-    assert warning == "a names no suite, so nothing checks its result before consumers get it"
+    assert warning == "a has no suite, so nothing checks its result before consumers get it"
     assert stage(Log(), suite="stock_stats").warnings == ()
 
 
 def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., Plan]) -> None:
     [warning] = stage(Log(), suite="stock_stats", comparable="no").warnings
-    assert warning == "a.v3 may give another result in a replay: its app says that runs can't be compared"
+    assert warning == "a.v3 may give a different result in a replay: its app says that runs can't be compared"
 
 
 def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:

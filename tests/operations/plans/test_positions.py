@@ -28,7 +28,7 @@ def target(**options: Any) -> Any:
 def test_exactly_one_position_is_given() -> None:
     with pytest.raises(BadUsage, match="needs a position"):
         target()
-    with pytest.raises(BadUsage, match="--to-earliest and --shift-by exclude each other"):
+    with pytest.raises(BadUsage, match="--to-earliest and --shift-by can't be used together"):
         target(to_earliest=True, shift_by=0)
 
 

@@ -132,7 +132,7 @@ def test_a_correction_of_what_was_staged_for_none_is_refused(context: Context) -
 def test_what_can_not_be_meant_is_bad_usage(context: Context, code: Path) -> None:
     with pytest.raises(BadUsage, match="setting window_s of sums is int, not 'much'"):
         first_step(context, "sums", version=2, settings={"window_s": "much"})
-    with pytest.raises(BadUsage, match="exclude each other"):
+    with pytest.raises(BadUsage, match="can't be used together"):
         first_step(context, "sums", version=2, code_dir=code, same_as="sums.v1")
 
 

@@ -141,7 +141,7 @@ def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
         "under way on a.v2": Log(
             *settled().entries, Opened(id="stop-1", name="stop", releases=("a.v2",), deadline_ms=2**60)
         ),
-        "were never compared in their present generations": settled(new_generation=7),
+        "were never compared in their current generations": settled(new_generation=7),
     }
     for text, log in refusals.items():
         with pytest.raises((Refused, BadUsage), match=text) as caught:

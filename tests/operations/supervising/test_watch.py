@@ -131,7 +131,7 @@ def test_a_rollback_that_is_refused_while_the_release_is_live_is_told(
 
 def test_a_rollback_leaves_the_release_that_is_named_or_none(log: Log) -> None:
     gone_back(log)
-    with pytest.raises(Refused, match=r"a\.v1 is live since switch 3, not a\.v2") as error:
+    with pytest.raises(Refused, match=r"a\.v1 has been live since switch 3, not a\.v2") as error:
         plan_rollback(context_of(log), "a", leaving="a.v2")
     assert error.value.exit_code == 3 and "switchyard log a" in error.value.fix
     with pytest.raises(BadUsage, match=r"no release a\.v7"):

@@ -63,4 +63,4 @@ def _for_readers(choice: Choice) -> str:
     if choice.output == "keep" and choice.move == "forward":
         return ", which continues without the skipped input"
     what = "the tombstones and the replay" if choice.output == "tombstone" else "the repeated records"
-    return f" and take {what} for new ones; each needs a reset of its own, and `switchyard status` keeps saying so"
+    return f" and treat {what} as new ones; each needs a reset of its own, and `switchyard status` keeps saying so"

@@ -31,7 +31,7 @@ from pipelines.model.reset import Choice, Partitions, in_one_piece, means_the_sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """A reset that makes sense. `last`: the newest progress record; None: there is none. `old`: the present position;
+    """A reset that makes sense. `last`: the newest progress record; None: there is none. `old`: the current position;
     `new`: the position that it starts from. `end`: where it stops; None: it continues. `left_out`: the record that it
     skips.
 
@@ -93,7 +93,7 @@ class Reset:
 
     @property
     def continues(self) -> SourcePosition:
-        """Where it reads what it has not read before."""
+        """Where it reads input that it has not read before."""
         return self.left_out.end if self.left_out is not None else self.new
 
     @property
@@ -105,7 +105,7 @@ class Reset:
 
 
 def is_fresh(last: Progress | None) -> bool:
-    """Whether there was no batch yet. Then there is no state to keep, and keeping it means starting from nothing."""
+    """Whether there was no batch yet. Then there is no state to keep, and `--state keep` starts from nothing."""
     return last is None or last.boundary.batch_id < 0
 
 
@@ -155,7 +155,7 @@ def _has_state(context: Reading, release: Release) -> bool:
 
 
 def _refuse_moving(release: Release, request: Request, choice: Choice) -> None:
-    """Raises Refused for a running release if the request depends on its present position."""
+    """Raises Refused for a running release if the request depends on its current position."""
     until_where = request.until is not None and request.until.kind in ("current", "shift")
     if until_where or not means_the_same(choice, request.target):
         raise Refused(

@@ -28,11 +28,12 @@ from pipelines.errors import Refused
 
 
 def plan_reset(context: Reading, name: str, request: Request, *, reason: str | None = None) -> Plan:
-    """Plans to have a release read again from another position, with its state cleared or kept and its result as asked.
+    """Plans to make a release read again from another position, with its state cleared or kept and its result as
+    requested.
 
     If the same request is already under way, returns its plan, to resume it. Raises BadUsage for unknown names; Refused
     while the release runs (unless `stop`), while another operation is under way on it, if a position is out of range,
-    if position, state and output make no sense together, if the app forbids resets, and if the disk is too small;
+    if position, state and output do not fit together, if the app forbids resets, and if the disk is too small;
     MissingHistory.
     """
     state = context.standing()
@@ -42,7 +43,7 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     refuse_over(release)
     if not release.spec.reset_allowed:
         raise Refused(
-            f"{release.spec.app} declares that it may not be reset",
+            f"{release.spec.app} does not allow a reset",
             fix=f"run a new release beside the live one: `switchyard reprocess {release.spec.app}`; or change reset_allowed in the app",
         )
     refuse_blocked(state, release.name)

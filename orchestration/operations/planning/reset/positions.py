@@ -115,8 +115,8 @@ def read_anew(
 ) -> set[tuple[str, int]]:
     """The (topic, partition) pairs that the new state must read completely, unless someone accepts that it lacks some.
 
-    With --to-earliest, every partition that moves: whoever names another position has chosen what to leave out. For a
-    topic recreated under the same name, every partition counts, because old offsets mean nothing on it.
+    With --to-earliest, these are all partitions that move: someone who names another position has chosen what to leave
+    out. For a topic recreated under the same name, every partition counts, because old offsets mean nothing on it.
     """
     whole = request.target.kind == "earliest" and request.chosen_state == "clear"
     another = {loss.name for loss in lost if loss.part == "input" and loss.how == "another"}

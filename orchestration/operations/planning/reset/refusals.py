@@ -57,7 +57,9 @@ def refuse_without_checkpoint(context: Reading, release: Release) -> None:
 
 
 def refuse_readers(context: Reading, state: RegistryState, release: Release, choice: Choice) -> None:
-    """Raises Refused if the reset would delete a result that a release reads, or a follower that no switch moves on."""
+    """Raises Refused if the reset would delete a result that a release reads, or one with a follower that no switch
+    moves away.
+    """
     if choice.output != "truncate":
         return
     generations = release.generation, read_by_consumers(state, release)
@@ -99,7 +101,9 @@ def must_fit(context: Reading, release: Release, choice: Choice, cost: Cost) -> 
 
 
 def refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
-    """The vital parts that are lost. Raises Refused, with the way back, if the reset would not create them again."""
+    """The lost parts without which no batch can be committed. Raises Refused, with the way back, if the reset would not
+    create them again.
+    """
     gone = lost_parts(lost)
     anew = request.chosen_state == "clear" and request.chosen_output == "new"
     no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)

@@ -37,7 +37,7 @@ class Request:
         return self.output or ("keep" if self.chosen_state == "keep" else "new")
 
     def asked(self) -> ResetRequest:
-        """What was asked for, as data. By it, the same command finds an operation that it started."""
+        """What was asked for, as data. With it, the same command finds the operation that it started."""
         return ResetRequest(
             to=asked_position(self.target),
             state=self.chosen_state,

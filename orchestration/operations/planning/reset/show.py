@@ -61,7 +61,7 @@ def figures_of(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
 
 
 def warnings_of(reset: Reset, replay_s: float | None) -> tuple[str, ...]:
-    """What an operator should know before starting it. `replay_s`: how long the replay takes, in seconds; None:
+    """What an operator should know before starting the reset. `replay_s`: how long the replay takes, in seconds; None:
     unknown.
     """
     release = reset.release
@@ -81,7 +81,7 @@ def _of_choice(state: RegistryState, release: Release, choice: Choice) -> list[s
         found.append("the same result gets these records again; they carry the header replay")
     if choice.bounded and choice.live:
         found.append(
-            f"the release stops at the given end: consumers get nothing new until `switchyard start {release.name} --execute`"
+            f"the release stops at the given end: consumers get no new results until `switchyard start {release.name} --execute`"
         )
     if choice.output in ("truncate", "tombstone"):
         found.append("the cleared result can't be brought back: this reset has no undo")
@@ -93,7 +93,7 @@ def _of_choice(state: RegistryState, release: Release, choice: Choice) -> list[s
 
 
 def _fails_again(release: Release) -> str:
-    return f"{release.name} failed: {release.failure}; if a record caused that, it fails again when it reads that record again"
+    return f"{release.name} failed: {release.failure}; if a record caused that, it will fail again at that record"
 
 
 def _left_out_before(reset: Reset) -> list[str]:

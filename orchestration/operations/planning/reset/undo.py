@@ -60,7 +60,7 @@ def plan_undo(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """An undo that can be done. `generation`: the one to resume, which ended at `before`. `now`: the newest progress
-    record of the present generation; None: there is none.
+    record of the current generation; None: there is none.
     """
 
     reset: str
@@ -94,7 +94,7 @@ def _decide(context: Reading, state: RegistryState, release: Release, reset_id: 
     undo = Undo(reset=reset_id, state=state, release=release, generation=generation, before=before, now=now)
     if undo.meets and now is not None and not now.boundary.position.dominates(before.boundary.position):
         raise Refused(
-            f"{release.name} has not yet reached the position where it stood before {reset_id}",
+            f"{release.name} has not yet reached the position that it had before {reset_id}",
             fix=f"`switchyard start {release.name} --execute`, and undo the reset when the release has caught up",
         )
     return undo
@@ -216,7 +216,7 @@ def _warnings(undo: Undo) -> tuple[str, ...]:
         name = undo.release.name
         warnings = (
             *warnings,
-            f"{name} is stopped: consumers get nothing new until `switchyard start {name} --execute`",
+            f"{name} is stopped: consumers get no new results until `switchyard start {name} --execute`",
         )
     return warnings
 

@@ -38,7 +38,7 @@ class BeginGeneration(Stage):
     at: SourcePosition | None = None
 
     def describe(self) -> str:
-        how = "its own state, where it ended" if self.again else "the present state" if self.keeps else "an empty state"
+        how = "its own state, where it ended" if self.again else "the current state" if self.keeps else "an empty state"
         skips, stops = self.then is not None, self.until is not None
         limit = ", and skip the given record" if skips else ", up to the given end" if stops else ""
         return f"{'resume' if self.again else 'start'} generation {self.generation} of {self.release} with {how}{limit}"
@@ -81,7 +81,9 @@ class GiveBack(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritState(Stage):
-    """Makes the checkpoint of a new generation from the state of `old`, which is at `at`, and moves it to `position`."""
+    """Makes the checkpoint of a new generation from the state of `old`, which is at position `at`, and moves it to
+    `position`.
+    """
 
     release: ReleaseName
     old: int

@@ -80,8 +80,8 @@ class ChooseStart(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeNewest(Stage):
-    """Lets consumers of tables continue in `release` where it stands, since it has no input position in common with the
-    other.
+    """Lets consumers of tables continue in `release` at its newest boundary, because it has no input position in common
+    with the other release.
     """
 
     release: ReleaseName
@@ -129,7 +129,9 @@ class PrepareDelta(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDelta(Stage):
-    """Writes what changed since the evidence cut, so that consumers of a table get from the old result to the new one."""
+    """Writes what changed since the evidence cut, so that consumers of a table can move from the old result to the new
+    one.
+    """
 
     evidence: OperationId
     old: ReleaseName
@@ -146,7 +148,7 @@ class WriteDelta(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyStream(Stage):
-    """Compares what two streams got since the evidence cut, record by record, before consumers switch."""
+    """Compares what two streams have written since the evidence cut, record by record, before consumers switch."""
 
     evidence: OperationId
     old: ReleaseName
@@ -154,7 +156,7 @@ class VerifyStream(Stage):
     max_changed: float | None
 
     def describe(self) -> str:
-        return f"compare what both streams have got since evidence {self.evidence}"
+        return f"compare what both streams have written since evidence {self.evidence}"
 
     @property
     def subject(self) -> str:
