@@ -207,7 +207,7 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
 
 PROBED: dict[str, Any] = {
     "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "results": {"": RESULT}, "watermark": None,
-    "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {},
+    "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {}, "notes": [],
     "sources": ["trades"], "upstream": {},
 }  # fmt: skip
 
