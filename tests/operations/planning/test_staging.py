@@ -285,6 +285,10 @@ def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., 
     assert warning == "a.v3 may give another result in a replay: its app says that runs can't be compared"
 
 
+def test_a_plan_says_what_the_trial_has_found(stage: Callable[..., Plan]) -> None:
+    assert stage(Log(), suite="stock_stats", notes=["sum(price) adds up"]).warnings == ("sum(price) adds up",)
+
+
 def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:
     def said(**facts: Any) -> str:
         [warning] = stage(Log(), compacted=True, suite="stock_stats", **facts).warnings
