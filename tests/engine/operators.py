@@ -53,6 +53,9 @@ def source_of(name: str) -> Input:
     return Stream(topic=name, key="user string", value=Json("page string, n int, amount double, price decimal(8,2)"))
 
 
+# without the types of its old forms
+in_pandas: Any = F.pandas_udf
+
 OPERATORS: dict[str, Operator] = {}
 
 
@@ -124,7 +127,7 @@ def backwards(page: pd.Series) -> pd.Series:
     return page.str[::-1]
 
 
-value("pandas UDF", lambda: F.pandas_udf(backwards, "string")("page"))
+value("pandas UDF", lambda: in_pandas(backwards, "string")("page"))
 
 
 def counted(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -195,7 +198,7 @@ NEAR = "c.user = v.user AND v.event_time BETWEEN c.event_time AND c.event_time +
 def join(how: str, on: str = NEAR) -> Body:
     def joined(clicks: DataFrame, views: DataFrame) -> DataFrame:
         both = clicks.alias("c").join(views.alias("v"), F.expr(on), how)
-        if how == "leftsemi":
+        if how in ("leftsemi", "leftanti"):
             return both.select("c.user", "c.offset", "c.page")
         user = F.coalesce("c.user", "v.user").alias("user")
         # of a row without a match, the offset of the other side is null
@@ -246,7 +249,8 @@ class Total(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        sum_ = (self._total.get()[0] if self._total.exists() else 0) + sum(int(frame["n"].sum()) for frame in rows)
+        before = self._total.get()
+        sum_ = (0 if before is None else before[0]) + sum(int(frame["n"].sum()) for frame in rows)
         self._total.update((sum_,))
         yield pd.DataFrame({"user": [key[0]], "total": [sum_]})
 
@@ -289,7 +293,7 @@ def mean(amount: pd.Series) -> float:
     return float(amount.mean())
 
 
-aggregate("pandas UDF in agg", lambda: F.pandas_udf(mean, "double")("amount"))
+aggregate("pandas UDF in agg", lambda: in_pandas(mean, "double")("amount"))
 operator("applyInPandas", ("user", "n"))(
     lambda clicks: clicks.select("user", "n", "page").groupBy("user").applyInPandas(
         lambda frame: frame, "user string, n int, page string"
@@ -307,6 +311,7 @@ operator("intersect, subtract", USER, "clicks", "views")(
     lambda clicks, views: clicks.select("user", "page").subtract(views.select("user", "page"))
 )
 operator("union or join of an input with itself", ROW)(lambda clicks: row("page")(clicks.union(clicks)))
+operator("left anti join", ("user", "offset"), "clicks", "views")(join("leftanti"))
 operator("outer join without a time range", JOINED, "clicks", "views")(join("left", "c.user = v.user"))
 operator("count", ROW)(lambda clicks: clicks.limit(clicks.count()))
 operator("collect, first, show, toPandas", ROW)(lambda clicks: clicks.limit(len(clicks.collect())))
