@@ -313,4 +313,5 @@ def _unload_states(spark: SparkSession) -> None:
     """Has Spark let go of every state that it holds in memory."""
     jvm: Any = spark.sparkContext._jvm
     stores = getattr(jvm.org.apache.spark.sql.execution.streaming.state, "StateStore$")
-    getattr(stores, "MODULE$").stop()
+    # not `stop`: it waits up to 300 s for a maintenance task that waits for the lock that `stop` holds
+    getattr(stores, "MODULE$").unloadAll()
