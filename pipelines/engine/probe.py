@@ -28,7 +28,7 @@ from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
 from pipelines.engine.rehearsal import Rehearsal, tick
-from pipelines.engine.repeats import notes, refuse_other_sources, refuse_what_a_replay_changes
+from pipelines.engine.repeats import nodes, notes, refuse_other_sources, refuse_what_a_replay_changes
 from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -150,6 +150,7 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
             fix="leave it out, and return what it would write; an app may have several results",
         )
     _refuse_what_can_not_be_read_back(spark, app, result)
+    _refuse_what_fails_with_rows(app, result)
     refuse_other_sources(app, result)
     refuse_what_a_replay_changes(app, result, clock_allowed=rehearsal.comparable == "no")
     _start_on_nothing(app, rehearsal, written)
@@ -188,6 +189,18 @@ def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: Dat
             f"the result of app {app.name} could not be read back from JSON: {_cause(error)}",
             fix="give the column another type, such as a map with text as its keys",
         ) from error
+
+
+def _refuse_what_fails_with_rows(app: App, result: DataFrame) -> None:
+    """Raises Refused for a step that Spark runs on nothing, and that then ends the release."""
+    for node in nodes(result._jdf.queryExecution().analyzed()):
+        if node.getClass().getSimpleName() == "FlatMapGroupsInPandasWithState":
+            # where a batch has more rows than keys, pyarrow hands Spark's worker row numbers as floats
+            raise Refused(
+                f"the function of app {app.name} has applyInPandasWithState, which fails with this Spark and this pyarrow "
+                "as soon as a batch has two rows of a key",
+                fix="use transformWithStateInPandas",
+            )
 
 
 def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> None:

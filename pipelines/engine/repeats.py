@@ -32,7 +32,7 @@ _FIRST_ROWS = (
 )
 _ONE_BATCH = (
     "gets the rows of one batch ({}), not all rows of a group",
-    "use agg; or keep state of your own (transformWithStateInPandas, applyInPandasWithState)",
+    "use agg; or keep state of your own (transformWithStateInPandas)",
 )
 # Spark's name of a node on a stream -> what is wrong with it, with a place for its name; and what to do instead
 _STEPS: dict[str, tuple[str, tuple[str, str]]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -215,7 +214,7 @@ operator("left, right outer join with a time range", JOINED, "clicks", "views")(
 operator("full outer join with a time range", JOINED, "clicks", "views")(join("full"))
 operator("left semi join with a time range", ("user", "offset"), "clicks", "views")(join("leftsemi"))
 operator("join with rows in the code", ROW)(lambda clicks: row("label")(clicks.join(labels(clicks), "page", "left")))
-LABEL_FILE = Path(gettempdir()) / "switchyard-labels.json"
+LABEL_FILE = Path(__file__).with_name("labels.json")
 
 
 def with_file(clicks: DataFrame) -> DataFrame:
@@ -231,13 +230,6 @@ def total(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) ->
     sum_ = (state.get[0] if state.exists else 0) + sum(int(frame["n"].sum()) for frame in frames)
     state.update((sum_,))
     yield pd.DataFrame({"user": [key[0]], "total": [sum_]})
-
-
-def each(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Each row, and counts them."""
-    for frame in frames:
-        state.update(((state.get[0] if state.exists else 0) + len(frame),))
-        yield frame[["user", "n"]].assign(one=1)
 
 
 class Total(StatefulProcessor):
@@ -265,14 +257,6 @@ def processor(mode: str, time: str = "none") -> Body:
     return lambda clicks: clicks.groupBy("user").transformWithStateInPandas(Total(), TOTAL, mode, time)
 
 
-operator("applyInPandasWithState, update", USER)(
-    lambda clicks: clicks.groupBy("user").applyInPandasWithState(total, TOTAL, "total long", "update", "NoTimeout")
-)
-operator("applyInPandasWithState, append", ("user", "n"))(
-    lambda clicks: clicks.groupBy("user").applyInPandasWithState(
-        each, "user string, n int, one int", "rows long", "append", "NoTimeout"
-    )
-)
 operator("transformWithStateInPandas", USER)(processor("update"))
 
 # refused, whatever the result is
@@ -299,6 +283,9 @@ operator("applyInPandas", ("user", "n"))(
         lambda frame: frame, "user string, n int, page string"
     )
 )  # fmt: skip
+operator("applyInPandasWithState", USER)(
+    lambda clicks: clicks.groupBy("user").applyInPandasWithState(total, TOTAL, "total long", "update", "NoTimeout")
+)
 operator("limit, offset", ROW)(lambda clicks: row("page")(clicks.limit(3)))
 operator("orderBy, sort", ROW)(lambda clicks: row("page")(clicks.orderBy("n")))
 operator("sample", ROW)(lambda clicks: row("page")(clicks.sample(0.5, 1)))
