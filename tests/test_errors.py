@@ -26,6 +26,7 @@ WITHOUT_COMMAND = {
     "pipelines/engine/code.py": "only its author can change the code",
     "pipelines/engine/probe.py": "only its author can change the code",
     "pipelines/engine/rehearsal.py": "only its author can change the code",
+    "pipelines/engine/repeats.py": "only its author can change the code",
     "pipelines/follow/moves.py": "only the consumer's own store does",
     "pipelines/kafka/offsets.py": "no command of ours creates an input",
     "pipelines/kafka/topics.py": "only a backup does, or another topic",

@@ -29,11 +29,15 @@ from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.rehearsal import Rehearsal, tick
+from pipelines.engine.repeats import nodes, notes, pandas_aggregate, refuse_other_sources, refuse_what_a_replay_changes
 from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Changelog, Comparable, Input, Json, Table, setting_like
+from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Table, setting_like
 from pipelines.settings import get_settings
+
+# Spark's names of the errors that an action on a stream raises
+_ACTIONS = {"_LEGACY_ERROR_TEMP_3102", "CALL_ON_STREAMING_DATASET_UNSUPPORTED"}
 
 
 def probe(
@@ -99,6 +103,7 @@ def probe(
         "comparable": rehearsal.comparable,
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
+        "notes": notes(result),
     }
 
 
@@ -127,17 +132,40 @@ def _ddl_of(columns: StructType) -> str:
 
 def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataFrame:
     """The app's result on streaming frames, after it has run as a stream that reads nothing. Raises as `probe` does."""
+    before = {query.id for query in spark.streams.active}
     try:
         result = rehearsal.result()
         written = serialized(app, result)
     except SwitchyardError:
         raise
     except Exception as error:
-        raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix="correct the function") from error
+        raise BadUsage(f"the function of app {app.name} raises: {_cause(error)}", fix=_instead_of(error)) from error
+    finally:
+        # another thread may have started one, too
+        own = [query for query in spark.streams.active if query.id not in before and rehearsal.is_read_by(query)]
+        for query in own:
+            query.stop()
+    if own:
+        raise Refused(
+            f"the function of app {app.name} starts a query of its own (writeStream): what it writes is not exactly once",
+            fix="leave it out, and return what it would write; an app may have several results",
+        )
     _refuse_what_can_not_be_read_back(spark, app, result)
-    _refuse_what_a_replay_changes(app, result, rehearsal.comparable)
+    _refuse_what_fails_later(app, result)
+    refuse_other_sources(app, result)
+    refuse_what_a_replay_changes(app, result, clock_allowed=rehearsal.comparable == "no")
     _start_on_nothing(app, rehearsal, written)
     return result
+
+
+def _instead_of(error: Exception) -> str:
+    """What to do about an error that a function raises."""
+    if isinstance(error, AnalysisException) and error.getCondition() in _ACTIONS:
+        return (
+            "leave out what looks at rows, such as count(), collect(), first(), show(), cache() and write: "
+            "the function only says what is to be done with rows that come later"
+        )
+    return "correct the function"
 
 
 def _refuse_what_readers_can_not_read(app: App, earlier: Mapping[str, str]) -> None:
@@ -164,22 +192,21 @@ def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: Dat
         ) from error
 
 
-def _refuse_what_a_replay_changes(app: App, result: DataFrame, comparable: Comparable) -> None:
-    plan = result._jdf.queryExecution().analyzed()
-    if not plan.deterministic():
-        raise Refused(
-            f"the function of app {app.name} is not deterministic (rand, uuid or the like): a replay would not give the same result",
-            fix="derive such values from the input's columns",
-        )
-    # a batch that is run again has the time of its plan; only a replay has another
-    clock_allowed = comparable == "no"
-    patterns = java_class("org.apache.spark.sql.catalyst.trees.TreePattern")
-    if not clock_allowed and plan.containsPattern(patterns.CURRENT_LIKE()):
-        raise Refused(
-            f"the function of app {app.name} reads the clock (current_timestamp, current_date, now or the like): "
-            "a replay would not give the same result",
-            fix="use event_time, the time of the record",
-        )
+def _refuse_what_fails_later(app: App, result: DataFrame) -> None:
+    """Raises Refused for a step that Spark's own check accepts, and that would end the release."""
+    for node in nodes(result._jdf.queryExecution().analyzed()):
+        if node.getClass().getSimpleName() == "FlatMapGroupsInPandasWithState":
+            # where a batch has more rows than keys, pyarrow hands Spark's worker row numbers as floats
+            raise Refused(
+                f"the function of app {app.name} has applyInPandasWithState, which fails with this Spark and this pyarrow "
+                "as soon as a batch has two rows of a key",
+                fix="use transformWithStateInPandas",
+            )
+        if (name := pandas_aggregate(node)) is not None:
+            raise Refused(
+                f"the function of app {app.name} aggregates by a pandas UDF ({name}): Spark can't do that on a stream",
+                fix="use an aggregate of Spark's; or keep state of your own (transformWithStateInPandas)",
+            )
 
 
 def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> None:
@@ -231,13 +258,16 @@ def _other_result(app: App, written: DataFrame) -> str:
     checker = java_class("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     try:
         checker.checkForStreaming(written._jdf.queryExecution().analyzed(), other)
-    except Py4JError:
-        return "see Spark's rules for streaming queries"
+    except (AnalysisException, Py4JError) as error:
+        why = cause(error, lines=1).removesuffix(";")
+        return f"use another operator, docs/operators.md has them all; with {result}, Spark says: {why}"
     return f"Spark can run it with {result}"
 
 
 def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {cause(error, lines=3)}{place(error)}"
+    # below the first line of such an error is the plan
+    lines = 1 if isinstance(error, AnalysisException) else 3
+    return f"{type(error).__name__}: {cause(error, lines).removesuffix(';')}{place(error)}"
 
 
 def main(arguments: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from pipelines.engine.frames import MALFORMED, input_columns, observed, parse
 from pipelines.engine.memory import MemorySource, Record
+from pipelines.engine.repeats import is_input, nodes
 from pipelines.engine.results import applied, marked
 from pipelines.engine.topology import Step, topology
 from pipelines.errors import Refused
@@ -45,7 +46,7 @@ class Rehearsal:
         """
         self._frames = {name: self._input(name) for name in self._app.inputs}
         found = applied(self._app, self._frames, self._settings)
-        if any(_is_by_clock(node) for node in _nodes(found._jdf.queryExecution().analyzed())):
+        if any(_is_by_clock(node) for node in nodes(found._jdf.queryExecution().analyzed())):
             raise Refused(
                 f"the function of app {self._app.name} has processing-time timers: "
                 "a replay would not give the same result",
@@ -68,19 +69,18 @@ class Rehearsal:
         read = [streams.apply(number) for number in range(streams.size())]
         return {name: sum(source.is_source(each) for each in read) for name, source in self._sources.items()}
 
+    def is_read_by(self, query: Any) -> bool:
+        """Whether `query`, which may just have been started, reads any of the inputs."""
+        plan = query._jsq.streamingQuery().analyzedPlan()
+        streams = [leaf.table().stream() for leaf in nodes(plan) if is_input(leaf)]
+        return any(source.is_source(stream) for stream in streams for source in self._sources.values())
+
     def _input(self, name: str) -> DataFrame:
         input_columns(name, self._app.inputs[name])
         is_tick = F.col("topic") == _TICK
         parsed = parse(self._sources[name].frame, self._app.inputs[name])
         good = observed(parsed.withColumn(MALFORMED, F.when(~is_tick, F.col(MALFORMED))), name)
         return marked(self._app, good.where(~is_tick))
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    children = plan.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
 
 
 def _is_by_clock(node: Any) -> bool:

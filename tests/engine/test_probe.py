@@ -13,12 +13,14 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pipelines.engine.probe import run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
+from pipelines.engine.repeats import notes
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model import AppendStream, AppSettings, Comparable, Json, Stream, Table
 from pipelines.model.app import App
+from pipelines.testing import AppFailed, AppTest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.state import GroupState
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -46,6 +48,11 @@ def renamed(trades: DataFrame) -> DataFrame:
     return trades.select("ticker", "price")
 
 
+def other_topic(trades: DataFrame) -> DataFrame:
+    reader = trades.sparkSession.read.format("kafka").option("kafka.bootstrap.servers", "localhost:9")
+    return reader.option("subscribe", "orders").load().select(F.col("key").cast("string").alias("ticker"), "value")
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "words"),
     [
@@ -67,12 +74,38 @@ def renamed(trades: DataFrame) -> DataFrame:
             ["reads the clock", "event_time"],
         ),
         (
+            lambda trades: trades.groupBy("ticker").agg(F.count_distinct("price").alias("n")),
+            BadUsage,
+            ["can't run as a stream", "use another operator", "Distinct aggregations are not supported"],
+        ),
+        (lambda trades: trades.limit(trades.count()), BadUsage, ["AnalysisException", "leave out what looks at rows"]),
+        (lambda trades: trades.write.save("x"), BadUsage, ["AnalysisException", "leave out what looks at rows"]),
+        (
+            lambda trades: renamed(trades.limit(3)),
+            Refused,
+            ["takes the first rows that come (limit)", "depends on batches", "choose rows by their columns"],
+        ),
+        (
+            lambda trades: renamed(trades).groupBy("ticker").applyInPandas(lambda rows: rows, "ticker string, price double"),
+            Refused,
+            ["gets the rows of one batch (applyInPandas), not all rows of a group", "state of your own"],
+        ),
+        (
+            lambda trades: renamed(trades).union(trades.sparkSession.readStream.format("rate").load().select(F.lit("a"), "value")),
+            Refused,
+            ["reads a stream that is no input", "name it in the app's inputs"],
+        ),
+        (lambda trades: trades.join(other_topic(trades), "ticker"), Refused, ["reads a topic that is no input"]),
+        (
             lambda trades: renamed(trades.unionAll(trades)),
             BadUsage,
             ["reads its input trades 2 times", "separate input on the same topic"],
         ),
     ],
-    ids=["raises", "wrong-type", "no-key", "no-such-column", "unsupported", "map", "random", "now", "today", "twice"],
+    ids=[
+        "raises", "wrong-type", "no-key", "no-such-column", "unsupported", "map", "random", "now", "today", "distinct",
+        "count", "write", "limit", "groups", "stream", "topic", "twice",
+    ],
 )  # fmt: skip
 def test_a_function_that_can_not_run_is_found_on_empty_frames(
     spark: SparkSession, body: Body, kind: type[SwitchyardError], words: list[str]
@@ -81,6 +114,76 @@ def test_a_function_that_can_not_run_is_found_on_empty_frames(
         on_nothing(spark, app_of(body, "trades"))
     said = f"{refusal.value.what}; {refusal.value.fix}"
     assert [word for word in words if word not in said] == [], said
+
+
+def total_by_ticker(*aggregates: Column) -> Body:
+    return lambda trades: trades.groupBy("ticker").agg(*aggregates)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "called", "instead"),
+    [
+        (lambda: F.first("price"), "first(price)", "F.min_by("),
+        (lambda: F.last("price"), "last(price)", "F.max_by("),
+        (lambda: F.any_value("price"), "any_value(price)", "F.min_by("),
+        (lambda: F.mode("price"), "mode(price)", "deterministic=True"),
+        (lambda: F.collect_list("price"), "collect_list(price)", "F.sort_array("),
+        (lambda: F.concat_ws(",", F.collect_set(F.col("price").cast("string"))), "collect_set(price)", "F.size("),
+        (lambda: F.sort_array(F.array(F.first("price"))), "first(price)", "F.min_by("),
+        (lambda: F.expr("listagg(ticker, ',')"), "listagg(ticker)", "ORDER BY"),
+    ],
+    ids=["first", "last", "any", "mode", "list", "set", "first-in-a-list", "listagg"],
+)
+def test_an_aggregate_that_depends_on_the_order_of_rows_is_refused(
+    spark: SparkSession, aggregate: Callable[[], Column], called: str, instead: str
+) -> None:
+    app = replace(app_of(total_by_ticker(aggregate()), "trades"), results={"": Table(key=("ticker",))})
+    with pytest.raises(Refused, match="depends on the order in which rows come") as refused:
+        on_nothing(spark, app)
+    assert f"has {called}, whose value" in refused.value.what and instead in refused.value.fix
+
+
+def test_an_aggregate_of_the_same_rows_that_does_not_depend_on_their_order_is_not(spark: SparkSession) -> None:
+    body = total_by_ticker(
+        F.sort_array(F.collect_list("price")).alias("a"),
+        F.size(F.collect_set("price")).alias("b"),
+        F.mode("price", deterministic=True).alias("c"),
+        F.expr("listagg(ticker, ',') WITHIN GROUP (ORDER BY ticker)").alias("d"),
+    )
+    app = replace(app_of(body, "trades"), results={"": Table(key=("ticker",))})
+    assert on_nothing(spark, app).columns == ["ticker", "a", "b", "c", "d"]
+
+
+def test_a_query_of_an_app_s_own_is_refused_and_ended(spark: SparkSession) -> None:
+    def body(trades: DataFrame) -> DataFrame:
+        trades.writeStream.foreachBatch(lambda rows, number: None).start()
+        return renamed(trades)
+
+    with pytest.raises(Refused, match="starts a query of its own") as refused:
+        on_nothing(spark, app_of(body, "trades"))
+    assert "several results" in refused.value.fix
+    assert not spark.streams.active
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: F.sum("price"), "sum(price) adds up floating-point numbers"),
+        (lambda: F.stddev("price") * 2, "stddev(price) adds up floating-point numbers"),
+        (lambda: F.percentile_approx("price", 0.5), "percentile_approx(price) is an approximation"),
+        (lambda: F.sum(F.col("price").cast("decimal(8,2)")), None),
+        (lambda: F.avg("offset"), None),
+    ],
+    ids=["double", "stddev", "approximate", "decimal", "whole"],
+)
+def test_the_plan_warns_of_digits_that_depend_on_the_order_of_rows(
+    spark: SparkSession, made: Callable[[], Column], words: str | None
+) -> None:
+    app = replace(app_of(total_by_ticker(made().alias("it")), "trades"), results={"": Table(key=("ticker",))})
+    found = notes(on_nothing(spark, app))
+    assert len(found) == (words is not None) and all(words is not None and note.startswith(words) for note in found), (
+        found
+    )
 
 
 def test_an_app_whose_runs_can_not_be_compared_may_read_the_clock_but_not_dice(spark: SparkSession) -> None:
@@ -130,13 +233,19 @@ def test_what_runs_on_streams_alone_is_tried_as_a_stream(spark: SparkSession) ->
         watermark="1 minute",
     )
     assert on_nothing(spark, dropped).columns == ["ticker", "price"]
-    with_state = app_of(
-        lambda trades: trades.groupBy("ticker").applyInPandasWithState(
-            counted, "ticker string, count long", "count long", "append", "NoTimeout"
-        ),
-        "trades",
-    )
-    assert on_nothing(spark, with_state).columns == ["ticker", "count"]
+
+
+def test_what_fails_as_soon_as_there_are_rows_is_refused(spark: SparkSession) -> None:
+    app = app_of(lambda trades: with_timeout(trades, "NoTimeout"), "trades")
+    with pytest.raises(Refused, match="has applyInPandasWithState, which fails with this Spark and this pyarrow") as no:
+        on_nothing(spark, app)
+    assert "transformWithStateInPandas" in no.value.fix
+    with AppTest(spark, app) as test:
+        for price in (1, 2):
+            test.send("trades", {"price": price}, key="IBM")
+        # once this works, it need not be refused
+        with pytest.raises(AppFailed, match="'float' object cannot be interpreted as an integer"):
+            test.run()
 
 
 class Idle(StatefulProcessor):
@@ -165,16 +274,12 @@ def with_timeout(trades: Any, timeout: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("body", "by_event_time", "by_clock"),
-    [
-        (with_processor, "eventTime", "processingTime"),
-        (with_timeout, "EventTimeTimeout", "ProcessingTimeTimeout"),
-    ],
+    ("body", "by_clock"), [(with_processor, "processingTime"), (with_timeout, "ProcessingTimeTimeout")]
 )
 def test_timers_go_off_by_event_time_and_not_by_the_clock(
-    spark: SparkSession, body: Callable[[DataFrame, str], DataFrame], by_event_time: str, by_clock: str
+    spark: SparkSession, body: Callable[[DataFrame, str], DataFrame], by_clock: str
 ) -> None:
-    good = app_of(lambda trades: body(trades, by_event_time), "trades", watermark="10 seconds")
+    good = app_of(lambda trades: with_processor(trades, "eventTime"), "trades", watermark="10 seconds")
     assert on_nothing(spark, good).columns[0] == "ticker"
     with pytest.raises(Refused, match="has processing-time timers") as refused:
         on_nothing(spark, app_of(lambda trades: body(trades, by_clock), "trades", watermark="10 seconds"))

@@ -109,7 +109,7 @@ def plan_stage(
         refuse_other_results(live.spec, spec)
         refuse_other_input(live.spec, spec)
     _refuse_no_change(spec, before)
-    return _plan_of(context, state, spec, code, origin, before, facts["tables"], accept_missing=accept_missing)
+    return _plan_of(context, state, spec, code, origin, before, facts, accept_missing=accept_missing)
 
 
 def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str, int]:
@@ -193,12 +193,12 @@ def _plan_of(
     code: FrozenCode,
     origin: str,
     before: Release | None,
-    tables: Sequence[str],
+    facts: Mapping[str, Any],
     *,
     accept_missing: bool,
 ) -> Plan:
-    """The plan that stages `spec`. `tables`: sources that it reads as tables. The release will read from the first offsets that its inputs keep now."""
-    app, name = spec.app, spec.release
+    """The plan that stages `spec`. `facts`: what its trial has found. The release will read from the first offsets that its inputs keep now."""
+    app, name, tables = spec.app, spec.release, facts["tables"]
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
     start = SourcePosition(sources={source: first[i.topic] for source, i in spec.inputs.items()})
@@ -211,6 +211,7 @@ def _plan_of(
         *input_warnings(live, spec),
         *unchecked(spec),
         *incomparable(spec),
+        *facts["notes"],
         *read_by_name(state, spec, tables),
         *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
     )

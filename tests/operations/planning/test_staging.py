@@ -207,7 +207,7 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
 
 PROBED: dict[str, Any] = {
     "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "results": {"": RESULT}, "watermark": None,
-    "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {},
+    "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {}, "notes": [],
     "sources": ["trades"], "upstream": {},
 }  # fmt: skip
 
@@ -283,6 +283,10 @@ def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Pla
 def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., Plan]) -> None:
     [warning] = stage(Log(), suite="stock_stats", comparable="no").warnings
     assert warning == "a.v3 may give a different result in a replay: its app says that runs can't be compared"
+
+
+def test_a_plan_says_what_the_trial_has_found(stage: Callable[..., Plan]) -> None:
+    assert stage(Log(), suite="stock_stats", notes=["sum(price) adds up"]).warnings == ("sum(price) adds up",)
 
 
 def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:
