@@ -38,6 +38,8 @@ from pipelines.settings import get_settings
 
 # Spark's names of the errors that an action on a stream raises
 _ACTIONS = {"_LEGACY_ERROR_TEMP_3102", "CALL_ON_STREAMING_DATASET_UNSUPPORTED"}
+# as Spark reads the delay of a watermark
+_DAYS_PER_MONTH = 31
 
 
 def probe(
@@ -100,11 +102,22 @@ def probe(
             for result, spec in app.results.items()
         },
         "watermark": app.watermark,
+        "watermark_delay_ms": delay_of(app),
         "comparable": rehearsal.comparable,
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
         "notes": notes(result),
     }
+
+
+def delay_of(app: App) -> int | None:
+    """The delay of the app's watermark in milliseconds, as Spark reads it; None without one. Needs a Spark session."""
+    if app.watermark is None:
+        return None
+    intervals = java_class("org.apache.spark.sql.catalyst.util.IntervalUtils")
+    text = java_class("org.apache.spark.unsafe.types.UTF8String").fromString(app.watermark)
+    unit = java_class("java.util.concurrent.TimeUnit").MILLISECONDS
+    return int(intervals.getDuration(intervals.stringToInterval(text), unit, _DAYS_PER_MONTH))
 
 
 def _upstream(app: App) -> dict[str, dict[str, Any]]:

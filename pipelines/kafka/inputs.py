@@ -1,4 +1,4 @@
-"""What Kafka says about the topics of a release: first offsets, whether they are compacted, and their ids."""
+"""What Kafka says about the topics of a release: first offsets, what matters of their settings, and their ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from pipelines.kafka.client import answer_of, failure, forbidden, own
 from pipelines.kafka.offsets import first_of
-from pipelines.model.missing import InputNow
+from pipelines.kafka.topics import AHEAD
+from pipelines.model.missing import NO_LIMIT_MS, InputNow
 from pipelines.settings import Settings
 
 Inputs = Callable[[Settings, Iterable[str]], Mapping[str, InputNow]]
@@ -23,9 +24,9 @@ def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient
     client = own(settings, client)
     described = _described(settings, topics, client)
     first = first_of(settings, {topic: count for topic, (_, count) in described.items()}, client=client)
-    compacted = _compacted(settings, described, client)
+    configs = _configs(settings, described, client)
     return {
-        topic: InputNow(first=first.get(topic, {}), compacted=compacted.get(topic), id=found)
+        topic: InputNow(first=first.get(topic, {}), id=found, **_known(configs.get(topic)))
         for topic, (found, _) in described.items()
     }
 
@@ -54,18 +55,28 @@ def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -
     return found
 
 
-def _compacted(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, bool]:
-    """Topic -> whether it is compacted. A topic whose settings this user may not read is left out."""
+def _known(config: Mapping[str, str] | None) -> dict[str, Any]:
+    """What the settings of a topic say about its records, as fields of InputNow. None: this user may not read them."""
+    if config is None:
+        return {"compacted": None, "ahead_ms": None}
+    stamped = config["message.timestamp.type"] == "LogAppendTime"
+    # brokers before 3.6 have no limit of their own for the future
+    limit_ms = int(config.get(AHEAD, NO_LIMIT_MS))
+    return {"compacted": "compact" in config["cleanup.policy"].split(","), "ahead_ms": 0 if stamped else limit_ms}
+
+
+def _configs(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, dict[str, str]]:
+    """Topic -> its settings by name. A topic whose settings this user may not read is left out."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-    found: dict[str, bool] = {}
+    found: dict[str, dict[str, str]] = {}
     if not resources:
         return found
     deadline = time.monotonic() + settings.request_timeout_s
     asked = client.describe_configs(resources, request_timeout=settings.request_timeout_s)
     for resource, future in asked.items():
         try:
-            policy = answer_of(future, deadline)["cleanup.policy"].value
-            found[str(resource.name)] = "compact" in str(policy).split(",")
+            entries = answer_of(future, deadline)
+            found[str(resource.name)] = {name: str(entry.value) for name, entry in entries.items()}
         except KafkaException as error:
             gone = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             if not gone and not forbidden(error.args[0]):

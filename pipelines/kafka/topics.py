@@ -18,9 +18,12 @@ DAY_MS = 24 * 3600 * 1000
 # longer than any operation; otherwise compaction deletes records that an operation still needs as of its cut
 COMPACTION_LAG_MS = 7 * DAY_MS
 
+# how far ahead of the broker's clock a record's time may be, in ms; brokers before 3.6 don't know it
+AHEAD = "message.timestamp.after.max.ms"
+
 APPEND_ONLY = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # records carry event time: without explicit retention the broker would delete history minutes after it was written
-INPUT = {**APPEND_ONLY, "message.timestamp.type": "CreateTime"}
+INPUT = {**APPEND_ONLY, "message.timestamp.type": "CreateTime", AHEAD: "10000"}
 RESULT_STREAM = {**APPEND_ONLY, "message.timestamp.type": "LogAppendTime"}
 RESULT_TABLE = {
     "cleanup.policy": "compact",

@@ -15,6 +15,8 @@ from pipelines.model.names import TopicName
 
 Why = Literal["deleted", "not-read", "compacted", "replaced"]
 Offsets = Mapping[str, Mapping[int, int]]
+# Kafka's value for "records may have any time"
+NO_LIMIT_MS = 2**63 - 1
 # past any offset
 _FAR = 2**63 - 1
 
@@ -39,11 +41,13 @@ class Gap(Frozen):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputNow:
     """What Kafka says about an input. `first`: partition -> first offset that is kept. `compacted`: whether its
-    `cleanup.policy` includes `compact`, None if unknown. `id`: the topic's id, None if unknown.
+    `cleanup.policy` includes `compact`, None if unknown. `ahead_ms`: how far ahead of the broker's clock a record's
+    time may be, None if unknown. `id`: the topic's id, None if unknown.
     """
 
     first: Mapping[int, int]
     compacted: bool | None = False
+    ahead_ms: int | None = 0
     id: str | None = None
 
 

@@ -392,6 +392,7 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
     results, watermark = FACTS[kind]
     facts: dict[str, Any] = {
         "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "watermark": watermark,
+        "watermark_delay_ms": None,
         "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {}, "notes": [],
         "sources": list(sources), "upstream": {},
         "results": {name: {"partitions": 2, "suite": None, **result} for name, result in results.items()},

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from expectations.names import require_suite
 from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.costs import replay_rate, room_of, time_of
+from orchestration.operations.looking.future import future_notes
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
@@ -214,6 +215,7 @@ def _plan_of(
         *facts["notes"],
         *read_by_name(state, spec, tables),
         *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
+        *future_notes(context.settings, now, facts["watermark_delay_ms"]),
     )
     return Plan(
         id=new_id("stage"),

@@ -42,7 +42,7 @@ from pipelines.model.entries import (
     Switch,
     VerdictRecorded,
 )
-from pipelines.model.missing import InputNow
+from pipelines.model.missing import NO_LIMIT_MS, InputNow
 from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release, fold
@@ -207,6 +207,7 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
 
 PROBED: dict[str, Any] = {
     "module": "sums", "settings": {}, "inputs": {"trades": "trades"}, "results": {"": RESULT}, "watermark": None,
+    "watermark_delay_ms": None,
     "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {}, "notes": [],
     "sources": ["trades"], "upstream": {},
 }  # fmt: skip
@@ -220,7 +221,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
     monkeypatch.setattr(module, "processed", lambda *_: ())
     monkeypatch.setattr(costs, "cost_of", lambda *_: Cost(state_bytes=2048, result_records=7, result_bytes=1024))
 
-    def plan(log: Log, *, compacted: bool = False, **facts: Any) -> Plan:
+    def plan(log: Log, *, compacted: bool = False, ahead_ms: int = 0, **facts: Any) -> Plan:
         result = RESULT | {name: facts.pop(name) for name in list(facts) if name in RESULT}
         monkeypatch.setattr(module, "probe", tried({**PROBED, "results": {"": result}, **facts}))
         known = World(
@@ -228,7 +229,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan
             registry=cast(Registry, log),
             launcher=cast(Any, None),
         )
-        now = {"trades": InputNow(first={0: 10}, compacted=True)} if compacted else {}
+        odd = compacted or ahead_ms
+        now = {"trades": InputNow(first={0: 10}, compacted=compacted, ahead_ms=ahead_ms)} if odd else {}
         log.cluster = Kafka(first={"trades": {0: 10}}, end={"trades": {0: 1010}}, inputs=now)
         object.__setattr__(known, "newest", SimpleNamespace())
         return plan_stage(known, "a", version=3, code_dir=tmp_path / "code")
@@ -287,6 +289,20 @@ def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., 
 
 def test_a_plan_says_what_the_trial_has_found(stage: Callable[..., Plan]) -> None:
     assert stage(Log(), suite="stock_stats", notes=["sum(price) adds up"]).warnings == ("sum(price) adds up",)
+
+
+def test_a_plan_says_which_inputs_accept_records_from_the_future(stage: Callable[..., Plan]) -> None:
+    def said(ahead_ms: int, delay_ms: int | None) -> tuple[str, ...]:
+        return stage(Log(), ahead_ms=ahead_ms, suite="stock_stats", watermark_delay_ms=delay_ms).warnings
+
+    [warning] = said(3_600_000, 10_000)
+    assert warning.startswith("trades accepts records dated up to 3,600 s ahead: one of them makes")
+    assert warning.endswith("--topic trades --add-config message.timestamp.after.max.ms=10000`")
+    [warning] = said(NO_LIMIT_MS, 10_000)
+    assert "dated at any time in the future" in warning
+    # no further than the delay; stamped by the broker; no watermark
+    for ahead_ms, delay_ms in ((10_000, 10_000), (0, 10_000), (3_600_000, None)):
+        assert said(ahead_ms, delay_ms) == ()
 
 
 def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage: Callable[..., Plan]) -> None:

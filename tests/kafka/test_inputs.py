@@ -1,0 +1,54 @@
+"""What Kafka says about the topics of a release, asked of a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from pipelines.kafka.client import producer_config
+from pipelines.kafka.inputs import inputs_now
+from pipelines.kafka.topics import INPUT
+from pipelines.settings import Settings
+
+pytestmark = pytest.mark.broker
+
+HOUR_MS, INPUT_MS = 3_600_000, 10_000
+
+
+@pytest.mark.parametrize(
+    ("config", "ahead_ms", "compacted"),
+    [
+        ({}, HOUR_MS, False),
+        (INPUT, INPUT_MS, False),
+        ({"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact,delete"}, 0, True),
+        ({"message.timestamp.after.max.ms": str(2**63 - 1)}, 2**63 - 1, False),
+    ],
+    ids=["default", "input", "stamped", "any"],
+)
+def test_a_topic_says_how_far_ahead_a_record_may_be_dated_and_whether_it_is_compacted(
+    broker: Settings, fresh_topic: Callable[..., str], config: dict[str, str], ahead_ms: int, compacted: bool
+) -> None:
+    topic = fresh_topic(1, **{name.replace(".", "_"): value for name, value in config.items()})
+    found = inputs_now(broker, [topic, "no-such-topic"])
+    assert [(name, known.ahead_ms, known.compacted) for name, known in found.items()] == [(topic, ahead_ms, compacted)]
+
+
+@pytest.mark.parametrize(("ahead_ms", "refused"), [(INPUT_MS // 2, False), (INPUT_MS * 2, True)])
+def test_the_broker_refuses_a_record_that_is_dated_too_far_ahead(
+    broker: Settings, fresh_topic: Callable[..., str], ahead_ms: int, refused: bool
+) -> None:
+    topic = fresh_topic(1, **{name.replace(".", "_"): value for name, value in INPUT.items()})
+    answers: list[KafkaError | None] = []
+    producer = Producer(producer_config(broker))
+    producer.produce(
+        topic,
+        b"{}",
+        timestamp=int(time.time() * 1000) + ahead_ms,
+        on_delivery=lambda error, _: answers.append(error),
+    )
+    assert producer.flush(30) == 0
+    [error] = answers
+    assert (error is not None and error.code() == KafkaError.INVALID_TIMESTAMP) == refused
