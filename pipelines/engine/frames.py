@@ -35,8 +35,8 @@ from pipelines.model.app import (
     Text,
     Value,
 )
-from pipelines.model.as_of import TABLE_KEY
 from pipelines.model.names import SOURCE_COLUMNS
+from pipelines.model.tables import TABLE_KEY
 from pipelines.settings import Settings
 
 CORRUPT = "_corrupt"

@@ -16,6 +16,7 @@ from pipelines.model.app import (
     app,
 )
 from pipelines.model.as_of import as_of
+from pipelines.model.join_tables import join_tables
 
 __all__ = [
     "App",
@@ -32,4 +33,5 @@ __all__ = [
     "Text",
     "app",
     "as_of",
+    "join_tables",
 ]

@@ -7,15 +7,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import BadUsage
+from pipelines.model.tables import key_of, value_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# metadata of the column `deleted`, which each table has: the names of the key's columns
-TABLE_KEY = "switchyard.key"
 # what the names of observations that count a table's late records start with
 LATE = "late records of a table "
-_OF_A_RECORD = ("event_time", "topic", "partition", "offset", "deleted")
 _WATERMARK = "spark.watermarkDelayMs"
 _numbers = count(1)
 
@@ -33,12 +31,10 @@ def as_of(stream: DataFrame, table: DataFrame, *, on: str | Sequence[str]) -> Da
     have with the same types. Raises BadUsage if the arguments are not as described here, or the app has no watermark.
     """
     names = [on] if isinstance(on, str) else list(on)
-    key = _key_of(table)
+    key = key_of(table, "the table of as_of")
     _check_times(stream)
     _check_on(stream, table, names, key)
-    taken = [name for name in table.columns if name not in {*key, *_OF_A_RECORD}]
-    if not taken:
-        raise BadUsage("the table that as_of is given has no column besides its key", fix="keep a column of its value")
+    taken = value_columns(table, key, "the table of as_of")
     if both := [name for name in taken if name.lower() in {column.lower() for column in stream.columns}]:
         raise BadUsage(
             f"as_of: the stream and the table both have a column {', '.join(both)}",
@@ -50,20 +46,6 @@ def as_of(stream: DataFrame, table: DataFrame, *, on: str | Sequence[str]) -> Da
     late = f"{LATE}{next(_numbers)}"
     joined = getattr(jvm, "org.apache.spark.sql.switchyard.AsOf").join(stream._jdf, table._jdf, names, taken, late)
     return type(stream)(joined, spark)
-
-
-def _key_of(table: DataFrame) -> list[str]:
-    """The names of the columns of the table's key."""
-    fields = {field.name: field for field in table.schema.fields}
-    found = fields["deleted"].metadata.get(TABLE_KEY) if "deleted" in fields else None
-    missing = [name for name in ("event_time", "partition", "offset") if name not in fields]
-    if found is None or missing:
-        raise BadUsage(
-            "as_of joins with a table, but its second frame is not a table"
-            + (f": it lacks {', '.join(missing)}" if found is not None else ""),
-            fix="make the input a Changelog, and keep its columns deleted, event_time, partition and offset",
-        )
-    return list(found)
 
 
 def _check_times(stream: DataFrame) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from pipelines.model import App, Changelog, Json, Stream, as_of
+from pipelines.model import App, Changelog, Json, Stream, as_of, join_tables
 from pipelines.model.app import Input, Result
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ Body = Callable[..., Any]
 SOURCE = ("topic", "partition", "offset")
 ROW, USER, WINDOW = ("partition", "offset"), ("user",), ("user", "at")
 LABELS = "page string, label string"
+# table -> the columns of its value
+TABLES = {"plans": "plan string", "limits": "most int"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,9 @@ class Operator:
 
 
 def source_of(name: str) -> Input:
-    """`plans` is a table; the others are streams with the columns of a click."""
-    if name == "plans":
-        return Changelog(topic=name, key="user string", value=Json("plan string"))
+    """`plans` and `limits` are tables; the others are streams with the columns of a click."""
+    if name in TABLES:
+        return Changelog(topic=name, key="user string", value=Json(TABLES[name]))
     return Stream(topic=name, key="user string", value=Json("page string, n int, amount double, price decimal(8,2)"))
 
 
@@ -223,6 +225,7 @@ def with_file(clicks: DataFrame) -> DataFrame:
 
 operator("join with a file", ROW)(with_file)
 operator("as_of", ROW, "clicks", "plans")(lambda clicks, plans: row("plan")(as_of(clicks, plans, on="user")))
+operator("join_tables", USER, "plans", "limits")(lambda plans, limits: join_tables(plans, limits))
 
 
 # state of your own

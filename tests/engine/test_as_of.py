@@ -356,7 +356,7 @@ def test_a_second_table_can_follow(spark: SparkSession) -> None:
     [
         (lambda c, p: as_of(c, p, on="user"), None, ["as_of needs a watermark", "watermark="]),
         (lambda c, p: as_of(c.drop("event_time"), p, on="user"), "1 second", ["needs the column event_time"]),
-        (lambda c, p: as_of(p, c, on="user"), "1 second", ["its second frame is not a table", "a Changelog"]),
+        (lambda c, p: as_of(p, c, on="user"), "1 second", ["the table of as_of is not a table", "a Changelog"]),
         (lambda c, p: as_of(c, p.drop("offset"), on="user"), "1 second", ["it lacks offset"]),
         (lambda c, p: as_of(c, p, on="n"), "1 second", ["is not the key of the table, user"]),
         (lambda c, p: as_of(c.drop("user"), p, on="user"), "1 second", ["user is missing in the stream"]),

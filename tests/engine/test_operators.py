@@ -131,6 +131,9 @@ CLICKS = (
     (58, "bob", "help", 12, 0.37, "1.03"),
 )
 PLANS = ((0, "ann", "free"), (3, "ann", "paid"), (10, "bob", "free"), (30, "ann", None), (50, "bob", "paid"))
+LIMITS = ((1, "ann", 5), (2, "bob", 5), (40, "bob", None), (45, "bob", 7), (46, "ann", 6))
+# table -> second, user and the value of its column
+ROWS = {"plans": ("plan", PLANS), "limits": ("most", LIMITS)}
 Sent = tuple[float, str, dict[str, Any]]
 AFTER_ALL_S = 600
 
@@ -139,13 +142,14 @@ def records_of(operator: Operator) -> list[Sent]:
     """Second, input and the arguments of `send`, in the order of time."""
     found: list[Sent] = []
     for name in operator.inputs:
-        if name == "plans":
-            found += [(s, name, {"key": user, "value": plan and {"plan": plan}}) for s, user, plan in PLANS]
+        if name in ROWS:
+            column, rows = ROWS[name]
+            found += [(s, name, {"key": user, "value": value and {column: value}}) for s, user, value in rows]
             continue
         for number, (s, user, page, n, amount, price) in enumerate(CLICKS):
-            value = {"page": page, "n": n, "amount": amount, "price": float(price)}
+            click = {"page": page, "n": n, "amount": amount, "price": float(price)}
             later = 0.0 if name == "clicks" else 1.5
-            found.append((s + later, name, {"key": user, "value": value, "partition": number % 2}))
+            found.append((s + later, name, {"key": user, "value": click, "partition": number % 2}))
     return sorted(found, key=lambda each: each[0])
 
 
