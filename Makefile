@@ -128,14 +128,16 @@ $(CLASSES): $(SCALA) $(PYSPARK)
 	@$(BIN)/python -m orchestration.jvm.class_archive || true
 
 ##@ To work on it
-.PHONY: lint typecheck test-fast test-ui test-long docs runbook bench lock clean distclean
+.PHONY: lint typecheck types test-types test-fast test-ui test-long docs runbook bench lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 
-typecheck: setup ## mypy, strict; for tests, demo and benchmarks only the types of calls
+typecheck: types test-types ## mypy, strict; for tests, demo and benchmarks only the types of calls
+types: setup
 	@$(BIN)/mypy
+test-types: setup
 	@$(BIN)/mypy -p tests -p demo -p benchmarks --cache-dir .mypy_cache/tests --implicit-reexport --no-warn-unreachable \
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
