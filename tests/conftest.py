@@ -33,6 +33,7 @@ BROKER_HEAP_MB = 512
 # variables of a test run that its tests keep
 KEPT = (
     "SWITCHYARD_JARS_DIR",
+    "SWITCHYARD_KILLS",
     "SWITCHYARD_KILLS_SEED",
     "SWITCHYARD_RUNBOOK",
 )

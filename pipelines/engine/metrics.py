@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.engine.frames import json_schema
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.misfit import misfit
 from pipelines.model.app import Input, Json
 from pipelines.model.as_of import LATE
 
-_LATE = "numRowsDroppedByWatermark"
+_EXECUTED = "org.apache.spark.sql.switchyard.Executed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +52,20 @@ def batch_metrics(query: Any, inputs: Mapping[str, Input]) -> BatchMetrics:
 
     Spark reports them only after the batch is committed; the sink needs them within the batch's transaction.
     """
-    execution = query._jsq.streamingQuery().lastExecution()
-    observed = execution.observedMetrics()
+    found = json.loads(java_class(_EXECUTED).metrics(query._jsq.streamingQuery().lastExecution()))
+    observed: dict[str, dict[str, Any]] = found["observed"]
     rows_in = 0
     malformed: dict[tuple[str, int, int], DeadLetter] = {}
     for name, source in inputs.items():
-        if observed.contains(name):
-            # one call to the JVM, instead of one for each field of each record
-            metric = json.loads(observed.apply(name).json())
-            rows_in += metric["rows"]
-            for letter in metric["malformed"]:
-                at = letter["topic"], letter["partition"], letter["offset"]
-                key, value = _bytes(letter.get("key")), _bytes(letter.get("value"))
-                malformed[at] = DeadLetter(*at, key, value, letter["reason"] or _misfit(value, source))
-    late = _late_dropped(execution.executedPlan()) + _late_of_tables(observed)
-    return BatchMetrics(rows_in, late, [malformed[at] for at in sorted(malformed)])
-
-
-def _late_of_tables(observed: Any) -> int:
-    """Records of tables whose time the watermark had passed: `as_of` observes them."""
-    names = observed.keys().toSeq()
-    found = [str(name) for name in (names.apply(n) for n in range(names.size())) if str(name).startswith(LATE)]
-    return sum(json.loads(observed.apply(name).json()).get("late") or 0 for name in found)
+        metric = observed.get(name, {"rows": 0, "malformed": []})
+        rows_in += metric["rows"]
+        for letter in metric["malformed"]:
+            at = letter["topic"], letter["partition"], letter["offset"]
+            key, value = _bytes(letter.get("key")), _bytes(letter.get("value"))
+            malformed[at] = DeadLetter(*at, key, value, letter["reason"] or _misfit(value, source))
+    # `as_of` observes the records of its table whose time the watermark had passed
+    late_of_tables = sum(metric.get("late") or 0 for name, metric in observed.items() if name.startswith(LATE))
+    return BatchMetrics(rows_in, found["late"] + late_of_tables, [malformed[at] for at in sorted(malformed)])
 
 
 def _misfit(value: bytes | None, source: Input) -> str:
@@ -82,10 +75,3 @@ def _misfit(value: bytes | None, source: Input) -> str:
 
 def _bytes(base64_text: str | None) -> bytes | None:
     return None if base64_text is None else base64.b64decode(base64_text)
-
-
-def _late_dropped(plan: Any) -> int:
-    metrics = plan.metrics()
-    mine = int(metrics.apply(_LATE).value()) if metrics.contains(_LATE) else 0
-    children = plan.children()
-    return mine + sum(_late_dropped(children.apply(i)) for i in range(children.size()))

@@ -18,7 +18,7 @@ _RELEASE = re.compile(r"\b[a-z-]+\.v\d+(?:\.g\d+)?\b")
 _WORD = re.compile(r"[A-Za-z_]+")
 # how the page breaks a long line, so that none is longer than those of the other pages
 _WIDTH, _CONTINUED = 120, " " * 10
-_OF_THE_JVM = ("WARNING: Using incubator modules", "NOTE: Picked up JDK_JAVA_OPTIONS")
+_OF_THE_JVM = ("WARNING: Using incubator modules", "NOTE: Picked up JDK_JAVA_OPTIONS", "Picked up JAVA_TOOL_OPTIONS")
 _UNITS = {"B", "KiB", "MiB", "GiB", "of", "s", "min", "h", "d", "ms"}
 
 

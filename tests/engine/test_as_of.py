@@ -120,7 +120,7 @@ def seen_in(spark: SparkSession, records: pd.DataFrame, batches: int) -> tuple[d
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(200_000, 1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(50_000, 1_000, marks=pytest.mark.long)])
 def test_it_is_what_pandas_finds_in_few_batches_and_in_many(spark: SparkSession, size: int, keys: int) -> None:
     records = numbers(size, keys, 1)
     expected = by_pandas(records)
