@@ -1,4 +1,4 @@
-"""What a function does that a replay would not repeat, as the plan that Spark made of it shows."""
+"""Finds what a replay would not repeat, in the plan that Spark makes of an app's function."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _refuse_order(app: App, plan: Any) -> None:
 
 
 def notes(result: DataFrame) -> list[str]:
-    """What the author should know of `result`, each once: a replay may give another result, and only he knows whether it does."""
+    """What the author should know of `result`, each once: a replay may give another result, and only the author knows whether it does."""
     said: list[str] = []
     for node in nodes(result._jdf.queryExecution().analyzed()):
         kind = _kind(node)
