@@ -1,4 +1,4 @@
-"""Every position, state and output that is not refused, one after the other, on a live release with a consumer.
+"""Positions, states and outputs that are not refused, one after the other, on a live release with a consumer.
 
 After each reset, the result and what the consumer has must equal a recompute of the same input that shares no code with the
 apps. docs/reset.md shows the cells as a table.
@@ -61,14 +61,23 @@ USUAL = {
 }
 # a kept state with a position before the end of its input, which only a stream without state allows
 WITHOUT_STATE = [("keep", "keep", "middle"), ("keep", "keep", "mixed")]
-# All other cells are refused. test_positions.py shows that every other name of a position gives one of these. The cells
-# of a kind follow each other in one story
-ALL = [
-    (kind, *cell)
-    for kinds, cells in ((TABLES, TABLE), (STREAMS, STREAM))
-    for kind in kinds
-    for cell in [*cells, ("keep", "keep", "latest"), *(WITHOUT_STATE if kind == "stateless" else [])]
-]
+# a table and a stream go through all their cells; the other kinds through each position and each output at least once
+WHOLE = ("count", "stateless")
+
+
+def cells_of(kind: str) -> list[tuple[str, str, str]]:
+    """State, output and position of each cell of a kind, in the order of its story. All other cells are refused."""
+    cells = TABLE if kind in TABLES else STREAM
+    if kind not in WHOLE:
+        outputs = list(dict.fromkeys(output for _, output, _ in cells))
+        # another pair of output and position for each kind
+        turn = (*TABLES, *STREAMS).index(kind)
+        cells = [("clear", outputs[(turn + number) % 3], position) for number, position in enumerate(POSITIONS)]
+    return [*cells, ("keep", "keep", "latest"), *(WITHOUT_STATE if kind == "stateless" else [])]
+
+
+# test_positions.py shows that every other name of a position gives one of these
+ALL = [(kind, *cell) for kind in (*TABLES, *STREAMS) for cell in cells_of(kind)]
 CELLS = [pytest.param(*cell, marks=[] if cell in USUAL else pytest.mark.long) for cell in ALL]
 
 
@@ -235,7 +244,7 @@ def _is_behind(source: str, start: Mapping[int, int]) -> bool:
 NAMES = ("earliest", "latest", "current", "offset", "shift", "datetime", "duration")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long) for kind in (*TABLES, *STREAMS)])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long) for kind in (*WHOLE, "stateful")])
 def test_however_a_position_is_named_it_is_the_same_reset(stories: Stories, kind: str, tmp_path: Path) -> None:
     """Each cell of position, state and output is refused or done just as with a file of the same offsets. So the cells
     above stand for all.
