@@ -160,9 +160,9 @@ def maintenance(signals: DataFrame, settings: AppSettings) -> DataFrame:
     Results:
 
     - `devices` by device, as of its last hour: at (the hour's end in UTC, `2013-03-01T14:30:00Z`), pattern (`within`,
-    `above`, `below`, or `learning`), signals, expected, lower, upper, restarts, dropped_packets, forces. - `alerts` by
-    device, when its hour leaves the pattern: the same columns, with the pattern `above` or `below`. The next alert
-    comes when the device leaves the pattern again, or leaves it on the other side.
+      `above`, `below`, or `learning`), signals, expected, lower, upper, restarts, dropped_packets, forces.
+    - `alerts` by device, when its hour leaves the pattern: the same columns, with the pattern `above` or `below`. The
+      next alert comes when the device leaves the pattern again, or leaves it on the other side.
 
     An hour is `window_s` long, and one ends every `advance_s`. It is judged by a control chart (Shewhart's; see 6.3 in
     the NIST/SEMATECH e-Handbook of Statistical Methods). The `windows` hours before it, a week, have a mean and a standard

@@ -27,8 +27,9 @@ def page_stats(clicks: DataFrame, profiles: DataFrame, settings: AppSettings) ->
 
     Results (`minute` is the start of the minute in UTC, `2013-03-01T14:30:00Z`):
 
-    - `pages` by page, minute: views. - `zips` by zip, minute: views by users who lived there when they viewed the page.
-    A view by a user whose zip code is not known then counts only in `pages`.
+    - `pages` by page, minute: views.
+    - `zips` by zip, minute: views by users who lived there when they viewed the page. A view by a user whose zip code is
+      not known then counts only in `pages`.
 
     A minute gives its rows once, when the watermark has passed its end. A click that is more than 10 s late is dropped
     from both results; a profile that is up to 10 s late counts from its own time on.

@@ -55,8 +55,9 @@ def product_views(views: DataFrame, settings: AppSettings) -> DataFrame:
 
     Results:
 
-    - `counts` by product: views so far. - `alerts` by product: views, which is `alert_at`. A product gets one alert in
-    its life, no matter how its views fall into batches.
+    - `counts` by product: views so far.
+    - `alerts` by product: views, which is `alert_at`. A product gets one alert in its life, no matter how its views fall
+      into batches.
 
     A view counts no matter when it comes: there is no watermark, and the state of a product is one number.
     """

@@ -25,8 +25,8 @@ def shoe_store(events: DataFrame, settings: AppSettings) -> DataFrame:
     Results:
 
     - `inventory` by color: in_stock (pairs), sold (pairs, less those returned), taken (money, less refunds), oversold
-    (more was sold than was ever there: the sale counts, and is flagged). - `totals` by store, one row for the store
-    `all`: in_stock, taken, transactions (sales and returns).
+      (more was sold than was ever there: the sale counts, and is flagged).
+    - `totals` by store, one row for the store `all`: in_stock, taken, transactions (sales and returns).
 
     A shipment adds `count` pairs. A sale takes them out and takes `count` times `price`; a return does the opposite.
     Any other kind of event is not counted.

@@ -380,14 +380,17 @@ def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
     assert found.live_watermark_ms == found.new_watermark_ms
 
 
-def assert_same_again(cluster: Cluster, app: str, records: int, per_second: int, at_least: int) -> None:
+def assert_same_again(
+    cluster: Cluster, app: str, records: int, per_second: int, at_least: int, **settings: Any
+) -> None:
     """Asserts that an app's second version, of the same code in larger batches, has the result of the first and passes
     the app's suites. `records` of history, `per_second` in event time; both have `at_least` keys or records in common.
+    `settings`: of the app.
     """
     cluster.load(app, records, per_second)
-    cluster.hydrate(app, 1, batch=SMALL)
+    cluster.hydrate(app, 1, batch=SMALL, settings=settings)
     cluster.make_live(app, 1)
-    cluster.hydrate(app, 2, batch=LARGE, correction="the same again")
+    cluster.hydrate(app, 2, batch=LARGE, settings=settings, correction="the same again")
     with cluster.producing(app, max(2 * per_second, 50), per_second):
         assert_nothing_differs(diff(cluster.context(), f"{app}.v2"), at_least=at_least)
     assert check(cluster.context(), f"{app}.v2").ok

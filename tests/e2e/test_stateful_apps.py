@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mar
         ("close-notifications", 6_000, 100, 2_000),
         ("count-windows", 3_000, 100, 2_500),
         ("daily-gains", 6_000, 100, 9),
-        # a device is judged after a day
-        ("maintenance", 95_000, 1, 50),
         ("page-stats", 20_000, 100, 200),
         ("product-counter", 3_000, 100, 2_500),
         ("sensor-readings", 3_000, 50, 50),
@@ -30,3 +28,8 @@ def test_an_app_passes_its_suites_and_differs_in_nothing_from_itself(
     cluster: Cluster, app: str, records: int, per_second: int, at_least: int
 ) -> None:
     assert_same_again(cluster, app, records, per_second, at_least)
+
+
+def test_devices_are_judged_alike_in_small_batches_and_in_large_ones(cluster: Cluster) -> None:
+    # windows of 20 minutes: a device is judged after 8 hours, not after a day
+    assert_same_again(cluster, "maintenance", 32_000, 1, 50, window_s=1_200)
