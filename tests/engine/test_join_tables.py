@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from pyspark.sql import functions as F
@@ -140,7 +141,10 @@ def test_batches_make_no_difference(spark: SparkSession, batches: int) -> None:
             lambda stock, prices: join_tables(stock.withColumn("sku", F.hash("sku")), prices),
             ["the left table has the key (sku int), the right one (sku string)"],
         ),
-        (lambda stock, prices: join_tables(stock, prices, how="cross"), ["no how='cross'", "inner, left or outer"]),
+        (
+            lambda stock, prices: join_tables(stock, prices, how=cast(Any, "cross")),
+            ["no how='cross'", "inner, left or outer"],
+        ),
     ],
     ids=["no-table", "no-offset", "no-value", "same-name", "other-key", "how"],
 )
@@ -155,6 +159,6 @@ def test_arguments_that_make_no_sense_are_refused_with_a_way_out(
 
 def test_a_stream_is_no_table(spark: SparkSession) -> None:
     app = joining(lambda stock, prices: join_tables(stock, prices))
-    app.inputs["stock"] = Stream(topic="stock", key="sku string", value=Json("pieces int NOT NULL"))  # type: ignore[index]
+    stream = Stream(topic="stock", key="sku string", value=Json("pieces int NOT NULL"))
     with pytest.raises(BadUsage, match="the left table of join_tables is not a table"):
-        on_nothing(spark, app)
+        on_nothing(spark, replace(app, inputs={**app.inputs, "stock": stream}))

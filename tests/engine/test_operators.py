@@ -55,6 +55,7 @@ def _rows_are_counted(spark: SparkSession) -> Iterator[None]:
     """Has Spark count the rows of its states, which drivers leave out."""
     name = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
     before = spark.conf.get(name)
+    assert before is not None
     spark.conf.set(name, "true")
     yield
     spark.conf.set(name, before)
