@@ -27,6 +27,7 @@ from demo.ledger import Ledger, check_result
 from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
 from orchestration.operations.context import Context
+from orchestration.sources import Options
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.lease import held_by
 from pipelines.kafka.client import await_connection, consumer, producer
@@ -62,6 +63,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mar
 WORDS, LINES = "words.v1", "lines"
 # a batch on two busy cores; on idle ones it takes a second
 BATCH_TIMEOUT_S = 120.0
+# as many records per second of event time as are sent: the broker refuses times that run ahead of its clock
+LIVE_RATE = 200
+LIVE = Options(per_second=LIVE_RATE)
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +308,7 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
     words.run()
     words.await_rest()
     process, token, batch = words.process, words.token, committed(settings, WORDS).boundary.batch_id
-    with producing(settings, "word-count", 200):
+    with producing(settings, "word-count", LIVE_RATE, LIVE):
         until("no batch runs", lambda: committed(settings, WORDS).boundary.batch_id > batch, BATCH_TIMEOUT_S)
         broker = BrokerWithLogin(settings)
         broker.stop()
@@ -313,7 +317,7 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
         until("the time away", lambda: process.poll() is not None or time.monotonic() > away_until, 10)
         broker.start(180)
     # with another producer: the first one has been seen to send nothing more after the outage
-    with producing(settings, "word-count", 200) as end_input:
+    with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
         batch = until("no progress", lambda: newest_progress(settings, WORDS), BATCH_TIMEOUT_S).boundary.batch_id
         until("it does not go on", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
         end_input()
@@ -344,7 +348,7 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
     zombie, token = words.process, words.token
     topics = topics_of(words.context, WORDS)
     with ExitStack() as stack:
-        end_input = stack.enter_context(producing(settings, "word-count", 200))
+        end_input = stack.enter_context(producing(settings, "word-count", LIVE_RATE, LIVE))
         freeze(settings, zombie, topics)
         threads = stack.enter_context(words.run_as_a_thread(force=True))
         until("the new driver does not commit", lambda: committed(settings, WORDS).token == token + 1, BATCH_TIMEOUT_S)
@@ -380,7 +384,7 @@ def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: 
 def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Words) -> None:
     words.run()
     topics, registry = topics_of(words.context, WORDS), words.context.registry
-    with producing(settings, "word-count", 200) as end_input:
+    with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
         freeze(settings, words.process, topics)
         jvm = children(words.process.pid)
         assert jvm

@@ -257,9 +257,7 @@ class Story:
 
             phase_of = partial(self._phase, context)
             stack.enter_context(trials_in(spark))
-            stage(context, self.app, 1, self.first)
-            # every restart runs what was staged
-            (self.first / f"{self.app.replace('-', '_')}.py").write_text("1 / 0\n")
+            self._stage_first(context)
             start(context, old)
             keeper_1 = stack.enter_context(Keeper(settings, drivers, old))
             say("the first release hydrates")
@@ -299,6 +297,11 @@ class Story:
         say(f"over, seed {seed}")
         print(killer.table(keepers))
         self._check(settings, killer, follower)
+
+    def _stage_first(self, context: Context) -> None:
+        """Stages the first release, and then breaks its source: every restart runs what was staged."""
+        stage(context, self.app, 1, self.first)
+        (self.first / f"{self.app.replace('-', '_')}.py").write_text("1 / 0\n")
 
     def _phase(self, context: Context, release: str) -> str:
         if self._live(context) == release:
