@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mar
         # three minutes, of which two are over
         ("load-percentile", 18_000, 100, 80),
         ("product-views", 6_000, 100, 100),
-        ("search-results", 4_000, 100, 50),
+        ("search-results", 8_000, 100, 100),
         ("shoe-store", 3_000, 50, 9),
         ("store-inventory", 6_000, 100, 50),
     ],

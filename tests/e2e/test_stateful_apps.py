@@ -13,14 +13,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mar
     ("app", "records", "per_second", "at_least"),
     [
         # at least so many keys or records
-        ("captcha", 4_000, 100, 250),
-        ("clickstream", 4_000, 100, 500),
+        ("captcha", 8_000, 100, 500),
+        ("clickstream", 8_000, 100, 1_000),
         ("close-notifications", 6_000, 100, 2_000),
-        ("count-windows", 3_000, 100, 2_500),
+        ("count-windows", 6_000, 100, 5_000),
         ("daily-gains", 6_000, 100, 9),
         ("page-stats", 20_000, 100, 200),
-        ("product-counter", 3_000, 100, 2_500),
-        ("sensor-readings", 3_000, 50, 50),
+        ("product-counter", 6_000, 100, 5_000),
+        ("sensor-readings", 6_000, 50, 100),
         ("word-count", 3_000, 100, 1_000),
     ],
 )
