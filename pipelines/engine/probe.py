@@ -27,7 +27,7 @@ from pipelines.engine.avro import readable_by
 from pipelines.engine.causes import cause, place
 from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
-from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.jvm.classes import class_name, java_class
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.repeats import nodes, notes, pandas_aggregate, refuse_other_sources, refuse_what_a_replay_changes
 from pipelines.engine.results import avro_of, schemas_of, serialized
@@ -208,7 +208,7 @@ def _refuse_what_can_not_be_read_back(spark: SparkSession, app: App, result: Dat
 def _refuse_what_fails_later(app: App, result: DataFrame) -> None:
     """Raises Refused for a step that Spark's own check accepts, and that would end the release."""
     for node in nodes(result._jdf.queryExecution().analyzed()):
-        if node.getClass().getSimpleName() == "FlatMapGroupsInPandasWithState":
+        if class_name(node) == "FlatMapGroupsInPandasWithState":
             # where a batch has more rows than keys, pyarrow hands Spark's worker row numbers as floats
             raise Refused(
                 f"the function of app {app.name} has applyInPandasWithState, which fails with this Spark and this pyarrow "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from pipelines.engine.frames import MALFORMED, input_columns, observed, parse
+from pipelines.engine.jvm.classes import class_name
 from pipelines.engine.memory import MemorySource, Record
 from pipelines.engine.repeats import is_input, nodes
 from pipelines.engine.results import applied, marked
@@ -84,14 +85,14 @@ class Rehearsal:
 
 
 def _is_by_clock(node: Any) -> bool:
-    match node.getClass().getSimpleName():
+    match class_name(node):
         case "TransformWithStateInPandas":
             mode = node.timeMode()
         case "FlatMapGroupsInPandasWithState":
             mode = node.timeout()
         case _:
             return False
-    return mode.getClass().getSimpleName() in _CLOCKS
+    return class_name(mode) in _CLOCKS
 
 
 def tick() -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.jvm.classes import class_name, java_class
 from pipelines.errors import Refused
 from pipelines.model.app import App
 
@@ -66,9 +66,9 @@ _FLOATS = {"double", "float"}
 def refuse_other_sources(app: App, result: DataFrame) -> None:
     """Raises Refused if the function reads a stream, or a topic of Kafka's, that is none of the app's inputs."""
     for leaf in _leaves(result):
-        kind = _kind(leaf)
+        kind = class_name(leaf)
         foreign = leaf.isStreaming() and not is_input(leaf)
-        of_kafka = kind == "LogicalRelation" and _kind(leaf.relation()) == "KafkaRelation"
+        of_kafka = kind == "LogicalRelation" and class_name(leaf.relation()) == "KafkaRelation"
         if foreign or of_kafka:
             raise Refused(
                 f"the function of app {app.name} reads a {'stream' if foreign else 'topic'} that is no input: "
@@ -81,7 +81,7 @@ def refuse_what_a_replay_changes(app: App, result: DataFrame, *, clock_allowed: 
     """Raises Refused if a value in `result` depends on chance, on the order of rows, on batches or on the clock."""
     plan = result._jdf.queryExecution().analyzed()
     for node in nodes(plan):
-        if node.isStreaming() and (found := _STEPS.get(_kind(node))) is not None:
+        if node.isStreaming() and (found := _STEPS.get(class_name(node))) is not None:
             name, (wrong, instead) = found
             raise Refused(f"the function of app {app.name} {wrong.format(name)}; {_NO_REPLAY}", fix=instead)
     _refuse_order(app, plan)
@@ -105,7 +105,7 @@ def _refuse_order(app: App, plan: Any) -> None:
     """Raises Refused for an aggregate whose value depends on the order of rows."""
     for node in nodes(plan):
         for part in _aggregates(node):
-            if (instead := _ORDERED.get(_kind(part))) is not None and not _has_an_order(part):
+            if (instead := _ORDERED.get(class_name(part))) is not None and not _has_an_order(part):
                 raise Refused(
                     f"the function of app {app.name} has {_called(part)}, whose value depends on the order in which rows come: "
                     + _NO_REPLAY,
@@ -117,7 +117,7 @@ def notes(result: DataFrame) -> list[str]:
     """What the author should know of `result`, each once: a replay may give another result, and only the author knows whether it does."""
     said: list[str] = []
     for node in nodes(result._jdf.queryExecution().analyzed()):
-        kind = _kind(node)
+        kind = class_name(node)
         if kind == "DeduplicateWithinWatermark":
             said.append(
                 "dropDuplicatesWithinWatermark depends on batches where a key comes again after longer than the watermark's delay: "
@@ -142,12 +142,12 @@ def nodes(plan: Any) -> Iterator[Any]:
 
 def is_input(leaf: Any) -> bool:
     """Whether a node of a plan reads an input of a trial."""
-    return _kind(leaf) == "StreamingRelationV2" and leaf.sourceName() == _INPUT
+    return class_name(leaf) == "StreamingRelationV2" and leaf.sourceName() == _INPUT
 
 
 def pandas_aggregate(node: Any) -> str | None:
     """The name of a pandas UDF that a node of a stream aggregates by, as `mean()`; None if it has none."""
-    return next((_called(part) for part in _aggregates(node) if _kind(part) == "PythonUDAF"), None)
+    return next((_called(part) for part in _aggregates(node) if class_name(part) == "PythonUDAF"), None)
 
 
 def _leaves(result: DataFrame) -> Iterator[Any]:
@@ -156,7 +156,7 @@ def _leaves(result: DataFrame) -> Iterator[Any]:
 
 def _aggregates(node: Any) -> Iterator[Any]:
     """The parts of what a node of a stream computes, if it is an aggregate; without lists whose order doesn't matter."""
-    if _kind(node) == "Aggregate" and node.isStreaming():
+    if class_name(node) == "Aggregate" and node.isStreaming():
         yield from _parts(node.aggregateExpressions())
 
 
@@ -164,9 +164,9 @@ def _parts(expressions: Any) -> Iterator[Any]:
     """The expressions and all that is in them, but of a list that is sorted or counted, only what is in it."""
     for expression in _items(expressions):
         children = expression.children()
-        if _kind(expression) in _WITHOUT_ORDER and _kind(children.apply(0)) == "AggregateExpression":
+        if class_name(expression) in _WITHOUT_ORDER and class_name(children.apply(0)) == "AggregateExpression":
             function = children.apply(0).aggregateFunction()
-            if _kind(function) in _LISTS:
+            if class_name(function) in _LISTS:
                 children = function.children()
         else:
             yield expression
@@ -174,7 +174,7 @@ def _parts(expressions: Any) -> Iterator[Any]:
 
 
 def _has_an_order(aggregate: Any) -> bool:
-    match _kind(aggregate):
+    match class_name(aggregate):
         case "ListAgg":
             return not aggregate.orderExpressions().isEmpty()
         case "Mode":
@@ -185,9 +185,9 @@ def _has_an_order(aggregate: Any) -> bool:
 
 def _note_on(aggregate: Any) -> str | None:
     """What to know of an aggregate whose value differs little where rows come in another order."""
-    if _kind(aggregate) == "ApproximatePercentile":
+    if class_name(aggregate) == "ApproximatePercentile":
         return f"{_called(aggregate)} is an approximation that depends on the order of rows: use percentile, or give diff a --tolerance"
-    if _kind(aggregate) in _SUMS and aggregate.children().apply(0).dataType().typeName() in _FLOATS:
+    if class_name(aggregate) in _SUMS and aggregate.children().apply(0).dataType().typeName() in _FLOATS:
         return (
             f"{_called(aggregate)} adds up floating-point numbers, whose last digits depend on the order of rows: "
             "cast them to decimal, or give diff a --tolerance"
@@ -203,23 +203,19 @@ def _is_fickle(expression: Any) -> bool:
 def _called(expression: Any) -> str:
     """What an author calls it: `first(page)`, `rand()`."""
     name = expression.prettyName()
-    if _kind(expression) in ("PythonUDF", "PythonUDAF"):
+    if class_name(expression) in ("PythonUDF", "PythonUDAF"):
         return f"{expression.name()}()"
-    columns = [part.name() for part in _parts(expression.children()) if _kind(part) == "AttributeReference"]
+    columns = [part.name() for part in _parts(expression.children()) if class_name(part) == "AttributeReference"]
     return f"{name}({', '.join(dict.fromkeys(columns))})"
 
 
 def _origin(leaf: Any) -> str:
     """Where the rows of a leaf come from, as far as Spark says it: a file's path, a table's name."""
-    relation = leaf.relation() if _kind(leaf) == "LogicalRelation" else None
-    if relation is not None and _kind(relation) == "HadoopFsRelation":
+    relation = leaf.relation() if class_name(leaf) == "LogicalRelation" else None
+    if relation is not None and class_name(relation) == "HadoopFsRelation":
         return ", ".join(path.toString() for path in _items(relation.location().rootPaths()))
     return str(leaf.nodeName())
 
 
 def _items(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(number) for number in range(sequence.size()))
-
-
-def _kind(found: Any) -> str:
-    return str(found.getClass().getSimpleName())

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.engine.jvm.classes import class_name
+
 # Spark's name of a node -> what it says of one. A Project only computes columns; it is left out
 _STEPS: dict[str, Callable[[Any], str]] = {
     "Aggregate": lambda node: f"aggregate by {_names(node.groupingExpressions())}",
@@ -56,7 +58,7 @@ def _steps(node: Any, inputs: Mapping[str, Any], depth: int, parent: str) -> Ite
         if node.equals(plan):
             yield Step(depth=depth, does=f"input {name}")
             return
-    kind = node.getClass().getSimpleName()
+    kind = class_name(node)
     told = _STEPS.get(kind)
     if told is not None and not _of_a_window(node, kind, parent):
         yield Step(depth=depth, does=told(node), state=kind in _WITH_STATE)
@@ -70,7 +72,7 @@ def _steps(node: Any, inputs: Mapping[str, Any], depth: int, parent: str) -> Ite
 
 def _of_a_window(node: Any, kind: str, parent: str) -> bool:
     """Whether Spark made this filter for a window, whose rows need a time."""
-    return kind == "Filter" and parent == "Aggregate" and node.condition().getClass().getSimpleName() == "IsNotNull"
+    return kind == "Filter" and parent == "Aggregate" and class_name(node.condition()) == "IsNotNull"
 
 
 def _names(expressions: Any) -> str:

@@ -12,6 +12,7 @@ from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.future import future_notes
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
+from orchestration.operations.looking.kafka_tools import kafka_tool
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.planning.changes import changes
@@ -166,10 +167,9 @@ def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
 
     sources = sources_for(app, Options()) if app in app_names() else ()
     partitions = {source.topic: source.partitions for source in sources}
-    login = " --command-config admin.properties" if settings.kafka else ""
+    tool = kafka_tool(settings, "kafka-topics.sh")
     commands = [
-        f"`kafka-topics.sh --bootstrap-server {settings.bootstrap}{login} --create --topic {topic} "
-        f"--partitions {partitions.get(topic, _PARTITIONS)} --config retention.ms=-1`"
+        f"`{tool} --create --topic {topic} --partitions {partitions.get(topic, _PARTITIONS)} --config retention.ms=-1`"
         for topic in topics
     ]
     it = "it" if len(topics) == 1 else "them"

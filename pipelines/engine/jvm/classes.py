@@ -16,3 +16,8 @@ def java_class(name: str) -> Any:
     context = SparkContext._active_spark_context
     assert context is not None and context._jvm is not None
     return getattr(context._jvm, name)
+
+
+def class_name(found: Any) -> str:
+    """The name of the class of a Java object, without its package."""
+    return str(found.getClass().getSimpleName())
