@@ -39,6 +39,7 @@ KEPT = (
 )
 # the files that take longest, the longest first
 LONGEST = (
+    "e2e/test_lives.py",
     "e2e/test_kills.py",
     "reset/test_cells.py",
     # next to a file with few processes: its commands give up on a broker that gets no CPU time
@@ -233,19 +234,9 @@ def silent() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session, configured like a driver's. All drivers, diffs, checks and trials of this process share it."""
-    from pipelines.engine.session import build_session
+    from tests.shared.session import shared_session
 
-    # most code here runs once, so the optimizing compiler costs more than it gains, and so does Spark's (drivers that are
-    # processes have both). Many drivers share this session, so it has more code and garbage than one driver
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xms1536m -Xmn768m"
-    # with its state in one partition, a batch takes an eighth less CPU time; drivers that are processes have two
-    settings = Settings(
-        state_dir=tmp_path_factory.mktemp("spark"),
-        shuffle_partitions=1,
-        spark={"spark.driver.defaultJavaOptions": java},
-    )
-    session = build_session(settings, "tests", heap_mb=2048, few_rows=True)
-    session.sparkContext.setLogLevel("ERROR")
+    session = shared_session(tmp_path_factory.mktemp("spark"), heap_mb=2_048, young_mb=768)
     yield session
     session.stop()
 

@@ -28,7 +28,6 @@ from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.check import check
-from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
 from orchestration.sources import Faults, Options, produce, sources_for
 from pipelines.errors import Unavailable
@@ -156,7 +155,9 @@ class Cluster:
     def settle(self, name: str, topic: str) -> None:
         """Waits until a release has read `topic` to its end and has nothing left to do."""
         inputs = {source: of.topic for source, of in self.state.releases[name].spec.inputs.items() if of.topic == topic}
-        self.until(f"{name} has not read {topic} to its end", lambda: at_rest(self.settings, name, inputs))
+        self.until(
+            f"{name} has not read {topic} to its end", lambda: at_rest(self.settings, name, inputs, self.registry)
+        )
 
     # -- input
 
@@ -378,23 +379,6 @@ def assert_nothing_differs(found: Comparison, *, at_least: int) -> None:
     assert not found.columns and not found.samples and found.ratio == 0
     assert found.live_late_dropped == found.new_late_dropped == 0
     assert found.live_watermark_ms == found.new_watermark_ms
-
-
-def assert_same_again(
-    cluster: Cluster, app: str, records: int, per_second: int, at_least: int, **settings: Any
-) -> None:
-    """Asserts that an app's second version, of the same code in larger batches, has the result of the first and passes
-    the app's suites. `records` of history, `per_second` in event time; both have `at_least` keys or records in common.
-    `settings`: of the app.
-    """
-    cluster.load(app, records, per_second)
-    cluster.hydrate(app, 1, batch=SMALL, settings=settings)
-    cluster.make_live(app, 1)
-    cluster.hydrate(app, 2, batch=LARGE, settings=settings, correction="the same again")
-    with cluster.producing(app, max(2 * per_second, 50), per_second):
-        assert_nothing_differs(diff(cluster.context(), f"{app}.v2"), at_least=at_least)
-    assert check(cluster.context(), f"{app}.v2").ok
-    cluster.stop(f"{app}.v1", f"{app}.v2")
 
 
 def _options(per_second: int) -> Options:

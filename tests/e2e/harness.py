@@ -167,11 +167,10 @@ def committed(settings: Settings, release: str) -> Progress:
 
 def lag_records(settings: Settings, release: str, inputs: Mapping[str, str]) -> int:
     """Input records that `release` has not read. `inputs`: source name -> topic."""
-    return _lag_behind(settings, newest_progress(settings, release), inputs)
+    return _lag_behind(newest_progress(settings, release), inputs, end_offsets(settings, inputs.values()))
 
 
-def _lag_behind(settings: Settings, progress: Progress | None, inputs: Mapping[str, str]) -> int:
-    ends = end_offsets(settings, inputs.values())
+def _lag_behind(progress: Progress | None, inputs: Mapping[str, str], ends: Mapping[str, Mapping[int, int]]) -> int:
     return sum(
         end - (progress.boundary.position.sources[name].get(partition, 0) if progress else 0)
         for name, topic in inputs.items()
@@ -179,13 +178,15 @@ def _lag_behind(settings: Settings, progress: Progress | None, inputs: Mapping[s
     )
 
 
-def at_rest(settings: Settings, release: str, inputs: Mapping[str, str]) -> bool:
+def at_rest(settings: Settings, release: str, inputs: Mapping[str, str], registry: Registry | None = None) -> bool:
     """Whether a release has read all of its input, and another batch would change nothing.
 
     That also holds after a batch that moved no watermark. Its progress record could not know that, but its checkpoint does.
+    `registry`: its clients ask, instead of new ones.
     """
-    progress = newest_progress(settings, release)
-    if progress is None or _lag_behind(settings, progress, inputs) > 0:
+    kept, client = (registry.kept, registry.cluster.client) if registry is not None else (None, None)
+    progress = newest_progress(settings, release, kept=kept)
+    if progress is None or _lag_behind(progress, inputs, end_offsets(settings, inputs.values(), client=client)) > 0:
         return False
     if progress.boundary.settled:
         return True

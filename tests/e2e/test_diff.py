@@ -74,24 +74,6 @@ def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     cluster.stop("large-orders.v1", "large-orders.v2")
 
 
-@pytest.fixture
-def views(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
-    """A stream joined with a table: v1 live with small batches, v2 the same with large ones."""
-    code = code_without_suite(tmp_path / "code", "not_viewing")
-    cluster.load("not-viewing", 8_000, per_second=200)
-    cluster.hydrate("not-viewing", 1, batch=SMALL, code_dir=code)
-    cluster.make_live("not-viewing", 1)
-    cluster.hydrate("not-viewing", 2, batch=LARGE, code_dir=code, correction="the same again")
-    yield cluster
-    cluster.stop("not-viewing.v1", "not-viewing.v2")
-
-
-@pytest.mark.long
-def test_a_stream_joined_with_a_table_differs_in_nothing_while_input_comes(views: Cluster) -> None:
-    with views.producing("not-viewing", 400, per_second=200):
-        assert_nothing_differs(diff(views.context(), "not-viewing.v2"), at_least=200)
-
-
 @pytest.mark.long
 def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(finals: Cluster) -> None:
     with finals.producing("stock-stats", 400, per_second=200):

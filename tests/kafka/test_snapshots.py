@@ -93,6 +93,14 @@ def test_the_newest_whole_one_of_this_version_counts(monkeypatch: pytest.MonkeyP
     assert newest_of(odd) is None
 
 
+def test_one_with_another_state_than_it_names_is_ignored() -> None:
+    [old], [new] = to_parts(after(5)).values(), to_parts(after(9)).values()
+    # both are whole in themselves
+    swapped = new.partition(b"\n")[0] + b"\n" + old.partition(b"\n")[2]
+    assert newest_of([old, swapped]) == after(5)
+    assert newest_of([swapped]) is None
+
+
 @pytest.mark.parametrize(
     ("table", "name"),
     [("releases", "../../etc"), ("chains", "sums\x1b[2J"), ("operations", "a/b"), ("followers", "Sums")],

@@ -202,7 +202,10 @@ class World:
 
     def settle(self) -> None:
         inputs = {source: i.topic for source, i in self.release.spec.inputs.items()}
-        self.until(f"{self.name} has not come to rest", lambda: at_rest(self.settings, self.name, inputs))
+        self.until(
+            f"{self.name} has not come to rest",
+            lambda: at_rest(self.settings, self.name, inputs, self.context.registry),
+        )
 
     def make_live(self) -> None:
         self.run(plan_start(self.context, self.name))

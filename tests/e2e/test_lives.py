@@ -1,0 +1,262 @@
+"""The whole life of every app: staged, hydrated, checked, promoted, compared, rolled back, reset and retired.
+
+The second version of each app hydrates in small batches in a process that is killed in the middle. Its result must not
+differ from that of the first, which hydrated in large batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from demo.ledger.reader import read
+from orchestration.operations.execute import execute
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.reset.plan import plan_reset
+from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.retire import plan_retire
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.planning.run import plan_start
+from orchestration.operations.planning.stage import plan_stage
+from orchestration.operations.procedures.check import check
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
+from pipelines.kafka.progress import newest_progress
+from pipelines.model.reset import Target
+from pipelines.settings import Settings
+from tests.conftest import sweep
+from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_nothing_differs
+from tests.e2e.harness import at_rest, operator
+from tests.shared.host import Host
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.long,
+    # each test is the lives of several apps
+    pytest.mark.timeout(1_800),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """An app with `records` of history, `per_second` in event time. Both versions have `at_least` keys or records.
+
+    `reads`: the app whose result, or whose topics, it reads; then nothing more is produced for it. `of_table`: that
+    result is a table, which is compacted, so a new version can't read all that the first has read.
+    """
+
+    app: str
+    records: int = 0
+    per_second: int = 100
+    at_least: int
+    reads: str | None = None
+    of_table: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The app for whose sources input is produced."""
+        return self.reads or self.app
+
+    @property
+    def old(self) -> str:
+        return f"{self.app}.v1"
+
+    @property
+    def new(self) -> str:
+        return f"{self.app}.v2"
+
+
+GROUPS = {
+    "trades and notifications": (
+        Life(app="stock-stats", records=4_000, at_least=1_000),
+        Life(app="daily-gains", reads="stock-stats", at_least=9),
+        Life(app="top-stocks", reads="daily-gains", of_table=True, at_least=1),
+        Life(app="close-notifications", records=4_000, at_least=1_000),
+        Life(app="captcha", records=4_000, at_least=250),
+        Life(app="log-router", reads="captcha", at_least=250),
+    ),
+    "pages and ticks": (
+        Life(app="not-viewing", records=4_000, at_least=100),
+        Life(app="notification-counts", reads="not-viewing", at_least=50),
+        Life(app="page-stats", records=8_000, at_least=80),
+        Life(app="beaconing", records=4_000, at_least=1),
+        Life(app="bookings", records=2_000, per_second=20, at_least=3_000),
+        Life(app="word-count", records=3_000, at_least=1_000),
+    ),
+    "clicks and orders": (
+        Life(app="clickstream", records=4_000, at_least=400),
+        Life(app="latest-value", records=4_000, at_least=100),
+        Life(app="browser-windows", records=4_000, at_least=600),
+        Life(app="product-counter", records=4_000, at_least=3_000),
+        Life(app="large-orders", records=4_000, at_least=100),
+        Life(app="count-windows", records=4_000, at_least=3_000),
+    ),
+    "stores and devices": (
+        Life(app="search-results", records=4_000, at_least=100),
+        Life(app="product-views", records=4_000, at_least=100),
+        Life(app="sensor-readings", records=4_000, per_second=50, at_least=100),
+        Life(app="shoe-store", records=3_000, per_second=50, at_least=9),
+        Life(app="store-inventory", records=4_000, at_least=50),
+        # three minutes, of which two are over
+        Life(app="load-percentile", records=4_000, per_second=20, at_least=50),
+        # windows of 20 minutes: a device is judged after 8 hours, not after a day
+        Life(app="maintenance", records=32_000, per_second=1, at_least=50, settings={"window_s": 1_200}),
+    ),
+}
+
+
+@pytest.fixture
+def cluster(running_broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster for one test: apps of different groups share topics."""
+    found = Cluster(running_broker, tmp_path, lambda: spark)
+    yield found
+    found.close()
+    sweep(running_broker)
+
+
+@pytest.fixture
+def host(cluster: Cluster, tmp_path: Path) -> Iterator[Host]:
+    found = Host(cluster.settings.model_copy(update={"max_records_per_batch": SMALL // 2}), tmp_path)
+    yield found
+    found.end()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_app_lives_to_its_end_though_its_driver_is_killed(cluster: Cluster, host: Host, group: str) -> None:
+    lives = GROUPS[group]
+    for life in lives:
+        _make_live(cluster, life)
+    for life in lives:
+        options = {"settings": life.settings, "accept_missing": life.of_table, "correction": "the same again"}
+        cluster.stage(life.app, 2, **options)
+    for life in lives:
+        cluster.stop(life.old)
+    _hydrate_on(cluster, host, lives)
+    # who reads another's result comes before the other is reset
+    for life in reversed(lives):
+        with ExitStack() as stack:
+            for each in lives:
+                if each.app == life.reads:
+                    cluster.start(each.old, batch=SMALL)
+                    stack.callback(cluster.stop, each.old)
+            _replace(cluster, life)
+            _reset_and_retire(cluster, life)
+
+
+def _make_live(cluster: Cluster, life: Life) -> None:
+    if life.records:
+        cluster.load(life.app, life.records, life.per_second)
+    cluster.hydrate(life.app, 1, batch=LARGE, settings=life.settings)
+    cluster.make_live(life.app, 1)
+    _settle(cluster, life.old)
+
+
+def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
+    """Hydrates all second versions on one host, which dies in the middle, and on another."""
+
+    def start(life: Life) -> None:
+        with operator(cluster.settings, host) as context:
+            execute(context, plan_start(context, life.new))
+
+    def begun() -> bool:
+        known = [newest_progress(cluster.settings, life.new) for life in lives]
+        return any(progress is not None and progress.boundary.batch_id > 0 for progress in known)
+
+    def all_run() -> bool:
+        leases = [cluster.state.releases[life.new].lease for life in lives]
+        return all(lease is not None and lease.holder.pid == host.pid for lease in leases)
+
+    with ThreadPoolExecutor(len(lives)) as pool:
+        starts = [pool.submit(start, life) for life in lives]
+        cluster.until("not every driver has its lease", all_run, timeout_s=300)
+        cluster.until("nobody commits a second batch", begun, timeout_s=300)
+        host.kill()
+        unfinished = [life.new for life in lives if not _rests(cluster, life.new)]
+        for each in starts:
+            each.exception()
+    print(f"  killed while they hydrate: {', '.join(unfinished)}")
+    assert len(unfinished) > len(lives) / 2
+    with ThreadPoolExecutor(len(lives)) as pool:
+        for each in [pool.submit(start, life) for life in lives]:
+            each.result()
+    for life in lives:
+        _settle(cluster, life.new)
+        cluster.stop(life.new)
+
+
+def _replace(cluster: Cluster, life: Life) -> None:
+    """Compares the second version with the first, promotes it, and goes back."""
+    for name in (life.old, life.new):
+        cluster.start(name, batch=SMALL)
+        wait_ready(cluster.context(), name, for_s=0.1, timeout_s=240)
+    context = cluster.context()
+    input_of = cluster.producing(life.source, max(2 * life.per_second, 50), life.per_second)
+    # an app of another group may be the source of the app that this one reads
+    with input_of if life.records else nullcontext():
+        assert_nothing_differs(diff(context, life.new), at_least=life.at_least)
+    assert check(context, life.new).ok
+    cluster.run(plan_promote(context, life.app, version=2))
+    cluster.run(plan_rollback(context, life.app))
+    assert cluster.state.live(life.app).new == life.old
+
+
+def _reset_and_retire(cluster: Cluster, life: Life) -> None:
+    """Resets the second version: its result is that of the first again. Then it ends."""
+    context = cluster.context(max_records_per_batch=LARGE)
+    cluster.run(plan_reset(context, life.new, Request(target=Target(kind="earliest", text="earliest"), stop=True)))
+    for name in (life.old, life.new):
+        _settle(cluster, name)
+    assert cluster.state.releases[life.new].generation == 2
+    for result in cluster.state.releases[life.new].result_topics:
+        old, new = (_contents(cluster, name, result) for name in (life.old, life.new))
+        assert (old - new, new - old) == (Counter(), Counter()) and old
+    cluster.stop(life.old, life.new)
+    cluster.run(plan_retire(cluster.context(), life.new))
+    assert cluster.state.releases[life.new].state == "retired"
+
+
+def _contents(cluster: Cluster, name: str, result: str) -> Counter[str]:
+    """The last row of each key of a table, or how often each record of a stream is there."""
+    release = cluster.state.releases[name]
+    records = list(read(cluster.settings.bootstrap, release.result_topics[result]))
+    if release.spec.outputs[result].table:
+        last = {record.key: record.value for record in records}
+        return Counter(f"{key!r} {value!r}" for key, value in last.items() if value is not None)
+    return Counter(json.dumps([repr(record.key), repr(record.value)]) for record in records)
+
+
+def _settle(cluster: Cluster, name: str) -> None:
+    cluster.until(f"{name} has not come to rest", lambda: _rests(cluster, name), timeout_s=300)
+
+
+def _rests(cluster: Cluster, name: str) -> bool:
+    inputs = {source: each.topic for source, each in cluster.state.releases[name].spec.inputs.items()}
+    return at_rest(cluster.settings, name, inputs, cluster.registry)
+
+
+def test_by_the_wall_clock_a_release_gives_other_windows_and_its_plan_warns(cluster: Cluster) -> None:
+    cluster.load("browser-windows", 2_000, 100)
+    cluster.hydrate("browser-windows", 1, batch=SMALL)
+    cluster.make_live("browser-windows", 1)
+    with cluster.trials():
+        wall = plan_stage(cluster.context(), "browser-windows", version=2, settings={"clock": "wall"})
+    assert any("may give a different result in a replay" in warning for warning in wall.warnings)
+    cluster.run(wall)
+    cluster.hydrate("browser-windows", 2, batch=LARGE)
+    found = diff(cluster.context(), "browser-windows.v2")
+    assert found.identical == 0 and found.only_live > 500 and found.only_new > 0
+    cluster.stop("browser-windows.v1", "browser-windows.v2")

@@ -1,0 +1,27 @@
+"""The Spark session that many drivers, comparisons, checks and trials share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# most code here runs once, so the optimizing compiler costs more than it gains, and so does Spark's (drivers that are
+# processes have both). Many drivers share this session, so it has more code and garbage than one driver
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+
+
+def shared_session(folder: Path, *, heap_mb: int, young_mb: int) -> SparkSession:
+    """A session with at most `heap_mb` MiB of heap, of which `young_mb` are for what is new."""
+    from pipelines.engine.session import build_session
+
+    java = f"{_JAVA} -Xms{2 * young_mb}m -Xmn{young_mb}m"
+    # with its state in one partition, a batch takes an eighth less CPU time; drivers that are processes have two
+    settings = Settings(state_dir=folder, shuffle_partitions=1, spark={"spark.driver.defaultJavaOptions": java})
+    session = build_session(settings, "tests", heap_mb=heap_mb, few_rows=True)
+    session.sparkContext.setLogLevel("ERROR")
+    return session
