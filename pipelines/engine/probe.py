@@ -21,10 +21,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pipelines.engine.avro import readable_by
-from pipelines.engine.causes import cause, place
+from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
 from pipelines.engine.jvm.classes import class_name, java_class
@@ -38,6 +39,12 @@ from pipelines.settings import get_settings
 
 # Spark's names of the errors that an action on a stream raises
 _ACTIONS = {"_LEGACY_ERROR_TEMP_3102", "CALL_ON_STREAMING_DATASET_UNSUPPORTED"}
+# how often a batch is tried that fails elsewhere than in the author's code
+_TRIES = 3
+_AT_START = (
+    "correct what runs before the first row, such as the init of a StatefulProcessor; if this machine is so busy that "
+    "a Python worker takes over 10 s to start, try again later"
+)
 # as Spark reads the delay of a watermark
 _DAYS_PER_MONTH = 31
 
@@ -226,22 +233,8 @@ def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> Non
     """Runs a batch in which the function sees no row: Spark then plans all that a batch needs, and starts it."""
     for name in app.inputs:
         rehearsal.add(name, [tick()])
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            query = (
-                written.writeStream.format("noop")
-                .outputMode(app.output_mode)
-                .option("checkpointLocation", folder)
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
-        except Exception as error:
-            raise BadUsage(
-                f"app {app.name} can't run as {_kinds(app)}: {_cause(error)}", fix=_other_result(app, written)
-            ) from error
-        read = rehearsal.times_read(query)
-    for name, times in read.items():
+    query = _tried(app, written)
+    for name, times in rehearsal.times_read(query).items():
         if times == 0:
             raise BadUsage(
                 f"the function of app {app.name} does not read its input {name}", fix="leave it out of the app's inputs"
@@ -252,6 +245,35 @@ def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> Non
                 f"the function of app {app.name} reads its input {name} {times} times, as a join or union with itself does",
                 fix="define a separate input on the same topic for each",
             )
+
+
+def _tried(app: App, written: DataFrame) -> StreamingQuery:
+    """The query after its first batch. Raises BadUsage if Spark can't plan it, or if it fails each time."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return _first_batch(app, written)
+        except AnalysisException as error:
+            raise BadUsage(
+                f"app {app.name} can't run as {_kinds(app)}: {_cause(error)}", fix=_other_result(app, written)
+            ) from error
+        except Exception as error:
+            # an author's code fails each time, but a busy machine may start a Python worker too late for Spark
+            if failed_at(error) is not None or not left:
+                raise BadUsage(f"app {app.name} fails before its first row: {_cause(error)}", fix=_AT_START) from error
+    raise AssertionError
+
+
+def _first_batch(app: App, written: DataFrame) -> StreamingQuery:
+    with tempfile.TemporaryDirectory() as folder:
+        query = (
+            written.writeStream.format("noop")
+            .outputMode(app.output_mode)
+            .option("checkpointLocation", folder)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    return query
 
 
 def _kinds(app: App) -> str:

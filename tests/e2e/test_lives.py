@@ -161,8 +161,9 @@ def _make_live(cluster: Cluster, life: Life) -> None:
     if life.records:
         cluster.load(life.app, life.records, life.per_second)
     cluster.hydrate(life.app, 1, batch=LARGE, settings=life.settings)
-    cluster.make_live(life.app, 1)
+    # what waits for a watermark comes with the next batch
     _settle(cluster, life.old)
+    cluster.make_live(life.app, 1)
 
 
 def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:

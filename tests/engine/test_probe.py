@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
+from pipelines.engine import probe as probing
 from pipelines.engine.probe import delay_of, run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.repeats import notes
@@ -227,6 +228,46 @@ def test_a_left_join_is_refused_for_a_table_and_says_what_it_could_be(spark: Spa
     with pytest.raises(BadUsage, match="app odd can't run as a table") as refused:
         on_nothing(spark, replace(app, results={"": Table(key=("ticker",))}))
     assert "result=AppendStream(...)" in refused.value.fix
+
+
+class Broken(StatefulProcessor):
+    """Fails before it gets a row."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.prices = {}["prices"]
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[pd.DataFrame]:
+        yield from ()
+
+
+def test_a_state_that_can_not_be_set_up_is_the_authors_to_correct(spark: SparkSession) -> None:
+    def broken(trades: DataFrame) -> DataFrame:
+        return trades.groupBy("ticker").transformWithStateInPandas(Broken(), "ticker string, n long", "append", "none")
+
+    with pytest.raises(BadUsage, match="app odd fails before its first row: ") as refused:
+        on_nothing(spark, app_of(broken, "trades"))
+    assert "the init of a StatefulProcessor" in refused.value.fix
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_an_app_whose_worker_does_not_start_is_tried_again(
+    failures: int, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_batch, left = probing._first_batch, [RuntimeError("Python worker failed to connect back.")] * failures
+
+    def on_a_busy_machine(app: App, written: DataFrame) -> Any:
+        if left:
+            raise left.pop()
+        return first_batch(app, written)
+
+    monkeypatch.setattr(probing, "_first_batch", on_a_busy_machine)
+    app = app_of(lambda trades: trades.select("ticker", "price"), "trades")
+    if failures < 3:
+        assert on_nothing(spark, app).columns == ["ticker", "price"]
+        return
+    with pytest.raises(BadUsage, match=r"app odd fails before its first row: .*Python worker failed") as refused:
+        on_nothing(spark, app)
+    assert "busy" in refused.value.fix
 
 
 def counted(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
