@@ -19,6 +19,7 @@ import pytest
 
 from demo.ledger.reader import read
 from orchestration.operations.execute import execute
+from orchestration.operations.lifecycle import live_release
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.reset.plan import plan_reset
 from orchestration.operations.planning.reset.request import Request
@@ -212,7 +213,8 @@ def _replace(cluster: Cluster, life: Life) -> None:
     assert check(context, life.new).ok
     cluster.run(plan_promote(context, life.app, version=2))
     cluster.run(plan_rollback(context, life.app))
-    assert cluster.state.live(life.app).new == life.old
+    live = live_release(cluster.state, life.app)
+    assert live is not None and live.name == life.old
 
 
 def _reset_and_retire(cluster: Cluster, life: Life) -> None:

@@ -234,7 +234,7 @@ class Broken(StatefulProcessor):
     """Fails before it gets a row."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self.prices = {}["prices"]
+        self.prices = dict[str, int]()["prices"]
 
     def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[pd.DataFrame]:
         yield from ()
