@@ -94,7 +94,8 @@ GROUPS = {
         Life(app="not-viewing", records=4_000, at_least=100),
         Life(app="notification-counts", reads="not-viewing", at_least=50),
         Life(app="page-stats", records=8_000, at_least=80),
-        Life(app="beaconing", records=4_000, at_least=1),
+        # half an hour
+        Life(app="beaconing", records=8_000, per_second=4, at_least=5),
         Life(app="bookings", records=2_000, per_second=20, at_least=3_000),
         Life(app="word-count", records=3_000, at_least=1_000),
     ),
