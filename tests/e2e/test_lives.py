@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
+from pipelines.errors import SwitchyardError
 from pipelines.kafka.progress import newest_progress
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
@@ -37,6 +39,7 @@ from tests.conftest import sweep
 from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_nothing_differs
 from tests.e2e.harness import at_rest, operator
 from tests.shared.host import Host
+from tests.shared.threads import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,8 +174,15 @@ def _make_live(cluster: Cluster, life: Life) -> None:
 def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
     """Hydrates all second versions on one host, which dies in the middle, and on another."""
 
+    gone = Event()
+
+    def sleep(seconds: float) -> None:
+        if gone.is_set():
+            raise SwitchyardError("its host is gone")
+        patient(seconds)
+
     def start(life: Life) -> None:
-        with operator(cluster.settings, host) as context:
+        with operator(cluster.settings, host, sleep=sleep) as context:
             execute(context, plan_start(context, life.new))
 
     def begun() -> bool:
@@ -188,9 +198,11 @@ def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
         cluster.until("not every driver has its lease", all_run, timeout_s=300)
         cluster.until("nobody commits a second batch", begun, timeout_s=300)
         host.kill()
+        gone.set()
         unfinished = [life.new for life in lives if not _rests(cluster, life.new)]
         for each in starts:
-            each.exception()
+            assert isinstance(each.exception(), SwitchyardError | None)
+    gone.clear()
     print(f"  killed while they hydrate: {', '.join(unfinished)}")
     assert len(unfinished) > len(lives) / 2
     with ThreadPoolExecutor(len(lives)) as pool:

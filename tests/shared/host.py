@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from pipelines.settings import Settings
@@ -24,6 +25,7 @@ class Host:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._folder = settings, folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -32,16 +34,17 @@ class Host:
 
     def launch(self, release: str, *, force: bool = False, settle: bool = False) -> str:
         assert not force and not settle
-        if self._process is None:
-            with self.log_path(release).open("ab") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.shared.host", str(self._folder)],
-                    cwd=_ROOT, env=self._settings.child_environment(),
-                    stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                )  # fmt: skip
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{release}\n".encode())
-        self._process.stdin.flush()
+        with self._lock:
+            if self._process is None:
+                with self.log_path(release).open("ab") as log:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", "tests.shared.host", str(self._folder)],
+                        cwd=_ROOT, env=self._settings.child_environment(),
+                        stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                    )  # fmt: skip
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{release}\n".encode())
+            self._process.stdin.flush()
         return f"a thread of process {self.pid}"
 
     def log_path(self, release: str) -> Path:
