@@ -1,6 +1,6 @@
 """Kills drivers at random moments in the middle of a transaction, and checks the ledger afterwards.
 
-Live and candidate drivers are killed while they hydrate, run and switch: 10 times by default. `SWITCHYARD_KILLS` is
+Live and candidate drivers are killed while they hydrate, run and switch: 7 times by default. `SWITCHYARD_KILLS` is
 the number of kills in each test, `SWITCHYARD_KILLS_SEED` seeds the moments. A kill counts only if the dead driver left
 a transaction open in Kafka.
 """
@@ -431,7 +431,7 @@ def _line(ledger: Ledger) -> str:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [int(KILLS or 6)])
+@pytest.mark.parametrize("kills", [int(KILLS or 4)])
 def test_a_table_survives_kills_in_open_transactions(
     settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
 ) -> None:
@@ -451,7 +451,7 @@ def test_a_table_survives_kills_in_open_transactions(
 
 @pytest.mark.timeout(1200)
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [int(KILLS or 4)])
+@pytest.mark.parametrize("kills", [int(KILLS or 3)])
 def test_a_stream_survives_kills_in_open_transactions(
     settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
 ) -> None:
