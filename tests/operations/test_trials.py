@@ -11,6 +11,7 @@ import pytest
 
 from orchestration.operations.trials import probe
 from pipelines.engine.code import freeze
+from pipelines.engine.known import Known
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.settings import Settings
 
@@ -35,7 +36,7 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
     # no Spark can start
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    def check(definition: Mapping[str, Any]) -> Mapping[str, str]:
+    def check(definition: Mapping[str, Any]) -> Known:
         raise BadUsage(f"there is no {definition}")
 
     noise = "import sys\nprint('{}')\nprint('x' * 1_000_000, file=sys.stderr)\n"
@@ -43,21 +44,21 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
         tried(tmp_path, noise, check)
     assert (
         error.value.what
-        == "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'suites': {'': 'of_odd'}}"
+        == "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'static': {}, 'suites': {'': 'of_odd'}}"
     )
 
 
 def test_a_trial_that_can_not_start_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SwitchyardError, match="app odd could not be tried"):
-        tried(tmp_path, "", lambda _: None)
+        tried(tmp_path, "", lambda _: Known())
 
 
 def test_a_module_that_waits_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     wait = "import os\nos.system('sleep 60')\n"
     with pytest.raises(SwitchyardError, match=r"did not end within 1\.5 s") as error:
-        tried(tmp_path, wait, lambda _: None, probe_timeout_s=1.5)
+        tried(tmp_path, wait, lambda _: Known(), probe_timeout_s=1.5)
     assert "wait for anything" in error.value.fix
     # what it has started ends with it
     assert time.monotonic() - began < 30
