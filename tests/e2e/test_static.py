@@ -25,7 +25,8 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.topics import INPUT, delete_topics, ensure_topic
 from tests.e2e.cluster import LARGE, Cluster, Follower, folded
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+# what plans, files and drivers do with one is also tried without a broker, in tests/engine and tests/operations
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 CODE = Path(__file__).resolve().parents[1] / "shared" / "payments"
 CURRENCIES = ("EUR", "CHF", "USD", "GBP")
