@@ -47,8 +47,8 @@ def result_in_words(result: Result) -> str:
 
 
 def topics_of(app: App) -> list[str]:
-    """The topics that an app reads by name, without duplicates."""
-    return sorted(set(app.topics.values()))
+    """The topics that an app reads by name, those of static tables included, without duplicates."""
+    return sorted({*app.topics.values(), *(table.topic for table in app.static_tables.values())})
 
 
 def reads(app: App) -> list[str]:
@@ -58,7 +58,8 @@ def reads(app: App) -> list[str]:
 
 def tables_of(app: App) -> set[str]:
     """The topics that an app reads as tables."""
-    return {topic for name, topic in app.topics.items() if isinstance(app.inputs[name], Changelog)}
+    static = {table.topic for table in app.static_tables.values()}
+    return static | {topic for name, topic in app.topics.items() if isinstance(app.inputs[name], Changelog)}
 
 
 def readers(apps: Sequence[App]) -> dict[str, list[str]]:

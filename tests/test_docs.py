@@ -77,6 +77,7 @@ SHOWN = {
     "suite": "expectations/suites/word_count.py",
     "product_views": "pipelines/apps/product_views.py",
     "notification_counts": "pipelines/apps/notification_counts.py",
+    "payments": "tests/shared/payments/payments.py",
 }
 
 

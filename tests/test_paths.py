@@ -164,6 +164,7 @@ def test_a_forged_stage_deletes_nothing_of_another_place(settings: Settings, out
         DeleteFiles(release=str(outside), code_digest=None),
         DeleteFiles(release=NAME, code_digest=str(outside / "precious")),
         DeleteFiles(release=NAME, code_digest=None, evidence=(f"../../{outside.name}",)),
+        DeleteFiles(release=NAME, code_digest=None, tables=(str(outside / "precious"),)),
         DeleteFiles(release="..", code_digest=None),
         DeleteCheckpoint(release=str(outside), generation=1),
     ):
@@ -179,8 +180,11 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     (state / "run" / NAME).mkdir(parents=True)
     (state / "code").mkdir()
     (state / "code" / f"{DIGEST}.zip").write_bytes(b"zip")
+    (state / "tables").mkdir()
+    (state / "tables" / f"{DIGEST}.jsonl").write_bytes(b"{}")
+    (state / "tables" / f"{'1' * 64}.jsonl").write_bytes(b"{}")
     way_out = link(state / "evidence" / "diff-1", outside)
-    stage = DeleteFiles(release=NAME, code_digest=DIGEST, evidence=("diff-1",))
+    stage = DeleteFiles(release=NAME, code_digest=DIGEST, evidence=("diff-1",), tables=(DIGEST,))
     with pytest.raises(SwitchyardError, match="diff-1 is a link in the state folder"):
         applied(settings, stage)
     assert kept.is_dir() and (state / "code" / f"{DIGEST}.zip").exists() and (outside / "precious").exists()
@@ -188,3 +192,4 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     applied(settings, stage)
     assert not kept.parent.exists() and not (state / "run" / NAME).exists()
     assert not (state / "code" / f"{DIGEST}.zip").exists()
+    assert [each.name for each in (state / "tables").iterdir()] == [f"{'1' * 64}.jsonl"]

@@ -94,9 +94,10 @@ def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -
     results = {name: ResultSpec(**each) for name, each in facts["results"].items()}
     inputs = {name: f"topic {topic}" for name, topic in facts["inputs"].items()}
     inputs |= {name: str(ResultOf(of["app"], of["result"])) for name, of in facts["upstream"].items()}
+    inputs |= {name: f"static table, topic {topic}" for name, topic in facts["static"].items()}
     print_facts({
         "app": app,
-        **{f"input {name}": f"{inputs[name]}: {', '.join(facts['columns'][name])}" for name in facts["sources"]},
+        **{f"input {name}": f"{inputs[name]}: {', '.join(facts['columns'][name])}" for name in (*facts["sources"], *facts["static"])},
         **{
             f"result {name}".rstrip(): f"{each.in_words()}, {each.partitions} partitions: {each.schema_ddl.replace('`', '')}"
             for name, each in results.items()
@@ -142,6 +143,8 @@ def _show(batch: dict[str, Any], title: str | None) -> None:
             ["dead letter", "reason"],
             ([f"{each['topic']}[{each['partition']}] offset {each['offset']}", each["reason"]] for each in letters),
         )
+    for name, words in batch.get("malformed", {}).items():
+        out(f"static table {name}: {words}")
     if batch["late"]:
         out(f"{batch['late']} late rows dropped")
     if batch["watermark"]:

@@ -140,7 +140,9 @@ def status(
     for each in releases:
         said = each.beat.error if name and each.beat and not each.release.failure else None
         staged_by = staged_by_another(each.release.spec) if name else None
-        for note in (*each.notes, said, staged_by and f"staged by {staged_by}"):
+        tables = each.release.spec.static_tables if name else {}
+        told = [f"static table {table}: {spec.in_words()}" for table, spec in tables.items()]
+        for note in (*each.notes, said, staged_by and f"staged by {staged_by}", *told):
             if note:
                 out(f"{each.release.name}: {note}")
 
@@ -240,6 +242,7 @@ def _as_json(each: ReleaseStatus) -> dict[str, Any]:
         "holder": each.holder,
         "generation": each.release.generation,
         "staged_by": each.release.spec.platform or None,
+        "static_tables": {n: t.model_dump(mode="json") for n, t in each.release.spec.static_tables.items()},
         "failure": each.release.failure,
         "notes": list(each.notes),
         "heartbeat": each.beat.model_dump(mode="json") if each.beat else None,

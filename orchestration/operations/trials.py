@@ -10,15 +10,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any
 
 from pipelines.engine.code import FrozenCode, freeze
+from pipelines.engine.known import Known
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.settings import Settings
 
-Check = Callable[[Mapping[str, Any]], Mapping[str, str]]
+Check = Callable[[Mapping[str, Any]], Known]
 
 
 def default_code_dir() -> Path:
@@ -33,12 +35,13 @@ def probe(
     code: FrozenCode,
     app: str,
     given: Mapping[str, Any],
-    check: Check = lambda _: {},
+    check: Check = lambda _: Known(),
 ) -> dict[str, Any]:
     """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
 
-    `check`: gets what the app's definition says, `sources`, `inputs`, `upstream` and `suites`, before Spark starts.
-    Returns the Avro schemas that consumers have, by result. What it raises ends the trial. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
+    `check`: gets what the app's definition says, `sources`, `inputs`, `upstream`, `static` and `suites`, before Spark
+    starts. The trial's time does not run meanwhile. What it raises ends the trial. Raises BadUsage and Refused as the trial
+    does; SwitchyardError if it doesn't end in time, or can't run.
     """
     answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check)
     facts: dict[str, Any] = answer["spec"]
@@ -80,12 +83,15 @@ def _answer(
         path = Path(folder) / f"{code.digest}.zip"
         path.write_bytes(code.data)
         command = [sys.executable, "-m", module, str(path), code.digest, app, json.dumps(dict(given))]
-        with _started(settings, app, command, folder, errors) as process:
+        with _started(settings, app, command, folder, errors) as (process, limit):
             if check is None:
                 _send(process, text)
             for found in _objects(process):
                 if check is not None and "definition" in found:
-                    _send(process, json.dumps(check(found["definition"])) + "\n")
+                    limit.stop()
+                    known = check(found["definition"])
+                    limit.start()
+                    _send(process, json.dumps(asdict(known)) + "\n")
                 else:
                     answer = found
         if answer is None:
@@ -98,12 +104,30 @@ def _answer(
     return answer
 
 
+class _Limit:
+    """Kills `process` when it has run for `seconds` since the last start."""
+
+    def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
+        self._process, self._seconds = process, seconds
+        self.passed = threading.Event()
+
+    def start(self) -> None:
+        self._timer = threading.Timer(self._seconds, self._kill)
+        self._timer.start()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _kill(self) -> None:
+        self.passed.set()
+        _kill(self._process)
+
+
 @contextmanager
 def _started(
     settings: Settings, app: str, command: Sequence[str], folder: str, errors: IO[bytes]
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[tuple[subprocess.Popen[str], _Limit]]:
     """A process, which is killed if the block ends before it. Raises SwitchyardError if it takes longer than a trial may."""
-    late = threading.Event()
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -115,19 +139,14 @@ def _started(
         # with its JVM, which has the same standard output
         start_new_session=True,
     ) as process:
-
-        def kill() -> None:
-            late.set()
-            _kill(process)
-
-        limit = threading.Timer(settings.probe_timeout_s, kill)
+        limit = _Limit(process, settings.probe_timeout_s)
         limit.start()
         try:
-            yield process
+            yield process, limit
         finally:
-            limit.cancel()
+            limit.stop()
             _kill(process)
-    if late.is_set():
+    if limit.passed.is_set():
         raise SwitchyardError(
             f"the trial of app {app} did not end within {settings.probe_timeout_s:g} s",
             fix="make sure that its module does not wait for anything; on a busy machine, raise SWITCHYARD_PROBE_TIMEOUT_S",

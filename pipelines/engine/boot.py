@@ -18,6 +18,7 @@ from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
 from pipelines.engine.session import build_session, send_code
+from pipelines.engine.static import StaticTables
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
 from pipelines.engine.writer import Writer
@@ -79,7 +80,7 @@ class Boot:
         """Boots in the steps of docs/design.md, after the first one, the lease.
 
         `await_understood`: waits while the driver is held. Raises PartLost if a part of the release is lost, CodeChanged if
-        its code is, and as `await_understood`, `fence` and `Query.prepare` do.
+        its code is, TableChanged if a static table is, and as `await_understood`, `fence` and `Query.prepare` do.
         """
         release = self._orders.release()
         spec, start = release.spec, release.start
@@ -89,6 +90,7 @@ class Boot:
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
         app = app.reading(spec.topics)
+        tables = StaticTables.of(self._settings, spec)
         destination = destination_of(release, app, start, self._token)
         known = newest_progress(self._settings, self._name)
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
@@ -104,7 +106,7 @@ class Boot:
             self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
         )
         # 3. the frozen code, in Python workers too
-        goal, limits = self._prepare(query, release, app, code, stands, throttled)
+        goal, limits = self._prepare(query, release, app, tables, code, stands, throttled)
         if limits.total < throttled:
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)
         self._query = query
@@ -124,8 +126,8 @@ class Boot:
         return Booted(query=query, goal=goal, alignment=alignment, member=member)
 
     def _prepare(
-        self, query: Query, release: Release, app: App, code: Path, stands: SourcePosition, at_most: int
-    ) -> tuple[Goal, Limits]:
+        self, query: Query, release: Release, app: App, tables: StaticTables, code: Path, stands: SourcePosition, at_most: int
+    ) -> tuple[Goal, Limits]:  # fmt: skip
         """Starts Spark and prepares the query. `stands`: where the input is read from. `at_most`: records per batch.
         Spark takes longest, so the sizes of the input are read and the sink connects at the same time.
         """
@@ -147,7 +149,7 @@ class Boot:
             portion = (
                 all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, goal.free_until)
             )
-            query.prepare(spark, limits, portion)
+            query.prepare(spark, limits, portion, tables)
             connected.result()
         return goal, limits
 

@@ -32,6 +32,8 @@ from pipelines.model.app import (
     Input,
     Json,
     Raw,
+    Source,
+    StaticTable,
     Text,
     Value,
 )
@@ -112,26 +114,29 @@ def key_schema(source: Input) -> StructType:
 
 def input_columns(name: str, source: Input) -> StructType:
     """All columns that an app's function gets of input `name`: key, value, event_time, topic, partition, offset; of a
-    changelog also `deleted`.
+    changelog also `deleted`; of a static table only key and value.
 
     Raises BadUsage if two have one name.
     """
     fields = [*key_schema(source).fields, *value_schema(source).fields]
-    _require_time(name, source)
-    given = ddl_columns(f"{_DELETED}, {_ADDED}" if isinstance(source, Changelog) else _ADDED).fields
+    given: list[StructField] = []
+    if not isinstance(source, StaticTable):
+        _require_time(name, source)
+        given = ddl_columns(f"{_DELETED}, {_ADDED}" if isinstance(source, Changelog) else _ADDED).fields
     seen = {field.name.lower() for field in given}
     for field in fields:
         if field.name.lower() in seen:
+            listed = ", ".join(each.name for each in given)
             raise BadUsage(
-                f"input {name} would have two columns named {field.name}; "
-                f"{', '.join(each.name for each in given)} are given with each record",
+                f"input {name} would have two columns named {field.name}"
+                + (f"; {listed} are given with each record" if listed else ""),
                 fix=f'give the field another name, as in Json("...", rename={{"{field.name}": "my_{field.name}"}})',
             )
         seen.add(field.name.lower())
     return StructType([*fields, *given])
 
 
-def _require_time(name: str, source: Input) -> None:
+def _require_time(name: str, source: Source) -> None:
     """Raises BadUsage if the field that should be an input's event time can't be that."""
     if source.time is None:
         return
@@ -155,7 +160,7 @@ def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
     return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
 
 
-def parse(raw: DataFrame, source: Input) -> DataFrame:
+def parse(raw: DataFrame, source: Source) -> DataFrame:
     """Kafka's columns -> the input's columns and `_malformed`, which is null for a good record.
 
     Of a malformed one that is a struct: topic, partition, offset, key and value (bytes as they came), reason. The reason
@@ -187,7 +192,7 @@ def parse(raw: DataFrame, source: Input) -> DataFrame:
     return framed.select(*columns, *more, *deleted, _time_of(source), *SOURCE_COLUMNS, malformed)
 
 
-def _time_of(source: Input) -> Column:
+def _time_of(source: Source) -> Column:
     """The event time: the record's timestamp, or the field of its value that the input names."""
     stamped = F.col("event_time")
     if source.time is None:
@@ -276,7 +281,7 @@ def observed(parsed: DataFrame, name: str) -> DataFrame:
 def read_stream(
     spark: SparkSession,
     settings: Settings,
-    source: Input,
+    source: Source,
     start: Mapping[int, int],
     max_records: int,
 ) -> DataFrame:

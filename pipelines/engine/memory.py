@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.raw import Record, as_arrow
 
 _SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
-_ARROW = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A record of an input topic. `time`: its timestamp, with a time zone."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    time: datetime
 
 
 class MemorySource:
@@ -55,11 +31,7 @@ class MemorySource:
 
     def add(self, records: Sequence[Record]) -> None:
         """Makes `records` what the next batch reads."""
-        columns = [
-            [getattr(r, name) for r in records] for name in ("key", "value", "topic", "partition", "offset", "time")
-        ]
-        table = pa.table([pa.array(c, type=f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW)
-        rows = self._spark.createDataFrame(table)._jdf.collectAsList()
+        rows = self._spark.createDataFrame(as_arrow(records))._jdf.collectAsList()
         self._stream.addData(self._converters.asScala(rows).toSeq())
 
 

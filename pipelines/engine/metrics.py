@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.engine.frames import json_schema
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.misfit import misfit
-from pipelines.model.app import Input, Json
+from pipelines.model.app import Json, Source
 from pipelines.model.as_of import LATE
 
 _EXECUTED = "org.apache.spark.sql.switchyard.Executed"
@@ -47,8 +47,8 @@ class BatchMetrics:
     malformed: list[DeadLetter]
 
 
-def batch_metrics(query: Any, inputs: Mapping[str, Input]) -> BatchMetrics:
-    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as its `inputs`.
+def batch_metrics(query: Any, inputs: Mapping[str, Source]) -> BatchMetrics:
+    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as its `inputs`, the app's sources.
 
     Spark reports them only after the batch is committed; the sink needs them within the batch's transaction.
     """
@@ -62,13 +62,14 @@ def batch_metrics(query: Any, inputs: Mapping[str, Input]) -> BatchMetrics:
         for letter in metric["malformed"]:
             at = letter["topic"], letter["partition"], letter["offset"]
             key, value = _bytes(letter.get("key")), _bytes(letter.get("value"))
-            malformed[at] = DeadLetter(*at, key, value, letter["reason"] or _misfit(value, source))
+            malformed[at] = DeadLetter(*at, key, value, letter["reason"] or misfit_of(value, source))
     # `as_of` observes the records of its table whose time the watermark had passed
     late_of_tables = sum(metric.get("late") or 0 for name, metric in observed.items() if name.startswith(LATE))
     return BatchMetrics(rows_in, found["late"] + late_of_tables, [malformed[at] for at in sorted(malformed)])
 
 
-def _misfit(value: bytes | None, source: Input) -> str:
+def misfit_of(value: bytes | None, source: Source) -> str:
+    """Why the JSON value of a malformed record does not fit the schema of its source."""
     assert isinstance(source.value, Json)
     return misfit(value or b"", json_schema(source.value))
 

@@ -1,7 +1,7 @@
 """Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
-First prints what the app's definition says, `{"definition": {"sources", "inputs", "upstream", "suites"}}`, and waits for a line of input, the
-Avro schemas that consumers have as JSON: whoever started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
+First prints what the app's definition says, `{"definition": {"sources", "inputs", "upstream", "static", "suites"}}`, and waits for a line of
+input, a `Known` as JSON: whoever started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
 `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`. It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 """
 
@@ -29,10 +29,13 @@ from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
 from pipelines.engine.jvm.classes import class_name, java_class
+from pipelines.engine.known import Known, table_beside
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.repeats import nodes, notes, pandas_aggregate, refuse_other_sources, refuse_what_a_replay_changes
 from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
+from pipelines.engine.static import refuse_large, rows_in_topic
+from pipelines.engine.table_file import Row, as_file
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Table, setting_like
 from pipelines.settings import get_settings
@@ -55,16 +58,16 @@ def probe(
     name: str,
     settings: Mapping[str, Any],
     session: Callable[[], SparkSession],
-    check: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda _: {},
+    check: Callable[[Mapping[str, Any]], Known] = lambda _: Known(),
 ) -> dict[str, Any]:
     """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
     suite) ... and the steps of its function, `topology`.
 
-    `check` gets what the definition says, its `sources` in order, `inputs` (source -> topic), `upstream` and `suites`,
-    after the code is imported and the settings are checked. It returns the Avro schemas that consumers have, by result.
-    Then `session` is called. The function runs on empty input, and its
+    `check` gets what the definition says, its `sources` in order, `inputs` (source -> topic), `upstream`, `static` (static
+    table -> topic) and `suites`, after the code is imported and the settings are checked. Then `session` is called. The
+    function runs on empty streams and on its static tables as they are, and its
     plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
-    BadUsage for what the author must fix, Refused for a nondeterministic plan.
+    BadUsage for what the author must fix, Refused for a nondeterministic plan and a static table that is too large.
     """
     app, module = load(path, digest, name, of=name)
     unknown = [key for key in settings if key not in app.settings]
@@ -74,15 +77,16 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
-    definition = {"sources": list(app.inputs), "inputs": app.topics, "upstream": _upstream(app), "suites": app.suites}
-    earlier = check(definition)
+    definition = _definition(app)
+    known = check(definition)
     spark = session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
-    rehearsal = Rehearsal(spark, app, values)
+    tables = _tables(spark, app, known)
+    rehearsal = Rehearsal(spark, app, values, {source: rows for source, (rows, _) in tables.items()})
     result = run_on_nothing(spark, app, rehearsal)
     columns = schemas_of(app, result.schema)
-    _refuse_what_readers_can_not_read(app, earlier)
+    _refuse_what_readers_can_not_read(app, known.avro)
     return {
         "app": name,
         "module": module,
@@ -97,6 +101,7 @@ def probe(
             for source, spec in app.inputs.items()
         },
         "tables": sorted(source for source, spec in app.inputs.items() if isinstance(spec, Changelog)),
+        "static_tables": {source: said for source, (_, said) in tables.items()},
         "results": {
             result: {
                 "table": isinstance(spec, Table),
@@ -125,6 +130,31 @@ def delay_of(app: App) -> int | None:
     text = java_class("org.apache.spark.unsafe.types.UTF8String").fromString(app.watermark)
     unit = java_class("java.util.concurrent.TimeUnit").MILLISECONDS
     return int(intervals.getDuration(intervals.stringToInterval(text), unit, _DAYS_PER_MONTH))
+
+
+def _definition(app: App) -> dict[str, Any]:
+    """What an app's definition says, for whoever checks it before Spark starts."""
+    return {
+        "sources": list(app.sources),
+        "inputs": app.topics,
+        "upstream": _upstream(app),
+        "static": {name: table.topic for name, table in app.static_tables.items()},
+        "suites": app.suites,
+    }
+
+
+def _tables(spark: SparkSession, app: App, known: Known) -> dict[str, tuple[list[Row], dict[str, Any]]]:
+    """The rows of each static table whose records are known, and what is to be said of it. Writes their files."""
+    found = {}
+    for name, records in known.records.items():
+        what = f"static table {name} of app {app.name}"
+        rows, said = rows_in_topic(spark, records, app.static_tables[name], what, known.table_max_bytes)
+        table = as_file(rows)
+        refuse_large(what, len(table.data), known.table_max_bytes)
+        Path(table_beside(records)).write_bytes(table.data)
+        facts = {"digest": table.digest, "rows": len(rows), "size_bytes": len(table.data), "malformed": said.malformed}
+        found[name] = rows, {**facts, "said": said.in_words if said.malformed else ""}
+    return found
 
 
 def _upstream(app: App) -> dict[str, dict[str, Any]]:
@@ -231,7 +261,7 @@ def _refuse_what_fails_later(app: App, result: DataFrame) -> None:
 
 def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> None:
     """Runs a batch in which the function sees no row: Spark then plans all that a batch needs, and starts it."""
-    for name in app.inputs:
+    for name in app.sources:
         rehearsal.add(name, [tick()])
     query = _tried(app, written)
     for name, times in rehearsal.times_read(query).items():
@@ -313,10 +343,9 @@ def main(arguments: list[str]) -> None:
 
     answers = sys.stdout
 
-    def ask(definition: Mapping[str, Any]) -> Mapping[str, str]:
+    def ask(definition: Mapping[str, Any]) -> Known:
         print(json.dumps({"definition": definition}), file=answers, flush=True)
-        earlier: dict[str, str] = json.loads(sys.stdin.readline() or "{}")
-        return earlier
+        return Known(**json.loads(sys.stdin.readline() or "{}"))
 
     answer: dict[str, Any]
     # an app that prints at import must not spoil the answer

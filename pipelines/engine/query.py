@@ -22,6 +22,7 @@ from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.results import result_of, serializer
 from pipelines.engine.sink import Sink
 from pipelines.engine.source_ends import SourceEnds
+from pipelines.engine.static import StaticTables
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
@@ -71,8 +72,10 @@ class Query:
             after_batch=self._after_batch,
         )
 
-    def prepare(self, spark: SparkSession, limits: Limits, portion: Portion) -> None:
-        """Makes the frame that runs. Raises BadUsage if the result of the app's function can't be written."""
+    def prepare(self, spark: SparkSession, limits: Limits, portion: Portion, tables: StaticTables) -> None:
+        """Makes the frame that runs. Raises BadUsage if the result of the app's function can't be written, TableChanged as
+        `StaticTables.frames` does.
+        """
         self._limits, self._portion = limits, portion
         start = self.sink.destination.start.sources
         frames = {
@@ -83,8 +86,9 @@ class Query:
                 ),
                 name,
             )
-            for name, source in self._app.inputs.items()
+            for name, source in self._app.sources.items()
         }
+        frames |= tables.frames(spark, self._app)
         self._frame = result_of(self._app, frames, self._spec.settings)
 
     def start(self, batches: int | None = None) -> None:
@@ -299,7 +303,7 @@ class Query:
     def _metrics(self) -> BatchMetrics:
         # the first batch can arrive before start() has returned
         self._started.wait(30)
-        return batch_metrics(self._query, self._app.inputs)
+        return batch_metrics(self._query, self._app.sources)
 
 
 def _weakly_bound(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:

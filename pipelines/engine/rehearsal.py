@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from pipelines.engine.frames import MALFORMED, input_columns, observed, parse
 from pipelines.engine.jvm.classes import class_name
-from pipelines.engine.memory import MemorySource, Record
+from pipelines.engine.memory import MemorySource
+from pipelines.engine.raw import Record
 from pipelines.engine.repeats import is_input, nodes
 from pipelines.engine.results import applied, marked
+from pipelines.engine.static import frame_of
+from pipelines.engine.table_file import Row
 from pipelines.engine.topology import Step, topology
 from pipelines.errors import Refused
 from pipelines.model.app import App, Comparable
@@ -28,11 +32,20 @@ _TICK = ""
 
 
 class Rehearsal:
-    """The inputs of an app and the result of its function, ready to be started as a query."""
+    """The inputs of an app and the result of its function, ready to be started as a query.
 
-    def __init__(self, spark: SparkSession, app: App, settings: Mapping[str, Any]) -> None:
-        self._app, self._settings = app, settings
-        self._sources = {name: MemorySource(spark) for name in app.inputs}
+    `tables`: the rows of its static tables by name; those that are not named are empty.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        app: App,
+        settings: Mapping[str, Any],
+        tables: Mapping[str, Sequence[Row]] = MappingProxyType({}),
+    ) -> None:
+        self._spark, self._app, self._settings, self._tables = spark, app, settings, tables
+        self._sources = {name: MemorySource(spark) for name in app.sources}
         self._frames: dict[str, DataFrame] = {}
 
     @property
@@ -45,7 +58,10 @@ class Rehearsal:
 
         Raises Refused for processing-time timers: Spark would run batches without end to see whether one does.
         """
-        self._frames = {name: self._input(name) for name in self._app.inputs}
+        self._frames = {name: self._input(name) for name in self._app.sources} | {
+            name: frame_of(self._spark, name, table, self._tables.get(name, ()))
+            for name, table in self._app.static_tables.items()
+        }
         found = applied(self._app, self._frames, self._settings)
         if any(_is_by_clock(node) for node in nodes(found._jdf.queryExecution().analyzed())):
             raise Refused(
@@ -61,25 +77,26 @@ class Rehearsal:
         return topology(result._jdf.queryExecution().analyzed(), plans)
 
     def add(self, name: str, records: Iterable[Record]) -> None:
-        """Gives input `name` records for the next batch."""
+        """Gives source `name` records for the next batch."""
         self._sources[name].add(list(records))
 
     def times_read(self, query: Any) -> dict[str, int]:
-        """Input -> how often `query`, which runs or has run, reads it."""
+        """Source -> how often `query`, which runs or has run, reads it."""
         streams = query._jsq.streamingQuery().sources()
         read = [streams.apply(number) for number in range(streams.size())]
         return {name: sum(source.is_source(each) for each in read) for name, source in self._sources.items()}
 
     def is_read_by(self, query: Any) -> bool:
-        """Whether `query`, which may just have been started, reads any of the inputs."""
+        """Whether `query`, which may just have been started, reads any of the sources."""
         plan = query._jsq.streamingQuery().analyzedPlan()
         streams = [leaf.table().stream() for leaf in nodes(plan) if is_input(leaf)]
         return any(source.is_source(stream) for stream in streams for source in self._sources.values())
 
     def _input(self, name: str) -> DataFrame:
-        input_columns(name, self._app.inputs[name])
+        source = self._app.sources[name]
+        input_columns(name, source)
         is_tick = F.col("topic") == _TICK
-        parsed = parse(self._sources[name].frame, self._app.inputs[name])
+        parsed = parse(self._sources[name].frame, source)
         good = observed(parsed.withColumn(MALFORMED, F.when(~is_tick, F.col(MALFORMED))), name)
         return marked(self._app, good.where(~is_tick))
 

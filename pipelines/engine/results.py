@@ -20,11 +20,12 @@ from pipelines.model.names import SOURCE_COLUMNS
 
 def result_of(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:
     """The function's result on `frames` by input name, watermark set. Raises BadUsage if it isn't a DataFrame."""
-    return applied(app, {name: marked(app, frame) for name, frame in frames.items()}, settings)
+    given = {name: marked(app, frame) if name in app.sources else frame for name, frame in frames.items()}
+    return applied(app, given, settings)
 
 
 def marked(app: App, frame: DataFrame) -> DataFrame:
-    """An input's frame with the app's watermark, if it has one."""
+    """A source's frame with the app's watermark, if it has one."""
     return frame.withWatermark("event_time", app.watermark) if app.watermark else frame
 
 

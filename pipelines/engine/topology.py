@@ -61,13 +61,18 @@ def _steps(node: Any, inputs: Mapping[str, Any], depth: int, parent: str) -> Ite
     kind = class_name(node)
     told = _STEPS.get(kind)
     if told is not None and not _of_a_window(node, kind, parent):
-        yield Step(depth=depth, does=told(node), state=kind in _WITH_STATE)
+        yield Step(depth=depth, does=told(node), state=kind in _WITH_STATE and not _with_a_table(node, kind))
         depth += 1
     children = node.children()
     # the second child of a processor of one's own is its initial state
     count = 1 if kind.startswith("TransformWithState") else children.size()
     for number in range(count):
         yield from _steps(children.apply(number), inputs, depth, kind)
+
+
+def _with_a_table(node: Any, kind: str) -> bool:
+    """Whether a join has a side that never changes: Spark then keeps no row of the other one."""
+    return kind == "Join" and not (node.left().isStreaming() and node.right().isStreaming())
 
 
 def _of_a_window(node: Any, kind: str, parent: str) -> bool:

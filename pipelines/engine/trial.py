@@ -14,6 +14,7 @@ from pipelines.engine.code import code_path, load
 from pipelines.engine.frames import observed, parse, read_stream
 from pipelines.engine.results import result_of, serialized
 from pipelines.engine.session import send_code
+from pipelines.engine.static import StaticTables
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 from pipelines.secrets import withheld
@@ -37,6 +38,7 @@ class Trial:
             app, _ = load(path, spec.code_digest, spec.app, (spec.module,), of=release.name)
         self._app = app.reading(spec.topics)
         self._inputs = self._app.topics
+        self._tables = StaticTables.of(settings, spec).frames(spark, self._app)
 
     def run(self, checkpoint: Path, to: SourcePosition, start: SourcePosition) -> str | None:
         """Runs one batch from the end of `checkpoint` to exactly `to`. Returns its error in short; None if it succeeds.
@@ -54,8 +56,9 @@ class Trial:
                 ),
                 name,
             )
-            for name, source in self._app.inputs.items()
+            for name, source in self._app.sources.items()
         }
+        frames |= self._tables
         app, done = self._app, batch_id
 
         def discard(rows: DataFrame, number: int) -> None:

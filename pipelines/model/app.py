@@ -139,6 +139,25 @@ class Changelog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StaticTable:
+    """An input that is a small table, which does not change while a release lives. Staging reads and keeps it.
+
+    The function gets a static DataFrame: a row of each key that the topic has then, with the columns of key and value. A
+    stream joins it by any columns, without state. Records are read as those of a `Changelog`, whose `key` and `value` mean
+    the same.
+    """
+
+    topic: str
+    key: str | Json
+    value: Value
+
+    @property
+    def as_changelog(self) -> Changelog:
+        """How its records are read."""
+        return Changelog(topic=self.topic, key=self.key, value=self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A result that is upserted by key, on a compacted topic.
 
@@ -169,7 +188,9 @@ class AppendStream:
     avro: str | None = None
 
 
-Input = Stream | Changelog
+# an input that a release reads on and on, at a position of its own
+Source = Stream | Changelog
+Input = Source | StaticTable
 Result = Table | AppendStream
 
 
@@ -215,19 +236,29 @@ class App:
         return str(self.function.__module__)
 
     @property
+    def sources(self) -> dict[str, Source]:
+        """The inputs that a release reads on and on, by name."""
+        return {name: each for name, each in self.inputs.items() if not isinstance(each, StaticTable)}
+
+    @property
+    def static_tables(self) -> dict[str, StaticTable]:
+        """The inputs that staging keeps, by name."""
+        return {name: each for name, each in self.inputs.items() if isinstance(each, StaticTable)}
+
+    @property
     def topics(self) -> dict[str, str]:
-        """Source name -> topic, of the inputs that name one."""
-        return {name: each.topic for name, each in self.inputs.items() if isinstance(each.topic, str)}
+        """Source name -> topic, of the sources that name one."""
+        return {name: each.topic for name, each in self.sources.items() if isinstance(each.topic, str)}
 
     @property
     def upstream(self) -> dict[str, ResultOf]:
         """Source name -> the result of another app that it reads."""
-        return {name: each.topic for name, each in self.inputs.items() if isinstance(each.topic, ResultOf)}
+        return {name: each.topic for name, each in self.sources.items() if isinstance(each.topic, ResultOf)}
 
     def reading(self, topics: Mapping[str, str]) -> App:
-        """The app as a release reads it: each input from the topic that was found at staging. `topics`: by source name."""
-        inputs = {name: replace(each, topic=topics[name]) for name, each in self.inputs.items()}
-        return replace(self, inputs=MappingProxyType(inputs))
+        """The app as a release reads it: each source from the topic that was found at staging. `topics`: by source name."""
+        found = {name: replace(each, topic=topics[name]) for name, each in self.sources.items()}
+        return replace(self, inputs=MappingProxyType({**self.inputs, **found}))
 
 
 def app(
@@ -262,6 +293,11 @@ def app(
         )
     if not inputs:
         raise BadUsage(f"app {name} has no input", fix="name at least one Stream or Changelog in inputs")
+    if all(isinstance(each, StaticTable) for each in inputs.values()):
+        raise BadUsage(
+            f"app {name} has only static tables as inputs, so it would never have a batch",
+            fix="name a Stream or a Changelog beside them",
+        )
     found = _results(name, result, results, suite)
 
     def make(function: Callable[..., Any]) -> App:

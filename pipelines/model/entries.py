@@ -26,7 +26,7 @@ from pipelines.model.names import (
     TopicName,
     release_name,
 )
-from pipelines.model.positions import ResultPosition, SourcePosition, Span
+from pipelines.model.positions import ResultPosition, SourcePosition, Span, told_offsets
 from pipelines.model.progress import Progress
 from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, refuse_huge, unread
 
@@ -69,6 +69,27 @@ class InputSpec(Frozen):
     release: ReleaseName | None = None
 
 
+class StaticTableSpec(Frozen):
+    """A static table as staged: the rows that `topic` had when it was read up to `position`, partition -> next offset.
+
+    `digest`: SHA-256 of its file, which has `rows` rows in `size_bytes` bytes. `topic_id`: which topic of that name it was.
+    `malformed`: how many records could not be read, and so are no rows.
+    """
+
+    topic: TopicName
+    topic_id: str
+    position: dict[int, int]
+    rows: int
+    size_bytes: int
+    digest: Digest
+    malformed: int = 0
+
+    def in_words(self) -> str:
+        """`1,204 rows, read up to rates[0] 602, rates[1] 640`."""
+        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        return f"{rows}, read up to {told_offsets(self.topic, self.position)}"
+
+
 class ResultSpec(Frozen):
     """A result as staged. `schema_ddl`: its columns, Spark DDL. `suite`: the expectations that check it. `avro`: the Avro
     schema of its values, None: they are JSON.
@@ -109,6 +130,7 @@ class ReleaseSpec(Frozen):
     `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `results`: for an app
     with several results, each by name. `table`, `key`, `partitions`, `schema_ddl`, `suite` and `avro` describe the only
     result, or the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
+    `inputs`: the sources. `static_tables`: the inputs whose rows were read at staging; no position counts them.
     """
 
     release: ReleaseName
@@ -131,6 +153,7 @@ class ReleaseSpec(Frozen):
     platform: str = ""
     results: dict[ResultName, ResultSpec] = Field(default_factory=dict)
     avro: str | None = None
+    static_tables: dict[str, StaticTableSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_of_its_app(self) -> Self:

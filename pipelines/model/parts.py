@@ -15,8 +15,8 @@ from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_
 from pipelines.model.registry import Release
 
 Part = Literal[
-    "input", "result", "progress", "dead letters", "registry", "heartbeats", "delta", "checkpoint", "frozen code", "evidence",
-    "group",
+    "input", "result", "progress", "dead letters", "registry", "heartbeats", "delta", "checkpoint", "frozen code", "static table",
+    "evidence", "group",
 ]  # fmt: skip
 # without these no batch may be committed: its records would be lost, or would mix with those of another topic
 VITAL: frozenset[Part] = frozenset({"input", "result", "progress", "registry", "checkpoint"})
@@ -101,6 +101,12 @@ class Loss:
                 return "restore the topic from a backup of the brokers: only the registry knows the releases; in a new registry, their topics would belong to no release"
             case "frozen code":
                 return "restore the file from a backup; or stage the same code again: `switchyard stage` with --from and --correction"
+            case "static table":
+                return (
+                    "restore the file from a backup; or stage a new version, which reads the topic again: "
+                    f"`switchyard stage` with --same-as {self.release} and --correction; if the topic still has the same rows, "
+                    "that also writes this file again"
+                )
             case "evidence" | "delta":
                 return "run `switchyard diff` again"
             case "dead letters" | "heartbeats" | "group":

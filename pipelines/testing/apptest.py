@@ -18,10 +18,12 @@ from pyspark.errors import StreamingQueryException
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.jvm.classes import java_class
-from pipelines.engine.memory import Record
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
+from pipelines.engine.raw import Record
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.results import as_text, serializer
+from pipelines.engine.static import rows_of
+from pipelines.engine.table_file import Row as TableRow
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, Table
 
@@ -98,7 +100,8 @@ class AppTest:
             assert test.run().rows == [{"word": "a", "count": 1}, ...]
 
     `table` is what a consumer of a table now has: key columns -> value columns; `tables["counts"]` of one of several
-    results. Raises BadUsage for an input or a setting that the app does not have. `settings` override the app's own.
+    results. `malformed`: static table -> which of its records can't be read, in words; they are no rows of it. Raises BadUsage
+    for an input or a setting that the app does not have. `settings` override the app's own.
     """
 
     def __init__(self, spark: SparkSession, app: App, **settings: Any) -> None:
@@ -109,7 +112,8 @@ class AppTest:
             )
         self._spark, self._app = spark, app
         self._folder = Path(mkdtemp(prefix="switchyard-test-"))
-        self._rehearsal = Rehearsal(spark, app, settings)
+        self._tables: dict[str, list[TableRow]] = {}
+        self._rehearsal = Rehearsal(spark, app, settings, self._tables)
         self._pending: dict[str, list[Record]] = {name: [] for name in app.inputs}
         self._offsets: dict[tuple[str, int], int] = {}
         self._result: DataFrame | None = None
@@ -117,6 +121,7 @@ class AppTest:
         self.tables: dict[str, dict[tuple[Any, ...], Row]] = {
             name: {} for name, result in app.results.items() if isinstance(result, Table)
         }
+        self.malformed: dict[str, str] = {}
 
     def __enter__(self) -> AppTest:
         return self
@@ -145,12 +150,17 @@ class AppTest:
         """Puts a record into input `source`, for the next `run` to read.
 
         `value` and `key`: a dict is sent as JSON, text as UTF-8, bytes as they are; None is null. Offsets ascend from 0 in
-        each partition.
+        each partition. A static table gets its records before the first `run`, which keeps the newest of each key.
         """
         if source not in self._app.inputs:
             raise BadUsage(
                 f"app {self._app.name} has no input {source}; it has {', '.join(self._app.inputs)}",
                 fix="name one of these",
+            )
+        if source in self._tables:
+            raise BadUsage(
+                f"static table {source} of app {self._app.name} does not change while a release lives",
+                fix="send its records before the first run; a test of another release is another AppTest",
             )
         topic = str(self._app.inputs[source].topic)
         offset = self._offsets.get((source, partition), 0)
@@ -167,14 +177,14 @@ class AppTest:
         If that batch moves the watermark, Spark runs a second batch without input, which emits what the new watermark
         closes; its rows are in the same answer. Raises AppFailed if the function or the batch fails.
         """
-        for name, records in self._pending.items():
-            if records:
-                self._rehearsal.add(name, records)
+        frame = self._frame()
+        for name in self._app.sources:
+            if self._pending[name]:
+                self._rehearsal.add(name, self._pending[name])
                 self._pending[name] = []
         run = _Run(self._app, self._serialize)
         query = (
-            self._frame()
-            .writeStream.foreachBatch(run.take)
+            frame.writeStream.foreachBatch(run.take)
             .outputMode(self._app.output_mode)
             .option("checkpointLocation", str(self._folder / "checkpoint"))
             .trigger(availableNow=True)
@@ -219,6 +229,7 @@ class AppTest:
 
     def _frame(self) -> DataFrame:
         if self._result is None:
+            self._keep_tables()
             try:
                 self._result = self._rehearsal.result()
             except SwitchyardError:
@@ -231,9 +242,18 @@ class AppTest:
                 ) from error
         return self._result
 
+    def _keep_tables(self) -> None:
+        """Decides the rows of the static tables, as staging does, unless that is done."""
+        for name, table in self._app.static_tables.items():
+            if name in self._tables:
+                continue
+            self._tables[name], found = rows_of(self._spark, self._pending.pop(name), table)
+            if found.malformed:
+                self.malformed[name] = found.in_words
+
     def _tick(self) -> Batch:
-        for pending in self._pending.values():
-            pending.append(tick())
+        for name in self._app.sources:
+            self._pending[name].append(tick())
         return self.run()
 
 
@@ -262,7 +282,7 @@ class _Run:
             table = as_text(self._app, self._serialize(rows)).toArrow()
             # the first batch can come before start() has returned
             self._begun.wait(30)
-            self._add(batch_metrics(self._query, self._app.inputs))
+            self._add(batch_metrics(self._query, self._app.sources))
             for row in table.to_pylist():
                 key, value = (None if row[name] is None else json.loads(row[name]) for name in ("key", "value"))
                 self._written.append((key or {}, value))

@@ -8,7 +8,8 @@ Reads batches of records from standard input, a JSON array of arrays. A record i
 `AppTest.send`. `{"watermark": TIME}` moves the watermark instead.
 
 Prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, and
-`results`, the name of each row's result, if the app has several; or
+`results`, the name of each row's result, if the app has several; in the first batch `malformed`, which records of
+static tables can't be read, by table; or
 `{"error": {"what", "fix", "exit_code"}}`.
 """
 
@@ -104,7 +105,10 @@ def _run(
         # what a function hands to Python workers is imported there by name
         send_code(spark, path, digest, name)
         with AppTest(spark, app, **known) as test:
-            return [_shown(attempt(test, app, records, number)) for number, records in enumerate(batches, start=1)]
+            shown = [_shown(attempt(test, app, records, number)) for number, records in enumerate(batches, start=1)]
+            # the rows of static tables are decided with the first batch
+            shown[0] |= {"malformed": test.malformed} if test.malformed else {}
+            return shown
 
 
 def main(arguments: list[str]) -> None:

@@ -40,6 +40,17 @@ def prices(given, settings):
     return given.select("id", F.udf(price_of, "double")("price").alias("price"))
 """
 
+NAMED = (
+    FAILING.replace("Stream, app", "StaticTable, Stream, Text, app")
+    .replace(
+        'inputs={"given"', 'inputs={"names": StaticTable(topic="names", key="id string", value=Text("name")), "given"'
+    )
+    .replace("prices(given, ", "prices(given, names, ")
+    .replace(
+        """"double")("price").alias("price"))""", """"double")("price").alias("price")).join(names, "id", "left")"""
+    )
+)
+
 
 def switchyard(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["switchyard", *arguments])
@@ -72,7 +83,7 @@ def test_an_app_is_shown(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
-    (tmp_path / "prices.py").write_text(FAILING)
+    (tmp_path / "prices.py").write_text(NAMED)
     with trials_in(spark):
         assert switchyard(monkeypatch, "show", "prices", "--from", str(tmp_path)) == 0
         shown = capsys.readouterr().out
@@ -84,12 +95,15 @@ def test_an_app_is_shown(
     assert lines == [
         "app prices",
         "input given topic given: id string, price string",
-        "result stream by id, 4 partitions: id string, price double",
+        "input names static table, topic names: id string, name string",
+        "result stream by id, 4 partitions: id string, price double, name string",
         "watermark none",
         "suite none: nothing checks the result",
         "settings none",
         "steps, the last one first",
+        "left outer join on id = id",
         "input given",
+        "input names",
     ]
     assert (found["settings"]["window_s"], found["watermark"]) == (10, "10 seconds")
     assert found["results"][""]["key"] == ["ticker", "window_start"]

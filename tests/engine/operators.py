@@ -12,7 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from pipelines.model import App, Changelog, Json, Stream, as_of, join_tables
+from pipelines.model import App, Changelog, Json, StaticTable, Stream, as_of, join_tables
 from pipelines.model.app import Input, Result
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class Operator:
 
 
 def source_of(name: str) -> Input:
-    """`plans` and `limits` are tables; the others are streams with the columns of a click."""
+    """`plans` and `limits` are tables, `titles` a static one; the others are streams with the columns of a click."""
+    if name == "titles":
+        return StaticTable(topic=name, key="id string", value=Json("page string, title string"))
     if name in TABLES:
         return Changelog(topic=name, key="user string", value=Json(TABLES[name]))
     return Stream(topic=name, key="user string", value=Json("page string, n int, amount double, price decimal(8,2)"))
@@ -224,6 +226,9 @@ def with_file(clicks: DataFrame) -> DataFrame:
 
 
 operator("join with a file", ROW)(with_file)
+operator("join with a StaticTable", ROW, "clicks", "titles")(
+    lambda clicks, titles: row("title")(clicks.join(titles, "page", "left"))
+)
 operator("as_of", ROW, "clicks", "plans")(lambda clicks, plans: row("plan")(as_of(clicks, plans, on="user")))
 operator("join_tables", USER, "plans", "limits")(lambda plans, limits: join_tables(plans, limits))
 

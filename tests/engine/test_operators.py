@@ -133,6 +133,8 @@ CLICKS = (
 )
 PLANS = ((0, "ann", "free"), (3, "ann", "paid"), (10, "bob", "free"), (30, "ann", None), (50, "bob", "paid"))
 LIMITS = ((1, "ann", 5), (2, "bob", 5), (40, "bob", None), (45, "bob", 7), (46, "ann", 6))
+# of the static table, which is there before the first click
+TITLES = (("1", "home", "Welcome"), ("2", "cart", "Your cart"))
 # table -> second, user and the value of its column
 ROWS = {"plans": ("plan", PLANS), "limits": ("most", LIMITS)}
 Sent = tuple[float, str, dict[str, Any]]
@@ -146,6 +148,9 @@ def records_of(operator: Operator) -> list[Sent]:
         if name in ROWS:
             column, rows = ROWS[name]
             found += [(s, name, {"key": user, "value": value and {column: value}}) for s, user, value in rows]
+            continue
+        if name == "titles":
+            found += [(-1, name, {"key": k, "value": {"page": page, "title": title}}) for k, page, title in TITLES]
             continue
         for number, (s, user, page, n, amount, price) in enumerate(CLICKS):
             click = {"page": page, "n": n, "amount": amount, "price": float(price)}

@@ -39,7 +39,7 @@ def test_agreement(broker: Settings, fresh_topic: Callable[..., str], spark: Spa
     assert not expected.late
 
     ends = {p: max((r.offset + 1 for r in records if r.partition == p), default=0) for p in range(4)}
-    (input_name, source), *_ = app.inputs.items()
+    (input_name, source), *_ = app.sources.items()
     parsed = parse(read_range(spark, broker, topic, {}, ends), source).cache()
     assert parsed.where(f"{MALFORMED} is not null").count() == expected.malformed
     rows = serialized(

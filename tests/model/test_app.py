@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipelines.errors import BadUsage
-from pipelines.model import AppendStream, Stream, Table, Text, app
-from pipelines.model.app import Result
+from pipelines.model import AppendStream, Changelog, ResultOf, StaticTable, Stream, Table, Text, app
+from pipelines.model.app import Input, Result
 
 INPUTS = {"lines": Stream(topic="lines", value=Text("line"))}
 
@@ -47,3 +47,20 @@ def test_what_contradicts_itself_is_refused(options: dict[str, Any], said: str) 
     with pytest.raises(BadUsage) as refused:
         app(name="words", inputs=INPUTS, **options)
     assert said in refused.value.what and refused.value.fix
+
+
+def test_a_static_table_is_an_input_that_no_position_counts() -> None:
+    names = StaticTable(topic="names", key="user string", value=Text("name"))
+    inputs: dict[str, Input] = {
+        "lines": Stream(topic=ResultOf("texts"), value=Text("line")),
+        "names": names,
+        "users": Changelog(topic="users", key="user string", value=Text("user")),
+    }
+    made = app(name="words", inputs=inputs, result=AppendStream())(lambda settings, **_: None)
+    assert (list(made.sources), made.static_tables) == (["lines", "users"], {"names": names})
+    assert (made.topics, made.upstream) == ({"users": "users"}, {"lines": ResultOf("texts")})
+    read = made.reading({"lines": "texts.v1.g1", "users": "users"})
+    assert list(read.inputs) == list(inputs) and read.inputs["names"] is names
+    assert read.topics == {"lines": "texts.v1.g1", "users": "users"}
+    with pytest.raises(BadUsage, match="app words has only static tables as inputs"):
+        app(name="words", inputs={"names": names}, result=AppendStream())

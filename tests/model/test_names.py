@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from orchestration.operations.plans.stages.base import Stage, from_journal, to_journal
-from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, StoreCode
+from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, StoreCode, StoreTable
 from pipelines.errors import SwitchyardError
-from pipelines.model.entries import Staged, decode, encode
+from pipelines.model.entries import Staged, StaticTableSpec, decode, encode
 from pipelines.model.names import (
     Digest,
     GroupName,
@@ -36,7 +36,7 @@ Path = tuple[str | int, ...]
 # all fields that become paths, topics, groups, modules or transactional ids
 NAMES = {
     "release", "releases", "app", "alias", "module", "code_digest", "digest", "topic", "suite", "op", "id", "other", "old",
-    "new", "live", "evidence", "operation", "name",
+    "new", "live", "evidence", "operation", "name", "tables",
 }  # fmt: skip
 # the name of an operation, as in `promote`, is text
 TEXT: set[tuple[str, Path]] = {("opened", ("name",)), ("proposed", ("name",))}
@@ -94,7 +94,7 @@ ENTRY_NAMES = [
 STAGE_NAMES = [
     (data, path)
     for data in (json.loads(json.dumps(to_journal(s), default=lambda v: v.model_dump(mode="json")))
-                 for s in STAGES if not isinstance(s, StoreCode))
+                 for s in STAGES if s.journaled)
     for path in named(data)
 ]  # fmt: skip
 
@@ -123,10 +123,14 @@ def test_a_plan_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Pa
 
 @pytest.mark.parametrize("digest", ["/home/x/evil", "../evil", "0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n"])
 def test_a_staged_entry_with_a_digest_that_is_none_is_refused(digest: str) -> None:
-    data = json.loads(encode(Staged(spec=SPEC)))
-    data["spec"]["code_digest"] = digest
-    with pytest.raises(ValueError, match="code_digest"):
-        decode(json.dumps(data).encode())
+    table = StaticTableSpec(topic="rates", topic_id="t", position={0: 1}, rows=1, size_bytes=9, digest="1" * 64)
+    staged = Staged(spec=SPEC.model_copy(update={"static_tables": {"rates": table}}))
+    for field in ("code_digest", "digest"):
+        data = json.loads(encode(staged))
+        place = data["spec"] if field == "code_digest" else data["spec"]["static_tables"]["rates"]
+        place[field] = digest
+        with pytest.raises(ValueError, match=f"{field}: "):
+            decode(json.dumps(data).encode())
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,7 @@ def test_a_staged_entry_with_a_digest_that_is_none_is_refused(digest: str) -> No
         (DeleteFiles(release="/home/x", code_digest=None), "release"),
         (DeleteFiles(release="sums.v1", code_digest="../x"), "code_digest"),
         (DeleteFiles(release="sums.v1", code_digest=None, evidence=("..",)), "evidence.0"),
+        (DeleteFiles(release="sums.v1", code_digest=None, tables=("../x",)), "tables.0"),
         (DeleteGroup(group="payments of others"), "group"),
     ],
 )
@@ -143,9 +148,10 @@ def test_what_is_of_another_place_is_deleted_by_no_plan(stage: Stage, field: str
         from_journal(to_journal(stage))
 
 
-def test_code_is_taken_from_no_journal() -> None:
-    with pytest.raises(SwitchyardError, match="a stage that stores code"):
-        from_journal(to_journal(StoreCode(digest="0" * 64, data=b"PK")))
+@pytest.mark.parametrize("kind", [StoreCode, StoreTable])
+def test_a_file_is_taken_from_no_journal(kind: type[StoreCode | StoreTable]) -> None:
+    with pytest.raises(SwitchyardError, match="a stage that stores a file"):
+        from_journal(to_journal(kind(digest="0" * 64, data=b"PK")))
 
 
 @pytest.mark.parametrize("topic", ["..", "a/b", "a b", ""])

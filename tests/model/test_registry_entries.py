@@ -36,6 +36,7 @@ from orchestration.operations.plans.stages.releases import (
     Repair,
     SetState,
     StoreCode,
+    StoreTable,
     Want,
 )
 from orchestration.operations.plans.stages.switching import (
@@ -76,6 +77,7 @@ from pipelines.model.entries import (
     Repaired,
     Staged,
     StateSet,
+    StaticTableSpec,
     Switch,
     SwitchAborted,
     TopicsKnown,
@@ -99,12 +101,15 @@ SEGMENT = DeltaSegment(topic="sums.delta.1", start=0, end=4)
 SWITCH = Switch(number=2, old="sums.v0", old_generation=1, old_end=RESULT, new=NAME, new_generation=1, new_start=RESULT,
                 delta=(SEGMENT,), cut=AT, allowed="gap")  # fmt: skip
 
+RATES = StaticTableSpec(
+    topic="rates", topic_id="an-id", position={0: 5, 11: 7}, rows=3, size_bytes=99, digest="1" * 64, malformed=2
+)
 PROGRESS = Progress(
     release=NAME, generation=1, token=1, boundary=Boundary(batch_id=3, position=AT), result=RESULT, at_ms=1
 )
 
 ENTRIES: list[Entry] = [
-    Staged(spec=SPEC, at_ms=1, actor="me", reason="because"),
+    Staged(spec=SPEC.model_copy(update={"static_tables": {"rates": RATES}}), at_ms=1, actor="me", reason="because"),
     GenerationStarted(release=NAME, generation=1, start=AT),
     StateSet(release=NAME, state="hydrating"),
     WantedSet(release=NAME, wanted="running"),
@@ -167,6 +172,7 @@ ENTRIES: list[Entry] = [
 
 STAGES: list[Stage] = [
     StoreCode(digest="0" * 64, data=b"\x00\xffPK"),
+    StoreTable(digest="1" * 64, data=b"{}"),
     CreateTopic(name="sums.v1.g1", partitions=4, config={"cleanup.policy": "compact"}),
     RecordRelease(release=NAME, entries=(Staged(spec=SPEC), GenerationStarted(release=NAME, generation=1, start=AT))),
     BeginGeneration(release=NAME, generation=2, start=AT),
@@ -188,7 +194,7 @@ STAGES: list[Stage] = [
     ChooseStart(release=NAME, other="sums.v0", allowed="duplicates"),
     DeleteTopic(name="sums.v1.g1"),
     DeleteGroup(group=NAME),
-    DeleteFiles(release=NAME, code_digest=None, evidence=("diff-1",)),
+    DeleteFiles(release=NAME, code_digest=None, evidence=("diff-1",), tables=("1" * 64,)),
     BeginGeneration(release=NAME, generation=1, start=AT, again=True, keeps=True, result=1, meet=True, until=AT, then=AT, state="live"),
     FinishBatch(release=NAME, timeout_s=1.0),
     Seize(release=NAME),
@@ -207,7 +213,7 @@ STAGES: list[Stage] = [
 
 
 # code is stored when a release is planned, and staging is not journaled
-JOURNALED = [stage for stage in STAGES if not isinstance(stage, StoreCode)]
+JOURNALED = [stage for stage in STAGES if stage.journaled]
 
 
 def kinds(of: list[Any]) -> set[type]:
@@ -222,6 +228,10 @@ def test_every_kind_of_entry_and_of_stage_is_tried_here() -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
 def test_an_entry_is_read_back_as_it_was_written(entry: Entry) -> None:
     assert decode(encode(entry)) == entry
+
+
+def test_a_release_without_static_tables_says_nothing_of_them_that_an_older_version_could_not_read() -> None:
+    assert b"static_tables" not in encode(Staged(spec=SPEC))
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
@@ -303,7 +313,7 @@ def test_a_stage_is_named_by_what_it_is_and_what_it_works_on(monkeypatch: pytest
     for kind in Stage.kinds.values():
         monkeypatch.setattr(kind, "describe", lambda stage: "something else")
     assert [str(each) for each in stage_ids(STAGES)] == [
-        f"StoreCode {'0' * 64}", "CreateTopic sums.v1.g1", "RecordRelease sums.v1", "BeginGeneration sums.v1.g2", "Want sums.v1",
+        f"StoreCode {'0' * 64}", f"StoreTable {'1' * 64}", "CreateTopic sums.v1.g1", "RecordRelease sums.v1", "BeginGeneration sums.v1.g2", "Want sums.v1",
         "Launch sums.v1", "AwaitStopped sums.v1", "SetState sums.v1", "Align sums.v1", "FlagBoundary sums.v1", "Meet sums.v1",
         "Compare sums.v1", "PrepareDelta sums.v1", "WriteDelta sums.v1", "VerifyStream sums.v1", "AppendSwitch sums", "AbortSwitch sums",
         "Fence sums.v0", "TakeNewest sums.v1", "ChooseStart sums.v1", "DeleteTopic sums.v1.g1", "DeleteGroup sums.v1", "DeleteFiles sums.v1",

@@ -176,7 +176,8 @@ def context_of(log: Log, kafka: Kafka | None = None, **also: Any) -> Context:
 
 
 def tried(facts: Mapping[str, Any]) -> Callable[..., Mapping[str, Any]]:
-    """A trial of an app, `trials.probe`, that finds `facts`."""
+    """A trial of an app without static tables, `trials.probe`, that finds `facts`."""
+    facts = {"static": {}, "static_tables": {}, **facts}
 
     def probe(settings: Settings, code: FrozenCode, app: str, given: Mapping[str, Any], check: Check) -> Any:
         check(facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 
 from orchestration.operations.trials import probe
 from pipelines.engine.code import freeze
+from pipelines.engine.known import Known, table_beside
+from pipelines.engine.raw import Record, write_records
+from pipelines.engine.table_file import as_file
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.settings import Settings
 
@@ -35,7 +39,7 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
     # no Spark can start
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    def check(definition: Mapping[str, Any]) -> Mapping[str, str]:
+    def check(definition: Mapping[str, Any]) -> Known:
         raise BadUsage(f"there is no {definition}")
 
     noise = "import sys\nprint('{}')\nprint('x' * 1_000_000, file=sys.stderr)\n"
@@ -43,21 +47,47 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
         tried(tmp_path, noise, check)
     assert (
         error.value.what
-        == "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'suites': {'': 'of_odd'}}"
+        == "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'static': {}, 'suites': {'': 'of_odd'}}"
     )
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_trial_makes_the_file_of_a_static_table_in_its_own_process(tmp_path: Path) -> None:
+    records = [
+        Record(
+            topic="rates", partition=0, offset=number, key=b"EUR", value=value, time=datetime(2026, 1, 1, tzinfo=UTC)
+        )
+        for number, value in enumerate((b'{"rate": 1}', b'{"rate": 2}', b"{"))
+    ]
+    path = str(tmp_path / "rates.parquet")
+    write_records(path, [records])
+
+    def check(definition: Mapping[str, Any]) -> Known:
+        assert (definition["sources"], definition["static"]) == (["paid"], {"rates": "rates"})
+        return Known(records={"rates": path}, table_max_bytes=1_000)
+
+    code = freeze(Path(__file__).parents[1] / "shared" / "payments")
+    facts = probe(Settings(state_dir=tmp_path / "state"), code, "payments", {}, check)
+    table = as_file([(b"EUR", b'{"rate": 2}')])
+    assert Path(table_beside(path)).read_bytes() == table.data
+    said = facts["static_tables"]["rates"]
+    assert said.pop("said").startswith("1 malformed record, the first at rates[0] offset 2: the value is not JSON")
+    assert said == {"digest": table.digest, "rows": 1, "size_bytes": len(table.data), "malformed": 1}
+    assert facts["topology"][-1]["does"] == "input rates" and not any(step["state"] for step in facts["topology"])
 
 
 def test_a_trial_that_can_not_start_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SwitchyardError, match="app odd could not be tried"):
-        tried(tmp_path, "", lambda _: None)
+        tried(tmp_path, "", lambda _: Known())
 
 
 def test_a_module_that_waits_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     wait = "import os\nos.system('sleep 60')\n"
     with pytest.raises(SwitchyardError, match=r"did not end within 1\.5 s") as error:
-        tried(tmp_path, wait, lambda _: None, probe_timeout_s=1.5)
+        tried(tmp_path, wait, lambda _: Known(), probe_timeout_s=1.5)
     assert "wait for anything" in error.value.fix
     # what it has started ends with it
     assert time.monotonic() - began < 30

@@ -22,6 +22,7 @@ from orchestration.operations import trials
 from orchestration.operations.planning import stage
 from pipelines.engine.code import FrozenCode
 from pipelines.engine.driver import Driver
+from pipelines.engine.known import Known
 from pipelines.engine.probe import probe
 from pipelines.settings import Settings
 
@@ -112,7 +113,7 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
     folder = Path(mkdtemp(prefix="switchyard-trials-"))
 
     def trial(
-        _: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any], check: trials.Check = lambda _: {}
+        _: Settings, code: FrozenCode, app: str, settings: Mapping[str, Any], check: trials.Check = lambda _: Known()
     ) -> dict[str, Any]:
         path = folder / f"{code.digest}.zip"
         path.write_bytes(code.data)

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.apps.word_count import word_count
 from pipelines.errors import BadUsage
-from pipelines.model import App, AppendStream, Json, Stream
+from pipelines.model import App, AppendStream, Json, StaticTable, Stream
 from pipelines.testing import AppTest
 from pipelines.testing.attempt import attempt
 
@@ -22,6 +22,26 @@ def test_the_input_may_be_left_out_where_there_is_one(spark: SparkSession) -> No
     with AppTest(spark, word_count) as test:
         records = [{"value": "fox"}, {"input": "lines", "value": "fox", "time": 5, "partition": 1}]
         assert attempt(test, word_count, records, 1).rows == [{"word": "fox", "count": 2}]
+
+
+def test_the_rows_of_a_static_table_come_first(spark: SparkSession) -> None:
+    app = App(
+        name="paid",
+        inputs={
+            "paid": Stream(topic="paid", key="id string", value=Json("currency string")),
+            "rates": StaticTable(topic="rates", key="currency string", value=Json("rate int NOT NULL")),
+        },
+        results={"": AppendStream(key=("id",))},
+        function=lambda paid, rates, settings: paid.join(rates, "currency", "left").select("id", "rate"),
+    )
+    rate = {"input": "rates", "key": "EUR", "value": {"rate": 2}}
+    paid = {"input": "paid", "key": "1", "value": {"currency": "EUR"}}
+    with AppTest(spark, app) as test:
+        bad = {**rate, "value": {}}
+        assert attempt(test, app, [rate, paid, bad], 1).rows == [{"id": "1", "rate": 2}]
+        assert list(test.malformed) == ["rates"]
+        with pytest.raises(BadUsage, match="does not change while a release lives"):
+            attempt(test, app, [rate], 2)
 
 
 TWO = App(

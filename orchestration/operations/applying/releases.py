@@ -22,9 +22,12 @@ from orchestration.operations.plans.stages.releases import (
     Repair,
     SetState,
     StoreCode,
+    StoreTable,
     Want,
 )
+from pipelines.engine import table_file
 from pipelines.engine.code import FrozenCode, code_path, store
+from pipelines.engine.table_file import TableFile, table_path
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import Entry, HistoryAccepted, Repaired, StateSet
 from pipelines.model.missing import without
@@ -36,6 +39,11 @@ from pipelines.paths import below, remove
 @applies(StoreCode)
 def store_code(work: Work, stage: StoreCode) -> None:
     store(work.context.settings, FrozenCode(digest=stage.digest, data=stage.data))
+
+
+@applies(StoreTable)
+def store_table(work: Work, stage: StoreTable) -> None:
+    table_file.store(work.context.settings, TableFile(digest=stage.digest, data=stage.data))
 
 
 @applies(CreateTopic)
@@ -171,14 +179,15 @@ def delete_files(work: Work, stage: DeleteFiles) -> None:
     work.refuse_foreign(stage.release)
     settings = work.context.settings
     # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
-    code = code_path(settings, stage.code_digest) if stage.code_digest is not None else None
+    files = [code_path(settings, stage.code_digest)] if stage.code_digest is not None else []
+    files += [table_path(settings, digest) for digest in stage.tables]
     folders = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
     for folder in folders:
         below(settings.state_dir, *folder)
     for folder in folders:
         remove(settings.state_dir, *folder)
-    if code is not None:
-        code.unlink(missing_ok=True)
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 @applies(Repair)

@@ -9,6 +9,7 @@ from orchestration.operations.lifecycle import live_release
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.engine.code import code_path
+from pipelines.engine.table_file import table_path
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import progress_topic
@@ -117,6 +118,10 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
     settings, name = context.settings, release.name
     if not code_path(settings, release.spec.code_digest).is_file():
         yield Loss(release=name, part="frozen code", name=str(code_path(settings, release.spec.code_digest)))
+    for table in release.spec.static_tables.values():
+        path = table_path(settings, table.digest)
+        if not path.is_file():
+            yield Loss(release=name, part="static table", name=str(path))
     if release.state in _BEGUN and newest_folder(settings, name, release.generation) is None:
         last = context.progress(name) if progress_topic(name) in topics else None
         if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:

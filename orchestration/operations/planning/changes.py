@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestration.operations.planning.tables import table_changes
 from orchestration.operations.plans.plan import join
 from pipelines.model.entries import ReleaseSpec, ResultSpec
 
@@ -18,7 +19,7 @@ def changes(live: ReleaseSpec | None, new: ReleaseSpec) -> tuple[str, ...]:
         if name in live.outputs
         for said in _of_result(live.outputs[name], result)
     ]
-    return (*of_results, *_of_app(live, new))
+    return (*of_results, *_of_app(live, new), *table_changes(live, new))
 
 
 def _of_result(live: ResultSpec, new: ResultSpec) -> Iterator[str]:

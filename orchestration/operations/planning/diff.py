@@ -8,6 +8,7 @@ from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.planning.kinds import other_input, refuse_other_results
 from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, require_near, require_running
+from orchestration.operations.planning.tables import table_changes, table_facts
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.switching import Compare
@@ -56,7 +57,8 @@ def plan_diff(
             *meeting_stages(context, new, live, switch=None, alias=None),
             Compare(live=live.name, new=new.name, tolerance=tolerance, samples=samples),
         ),
-        facts={"live": live.name, "new": new.name, **history.facts},
+        facts={"live": live.name, "new": new.name, **table_facts(new.spec, live.spec), **history.facts},
+        warnings=table_changes(live.spec, new.spec),
         deadline_s=COMPARE_TIMEOUT_S,
     )
 

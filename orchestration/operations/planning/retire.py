@@ -56,6 +56,7 @@ def plan_retire(
     refuse_needed(context, state, release)
     others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
     shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
+    kept = {table.digest for r in others for table in r.spec.static_tables.values()}
     # from the whole log: the state keeps only the newest evidence
     compared = [
         e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and release.name in (e.live, e.new)
@@ -75,6 +76,7 @@ def plan_retire(
                 release=release.name,
                 code_digest=None if shared else release.spec.code_digest,
                 evidence=tuple(e.id for e in compared),
+                tables=tuple(sorted({t.digest for t in release.spec.static_tables.values()} - kept)),
             ),
         ),
         reason=reason,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from expectations.names import require_suite
@@ -15,17 +16,20 @@ from orchestration.operations.looking.history import History, compaction_notes, 
 from orchestration.operations.looking.kafka_tools import kafka_tool
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
+from orchestration.operations.looking.tables import KeptTable, TopicRead, kept_tables, read_topics
 from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.kinds import other_input, refuse_other_input, refuse_other_results
+from orchestration.operations.planning.tables import malformed_notes, other_tables, table_facts
 from orchestration.operations.planning.topics import create_results
 from orchestration.operations.planning.upstream import pinned, read_by_name, reads
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
-from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode
+from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode, StoreTable
 from orchestration.operations.reading import Reading
 from orchestration.operations.trials import default_code_dir, probe
 from pipelines.engine.code import FrozenCode, files_in, freeze, frozen
+from pipelines.engine.known import Known
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM
 from pipelines.model.entries import (
@@ -72,22 +76,8 @@ def plan_stage(
     state = context.standing()
     name, number = _free_name(state, app, version)
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
-    inputs: dict[str, InputSpec] = {}
-
-    before, files = _predecessor(state, state.of_app(app), app), files_in(code)
-
-    def check(definition: Mapping[str, Any]) -> Mapping[str, str]:
-        for suite in definition["suites"].values():
-            require_suite(suite, files)
-        found = {
-            **_inputs_of(context, app, definition["inputs"]),
-            **pinned(state, app, definition["upstream"], upstream),
-        }
-        inputs.update({source: found[source] for source in definition["sources"]})
-        known = before.spec.outputs if before is not None else {}
-        return {result: each.avro for result, each in known.items() if each.avro is not None}
-
-    facts = probe(context.settings, code, app, given, check)
+    before = _predecessor(state, state.of_app(app), app)
+    facts, inputs, tables = _tried(context, state, app, code, given, before, upstream)
     results = {name: ResultSpec(**result) for name, result in facts["results"].items()}
     spec = ReleaseSpec(
         release=name,
@@ -105,13 +95,47 @@ def plan_stage(
         change=_change(before, results, facts["settings"], code.digest),
         correction=correction,
         platform=this_platform(),
+        static_tables={table: each.spec for table, each in tables.items()},
     )
     if (live := live_release(state, app)) is not None:
         # refused here, so that it does not show only at the diff, after the whole history is read
         refuse_other_results(live.spec, spec)
         refuse_other_input(live.spec, spec)
     _refuse_no_change(spec, before)
-    return _plan_of(context, state, spec, code, origin, before, facts, accept_missing=accept_missing)
+    return _plan_of(context, state, spec, code, origin, before, facts, tables, accept_missing=accept_missing)
+
+
+def _tried(
+    context: Reading,
+    state: RegistryState,
+    app: str,
+    code: FrozenCode,
+    given: Mapping[str, Any],
+    before: Release | None,
+    upstream: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, InputSpec], dict[str, KeptTable]]:
+    """What the trial of an app has found, its sources, and its static tables, whose topics are read for it."""
+    inputs: dict[str, InputSpec] = {}
+    topics: dict[str, TopicRead] = {}
+    files = files_in(code)
+    results = before.spec.outputs if before is not None else {}
+    with TemporaryDirectory(prefix="switchyard-tables-", ignore_cleanup_errors=True) as folder:
+
+        def check(definition: Mapping[str, Any]) -> Known:
+            for suite in definition["suites"].values():
+                require_suite(suite, files)
+            named = _inputs_of(context, app, {**definition["inputs"], **definition["static"]})
+            found = {**named, **pinned(state, app, definition["upstream"], upstream)}
+            inputs.update({source: found[source] for source in definition["sources"]})
+            topics.update(read_topics(context, definition["static"], Path(folder)))
+            return Known(
+                avro={result: each.avro for result, each in results.items() if each.avro is not None},
+                records={table: str(each.records) for table, each in topics.items()},
+                table_max_bytes=context.settings.static_table_max_bytes,
+            )
+
+        facts = probe(context.settings, code, app, given, check)
+        return facts, inputs, kept_tables(topics, facts["static_tables"])
 
 
 def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str, int]:
@@ -179,10 +203,11 @@ def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
 
 
 def _refuse_no_change(spec: ReleaseSpec, before: Release | None) -> None:
-    same = before is not None and before.spec.topics == spec.topics
+    same = before is not None and before.spec.topics == spec.topics and not other_tables(before.spec, spec)
     if spec.change == "none" and same and spec.correction is None:
+        tables = ", same static tables" if spec.static_tables else ""
         raise Refused(
-            f"{spec.release} would be the same as {before.name if before else ''}: same code, same settings",
+            f"{spec.release} would be the same as {before.name if before else ''}: same code, same settings{tables}",
             fix="change something, or say why it runs again with --correction REASON (late data, an upstream fix)",
         )
 
@@ -195,10 +220,11 @@ def _plan_of(
     origin: str,
     before: Release | None,
     facts: Mapping[str, Any],
+    kept: Mapping[str, KeptTable],
     *,
     accept_missing: bool,
 ) -> Plan:
-    """The plan that stages `spec`. `facts`: what its trial has found. The release will read from the first offsets that its inputs keep now."""
+    """The plan that stages `spec`. `facts`: what its trial has found. `kept`: its static tables. The release will read from the first offsets that its inputs keep now."""
     app, name, tables = spec.app, spec.release, facts["tables"]
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
@@ -213,6 +239,7 @@ def _plan_of(
         *unchecked(spec),
         *incomparable(spec),
         *facts["notes"],
+        *malformed_notes(kept),
         *read_by_name(state, spec, tables),
         *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
         *future_notes(context.settings, now, facts["watermark_delay_ms"]),
@@ -221,7 +248,10 @@ def _plan_of(
         id=new_id("stage"),
         operation=Kind.STAGE,
         releases=(name,),
-        stages=_stages(context, state, spec, code, start, now, history),
+        stages=(
+            *(StoreTable(digest=each.file.digest, data=each.file.data) for each in kept.values()),
+            *_stages(context, state, spec, code, start, now, history),
+        ),
         reason=spec.correction,
         facts={
             "app": app,
@@ -233,6 +263,7 @@ def _plan_of(
                 for name, result in spec.outputs.items()
             },
             **reads(spec, live.spec if live is not None else None),
+            **table_facts(spec, before.spec if before is not None else None),
             "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
             "disk": room_of(context, before),
             **history.facts,

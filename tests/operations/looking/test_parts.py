@@ -11,13 +11,15 @@ import pytest
 
 from orchestration.operations.looking.parts import told_losses
 from orchestration.operations.planning.run import plan_start
+from pipelines.engine.code import code_path
+from pipelines.engine.table_file import table_path
 from pipelines.errors import Refused, Unavailable
-from pipelines.model.entries import DeltaSegment, Holder, LeaseTaken, StateSet, TopicsKnown
+from pipelines.model.entries import DeltaSegment, Holder, LeaseTaken, Staged, StateSet, StaticTableSpec, TopicsKnown
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.settings import Settings
-from tests.operations.builders import EVERY_GROUP, Kafka, Log, context_of, evidence, staged, switched
+from tests.operations.builders import EVERY_GROUP, Kafka, Log, context_of, evidence, generation, spec, staged, switched
 
 NAME = "a.v1"
 IDS = {
@@ -116,6 +118,26 @@ def test_files_are_missed_where_its_driver_ran_last(
         assert ("frozen code" in said) is here
         # a generation that has just begun has no checkpoint yet
         assert ("checkpoint" in said) is (here and expected)
+
+
+def test_the_file_of_a_static_table_is_missed_and_its_topic_is_not(tmp_path: Path) -> None:
+    settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
+    table = StaticTableSpec(topic="rates", topic_id="old", position={0: 7}, rows=2, size_bytes=4, digest="1" * 64)
+    holder = Holder(host=settings.host, boot_id="b", pid=1, started=1)
+    staged = Staged(spec=spec(NAME, static_tables={"rates": table}))
+    log = Log(staged, generation(NAME), LeaseTaken(release=NAME, token=1, holder=holder))
+    context = replace(
+        context_of(log, Kafka(ids=lambda topics: {t: "" for t in topics if t != "rates"})), settings=settings
+    )
+    for path in (code_path(settings, "0" * 64), table_path(settings, "1" * 64)):
+        path.parent.mkdir()
+        path.touch()
+    assert told_losses(context, log.state()) == {}
+    path.unlink()
+    [said] = told_losses(context, log.state())[NAME]
+    assert said.startswith(
+        f"static table {path} of {NAME} is gone; restore the file from a backup; or stage a new version"
+    )
 
 
 def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:

@@ -19,20 +19,24 @@ from orchestration.operations.journal import aborting
 from orchestration.operations.lifecycle import find_release, refuse_blocked, version_of
 from orchestration.operations.looking import costs
 from orchestration.operations.looking.costs import Cost
+from orchestration.operations.looking.tables import TopicRead
 from orchestration.operations.planning import stage as module
 from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.meeting import far_behind
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared
 from orchestration.operations.planning.stage import _change, _predecessor, model_for, plan_stage
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.releases import CreateTopic
+from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreTable
 from orchestration.operations.procedures.wait import _measured_rate
 from orchestration.operations.supervising.overview import _subjects
+from pipelines.engine.known import table_beside
+from pipelines.engine.table_file import as_file
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import Registry, now_ms
 from pipelines.model.entries import (
     AlignOrdered,
     Closed,
+    GenerationStarted,
     Opened,
     Promoted,
     ReadyRecorded,
@@ -40,6 +44,7 @@ from pipelines.model.entries import (
     Staged,
     StateSet,
     Switch,
+    TopicsKnown,
     VerdictRecorded,
 )
 from pipelines.model.missing import NO_LIMIT_MS, InputNow
@@ -312,6 +317,31 @@ def test_a_plan_says_what_compaction_takes_from_a_stream_and_from_a_table(stage:
 
     assert "trades is compacted, so a replay may differ from the first run" in said()
     assert "trades is compacted, so a replay can't see the table as it was then" in said(tables=["trades"])
+
+
+def test_a_plan_keeps_static_tables_and_counts_their_topics_as_no_input(
+    stage: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = as_file([(b"EUR", b"2")])
+    read = TopicRead(topic="rates", id="an-id", position={0: 7}, records=tmp_path / "0.parquet")
+    Path(table_beside(str(read.records))).write_bytes(file.data)
+    monkeypatch.setattr(module, "read_topics", lambda *_: {"rates": read})
+    found = {
+        "digest": file.digest,
+        "rows": 1,
+        "size_bytes": len(file.data),
+        "malformed": 1,
+        "said": "1 malformed record",
+    }
+    plan = stage(Log(), suite="stock_stats", static={"rates": "rates"}, static_tables={"rates": found})
+    assert plan.stages[0] == StoreTable(digest=file.digest, data=file.data)
+    assert plan.facts["static table rates"].startswith("1 row, read up to rates[0] 7, as ")
+    assert any(warning.startswith("static table rates: 1 malformed record; ") for warning in plan.warnings)
+    [record] = [each for each in plan.stages if isinstance(each, RecordRelease)]
+    entered, begun, known, *_ = record.entries
+    assert isinstance(entered, Staged) and entered.spec.static_tables["rates"].digest == file.digest
+    assert isinstance(begun, GenerationStarted) and list(begun.start.sources) == list(entered.spec.inputs) == ["trades"]
+    assert isinstance(known, TopicsKnown) and "rates" not in known.inputs
 
 
 def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Callable[..., Plan]) -> None:

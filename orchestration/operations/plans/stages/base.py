@@ -23,7 +23,7 @@ class Stage:
 
     # by the name that the journal keeps, so a class must never be renamed
     kinds: ClassVar[dict[str, type[Stage]]] = {}
-    # False: its content may only come from the operator's folder, never from a journal
+    # False: its content may only come from the operator's folder or from a topic, never from a journal
     journaled: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
@@ -57,11 +57,11 @@ def from_journal(data: Mapping[str, Any]) -> Stage:
     """The stage that `to_journal` wrote.
 
     Raises SwitchyardError for a kind that this version does not know, and for an invalid name in it. Also for a stage
-    with code: code comes only from the operator's folder, so no version writes such a journal.
+    with a file: that comes only from the operator's folder or from a topic, so no version writes such a journal.
     """
     kind = Stage.kinds.get(data.get("stage", ""))
     if kind is not None and not kind.journaled:
-        raise SwitchyardError("the journal has a stage that stores code, but no version of Switchyard writes such a journal",
+        raise SwitchyardError("the journal has a stage that stores a file, but no version of Switchyard writes such a journal",
                               fix="abandon that operation with `switchyard abandon`; `switchyard log` shows who wrote it")  # fmt: skip
     if kind is None:
         raise SwitchyardError(f"the journal has a stage {data.get('stage')} that this version does not know",

@@ -29,6 +29,23 @@ class StoreCode(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTable(Stage):
+    """Writes the file of a static table to where drivers find it."""
+
+    journaled: ClassVar[bool] = False
+
+    digest: Digest
+    data: bytes = field(repr=False)
+
+    def describe(self) -> str:
+        return f"keep a static table, {len(self.data)} bytes, as {self.digest[:12]}"
+
+    @property
+    def subject(self) -> str:
+        return self.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic(Stage):
     """Creates a topic that a release owns."""
 
@@ -144,16 +161,18 @@ class DeleteGroup(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFiles(Stage):
-    """Deletes checkpoints, run folder, evidence and, if no other release has the same, the frozen code."""
+    """Deletes checkpoints, run folder, evidence and, if no other release has the same, frozen code and static tables."""
 
     release: ReleaseName
     code_digest: Digest | None
     evidence: tuple[OperationId, ...] = ()
+    tables: tuple[Digest, ...] = ()
 
     def describe(self) -> str:
         parts = [f"delete the checkpoints of {self.release}"]
         parts += [f"the evidence of {len(self.evidence)} diffs"] if self.evidence else []
-        return " and ".join([*parts, *(["its frozen code"] if self.code_digest else [])])
+        parts += ["its frozen code"] if self.code_digest else []
+        return " and ".join([*parts, *(["its static tables"] if self.tables else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

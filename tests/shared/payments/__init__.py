@@ -1,0 +1,1 @@
+"""A folder with an app of its own, as an author has one."""
