@@ -193,19 +193,22 @@ def hydrate(opened: Open, release: str, records: int) -> dict[str, Any]:
 def rate(history: Sequence[Progress], whole: SourcePosition, used: Mapping[int, float]) -> dict[str, Any]:
     """Records per second over the last two thirds of the records before `whole`, by the times of the progress records.
 
-    `used`: batch -> seconds of processor time that the driver had used at its end. Some batches may be missing.
+    `used`: batch -> seconds of processor time that the driver had used at its end. Some batches may be missing; then what
+    is said of processor time is None.
     """
     last = next(p for p in history if p.boundary.position.dominates(whole))
     warm = next(p for p in history if p.total.rows_in >= last.total.rows_in / 3)
     seconds, records = (last.at_ms - warm.at_ms) / 1000, last.total.rows_in - warm.total.rows_in
     first, end = (used.get(p.boundary.batch_id) for p in (warm, last))
+    cpu = end - first if first is not None and end is not None and end > first else None
     return {
         "records": records,
         "seconds": round(seconds, 2),
         "records_per_s": round(records / seconds),
         "batches": last.boundary.batch_id - warm.boundary.batch_id,
         "results": last.total.rows_out - warm.total.rows_out,
-        "cpu_s": None if first is None or end is None else round(end - first, 1),
+        "cpu_s": cpu and round(cpu, 1),
+        "records_per_cpu_s": cpu and round(records / cpu),
     }
 
 

@@ -44,7 +44,9 @@ def test_a_rate_is_that_of_the_last_two_thirds() -> None:
         batch(4, rows_in=90, at_ms=99_000),
     ]
     found = rate(history, at(90), {0: 1.0, 1: 8.5, 3: 15.0})
-    assert found == {"records": 60, "seconds": 4.0, "records_per_s": 15, "batches": 2, "results": 30, "cpu_s": 6.5}
+    assert found == {
+        "records": 60, "seconds": 4.0, "records_per_s": 15, "batches": 2, "results": 30, "cpu_s": 6.5, "records_per_cpu_s": 9
+    }  # fmt: skip
     # no heartbeat came at the end of the last batch
     assert rate(history, at(90), {1: 8.5})["cpu_s"] is None
 

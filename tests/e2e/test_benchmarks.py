@@ -70,7 +70,9 @@ def test_apps_are_measured_one_after_another(cluster: Cluster) -> None:
     }  # fmt: skip
     for app in found.values():
         assert app["records"] > 0 and app["records_per_s"] > 0 and app["raw"] > 0 and app["to_raw"] > 0
-        assert app["keys"] > 0 and app["batches"] > 0 and app["results"] > 0 and app["cpu_s"] > 0
+        assert app["keys"] > 0 and app["batches"] > 0 and app["results"] > 0
+        # drivers are threads here, with no session of their own
+        assert {"cpu_s", "records_per_cpu_s"} <= app.keys()
     # nothing is left, so that the memory and the disk of a run don't depend on the number of apps
     assert {release.state for release in cluster.state.releases.values()} == {"retired"}
     assert not {"tick", "open", "product-views"} & topic_names(cluster.settings)
