@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -38,9 +39,8 @@ class Actions(StatefulProcessor):
         actions, verified = self._browser.get() or (0, False)
         told: list[tuple[Any, ...]] = []
         # Spark gives the records of a batch in any order, and a large batch in several frames
-        names = "partition", "offset", "topic", "acts", "passed"
-        batch = (each for frame in rows for each in zip(*(frame[name].tolist() for name in names), strict=True))
-        for partition, offset, topic, acts, passed in sorted(batch):
+        batch = (row for frame in rows for row in frame.to_numpy().tolist())
+        for _, acts, passed, topic, partition, offset in sorted(batch, key=itemgetter(4, 5)):
             if not acts:
                 verified = passed
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -43,9 +44,8 @@ class Readings(StatefulProcessor):
         hours = {hour: row for hour, *row in known}
         changed, late = set(), []
         # Spark gives the readings of a batch in any order, and a large batch in several frames
-        names = "partition", "offset", "topic", "at", "value"
-        batch = (each for frame in rows for each in zip(*(frame[name].tolist() for name in names), strict=True))
-        for partition, offset, topic, at, value in sorted(batch):
+        batch = (row for frame in rows for row in frame.to_numpy().tolist())
+        for _, at, value, topic, partition, offset in sorted(batch, key=itemgetter(4, 5)):
             newest = at if newest is None else max(newest, at)
             if newest - at > self._grace_ms:
                 late.append((*key, at, None, None, None, None, value, newest - at, topic, partition, offset))

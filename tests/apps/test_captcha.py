@@ -142,7 +142,7 @@ def test_batches_make_no_difference(size: int) -> None:
         ("actions >= self._ask_at", "actions > self._ask_at"),
         ("actions >= self._ask_at", "actions == self._ask_at"),
         (" and not verified", ""),
-        ("in sorted(batch)", "in batch"),
+        ("in sorted(batch, key=itemgetter(4, 5))", "in batch"),
         ("for frame in rows", "for frame in [next(rows)]"),
         ("verified = passed", "verified = verified or passed"),
         ("verified = passed", "verified = False"),
