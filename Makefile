@@ -161,9 +161,10 @@ docs: setup ## the documents as a site in build/docs, with a page for each comma
 runbook: setup ## write into docs/runbook.md what its commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)
 
-bench: setup ## how fast history is hydrated, beside the raw limits; how long a switch, a reset and a recovery take; a large registry
+bench: setup ## how fast each app hydrates history, beside the raw limits; how long a switch, a reset and a recovery take; a large registry
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
+	@$(BIN)/python -m benchmarks apps
 	@$(BIN)/python -m benchmarks switch
 	@$(BIN)/python -m benchmarks reset
 	@$(BIN)/python -m benchmarks registry

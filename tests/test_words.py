@@ -36,7 +36,6 @@ _A_WORD = re.compile("[A-Za-z]{3}")
 
 # function -> why it reads text
 ALLOWED = {
-    "benchmarks/__main__.py:main": "what an operator has typed",
     "orchestration/commands/overview.py:_what": "shows it",
     "orchestration/defs/resources.py:by_dagster": "an older version's entries have nothing else",
     "orchestration/local/broker.py:_warnings": "the broker's log, which is shown",

@@ -32,6 +32,12 @@ def produce(
     ] = "dense",
     per_second: Annotated[int | None, typer.Option(help="Records per second of event time.")] = None,
     per_day: Annotated[int, typer.Option(help="With --density sparse: trades per ticker and day.")] = 8,
+    keys: Annotated[
+        int | None,
+        typer.Option(
+            help="How many users, devices or products the records are of, if the app's input lets you choose."
+        ),
+    ] = None,
     tickers: Annotated[str, typer.Option(help="For trades: only these tickers, separated by commas.")] = "",
     out_of_order: Annotated[float, typer.Option(help="Share of records up to 3 s late.")] = 0.02,
     late: Annotated[float, typer.Option(help="Share of records 4 to 7 s late, still in time for stock-stats.")] = 0.001,
@@ -72,6 +78,7 @@ def produce(
         density="sparse" if density == "sparse" else "dense",
         per_second=per_second,
         per_day=per_day,
+        keys=keys,
         tickers=tuple(t.strip() for t in tickers.split(",") if t.strip()),
     )
     sources = sources_for(app, options)

@@ -61,7 +61,8 @@ class Faults:
 class Options:
     """How a source makes its records. None: the source's own default.
 
-    per_second: records per second of event time; per_day: trades per ticker and day, with density `sparse`.
+    per_second: records per second of event time; per_day: trades per ticker and day, with density `sparse`; keys: how
+    many users, devices, products or the like the records are of.
     """
 
     seed: int = 1
@@ -70,11 +71,12 @@ class Options:
     per_second: int | None = None
     per_day: int = 8
     tickers: tuple[str, ...] = ()
+    keys: int | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise BadUsage(f"--seed {self.seed} is negative", fix="use 0 or more")
-        for name, number in (("per-second", self.per_second), ("per-day", self.per_day)):
+        for name, number in (("per-second", self.per_second), ("per-day", self.per_day), ("keys", self.keys)):
             if number is not None and number < 1:
                 raise BadUsage(f"--{name} {number} is less than 1", fix="use at least 1")
 
@@ -111,7 +113,9 @@ class PerSecond:
     """A source of generated records, the same number in each second of event time. What comes in a second depends on
     the second, the seed and the options alone.
 
-    `per_second`: how many, unless the options say it; `stream`: the number of the source's random numbers.
+    `per_second`: how many, unless the options say it; `stream`: the number of the source's random numbers; `keys`: how
+    many keys there are, unless the options say it; None: that can't be chosen. With more keys there are more records in a
+    second, so that a key has as many as before.
     """
 
     topic: str
@@ -119,10 +123,14 @@ class PerSecond:
     start_ms = START_MS
     per_second: int
     stream: int
+    keys: int | None = None
 
     def __init__(self, options: Options) -> None:
+        if options.keys is not None and self.keys is None:
+            raise BadUsage(f"--keys does not apply to {self.topic}", fix="leave it out")
         self.options = options
-        self.rate = options.per_second or self.per_second
+        self.number_of_keys = options.keys or self.keys or 1
+        self.rate = options.per_second or max(1, self.per_second * self.number_of_keys // (self.keys or 1))
 
     def blocks(self, after_ms: int | None) -> Iterator[list[Record]]:
         """A block for each second that has records."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from orchestration.sources.base import PerSecond, Record, without_trades
 
-BROWSERS = 300
 LEVELS = ("DEBUG", "INFO", "INFO", "INFO", "INFO", "INFO", "WARN", "WARN", "ERROR", "FATAL")
 LOGGERS = ("http", "db", "cache", "mailer", "billing")
 # the loggers of what browsers did, and of captchas
@@ -19,17 +18,18 @@ ACTIONS, CAPTCHAS = "browser-actions", "captcha"
 
 class Logs(PerSecond):
     """`per_second` logs (50) per second of event time: about half are browsers' actions, one in fifty is of a
-    captcha. Every tenth browser fails all of its captchas, the others one in four.
+    captcha. Every tenth of `keys` browsers (300) fails all of its captchas, the others one in four.
     """
 
     topic = "logs"
     per_second = 50
     stream = 16
+    keys = 300
 
     def records(self, second: int, random: np.random.Generator, times_ms: list[int]) -> list[Record]:
         n = len(times_ms)
         kinds = random.random(n).tolist()
-        browsers = np.minimum(random.zipf(1.4, n), BROWSERS).tolist()
+        browsers = np.minimum(random.zipf(1.4, n), self.number_of_keys).tolist()
         picks = random.integers(0, 1 << 30, n).tolist()
         return [_record(*each) for each in zip(kinds, browsers, picks, times_ms, strict=True)]
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from orchestration.sources.base import PerSecond, Record, without_trades
 
-DEVICES = 60
 SIGNALS = (b"restart", b"dropped-packets", b"force")
 SHARES = (0.1, 0.6, 0.3)
 # for so long one device fails, and another one is silent
@@ -14,19 +13,20 @@ FAILS_S = 2 * 3600
 
 
 class DeviceSignals(PerSecond):
-    """`per_second` signals (1) of 60 devices per second of event time. A device is judged when it is known for a day, so ask
+    """`per_second` signals (1) of `keys` devices (60) per second of event time. A device is judged when it is known for a day, so ask
     for 200,000 records of history.
     """
 
     topic = "device-signals"
     per_second = 1
     stream = 26
+    keys = 60
 
     def records(self, second: int, random: np.random.Generator, times_ms: list[int]) -> list[Record]:
-        n = len(times_ms)
-        fails = second // FAILS_S % DEVICES
-        silent = (fails + DEVICES // 2) % DEVICES
-        devices = random.integers(0, DEVICES, n)
+        n, number = len(times_ms), self.number_of_keys
+        fails = second // FAILS_S % number
+        silent = (fails + number // 2) % number
+        devices = random.integers(0, number, n)
         # what the silent one would send comes from the one that fails
         devices[devices == silent] = fails
         kinds = random.choice(len(SIGNALS), n, p=SHARES).tolist()

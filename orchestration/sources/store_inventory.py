@@ -6,22 +6,22 @@ import numpy as np
 
 from orchestration.sources.base import PerSecond, Record, without_trades
 
-STORES = 50
 SKUS = 200
 # about what 20 sales of 1 to 3 items take
 DELIVERED = (20, 60)
 
 
 class ItemEvents(PerSecond):
-    """`per_second` events (100) per second of event time, of 50 stores with 200 SKUs each. One in 20 is a delivery."""
+    """`per_second` events (100) per second of event time, of `keys` stores (50) with 200 SKUs each. One in 20 is a delivery."""
 
     topic = "item-events"
     per_second = 100
     stream = 13
+    keys = 50
 
     def records(self, second: int, random: np.random.Generator, times_ms: list[int]) -> list[Record]:
         n = len(times_ms)
-        stores = random.integers(0, STORES, n).tolist()
+        stores = random.integers(0, self.number_of_keys, n).tolist()
         skus = np.minimum(random.zipf(1.3, n), SKUS).tolist()
         delivered = random.random(n) < 0.05
         quantities = np.where(delivered, random.integers(*DELIVERED, n), -random.integers(1, 4, n)).tolist()

@@ -143,7 +143,9 @@ def _opens_ms(day: date) -> int:
 
 
 def trades(options: Options) -> DenseTrades | SparseTrades:
-    """The trades of the density that the options ask for. Raises BadUsage for an option of the other one."""
+    """The trades of the density that the options ask for. Raises BadUsage for an option of the other one, and for keys."""
+    if options.keys is not None:
+        raise BadUsage("--keys does not apply to trades", fix="use --tickers")
     if options.density == "dense":
         return DenseTrades(options)
     if options.per_second is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -36,23 +37,23 @@ class Actions(StatefulProcessor):
         import pandas as pd
 
         actions, verified = self._browser.get() or (0, False)
-        names, requests = [column.split()[0] for column in COLUMNS.split(", ")], []
+        told: list[tuple[Any, ...]] = []
         # Spark gives the records of a batch in any order, and a large batch in several frames
-        batch = pd.concat(rows).sort_values(["partition", "offset"])
-        columns = (batch[name].tolist() for name in ("acts", "passed", *_SOURCE))
-        for acts, passed, *source in zip(*columns, strict=True):
+        batch = (row for frame in rows for row in frame.to_numpy().tolist())
+        for _, acts, passed, topic, partition, offset in sorted(batch, key=itemgetter(4, 5)):
             if not acts:
                 verified = passed
                 continue
             actions += 1
             if actions >= self._ask_at and not verified:
-                requests.append((*key, actions, *source))
+                told.append((*key, actions, topic, partition, offset))
         self._browser.update((actions, verified))
-        if requests:
-            yield pd.DataFrame(requests, columns=names)
         # a verification alone is no count: there is nothing that it could be joined to
         if actions:
-            yield pd.DataFrame([(*key, 0 if verified else actions, None, None, None)], columns=names)
+            told.append((*key, 0 if verified else actions, None, None, None))
+        if told:
+            # objects: pandas would make floats of whole numbers in a column with nulls
+            yield pd.DataFrame(told, columns=[column.split()[0] for column in COLUMNS.split(", ")], dtype=object)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -34,8 +34,10 @@ class Windows(StatefulProcessor):
         found = []
         seen, numbers = self._recent.get() or (0, [])
         # Spark gives the records of a batch in any order, and a large batch in several frames
-        batch = pd.concat(rows).sort_values("offset")
-        for number, offset in zip(batch["number"].tolist(), batch["offset"].tolist(), strict=True):
+        batch = (
+            each for frame in rows for each in zip(frame["offset"].tolist(), frame["number"].tolist(), strict=True)
+        )
+        for offset, number in sorted(batch):
             seen, numbers = seen + 1, [*numbers, number][-self._size :]
             for kind, advance in self._advances.items():
                 if seen >= self._size and (seen - self._size) % advance == 0:
@@ -71,4 +73,5 @@ def count_windows(numbers: DataFrame, settings: AppSettings) -> DataFrame:
     if settings.size < 1 or settings.advance < 1:
         raise ValueError("size and advance must be 1 or more")
     windows = Windows(settings.size, {"sliding": 1, "tumbling": settings.size, "hopping": settings.advance})
-    return numbers.groupBy("key", "topic", "partition").transformWithStateInPandas(windows, COLUMNS, "append", "none")
+    numbered = numbers.select("key", "topic", "partition", "offset", "number")
+    return numbered.groupBy("key", "topic", "partition").transformWithStateInPandas(windows, COLUMNS, "append", "none")

@@ -130,10 +130,9 @@ class Device(StatefulProcessor):
             self._handle.registerTimer(due * rule.step_ms)
         else:
             self._device.clear()
-        if alerts:
-            yield pd.DataFrame(alerts, columns=names)
         if found is not None:
-            yield pd.DataFrame([(*key, *found, False)], columns=names)
+            # objects: pandas would make floats of whole numbers in a column with nulls
+            yield pd.DataFrame([*alerts, (*key, *found, False)], columns=names, dtype=object)
 
     def _known(self) -> tuple[Any, Any, str, Steps]:
         first, due, pattern, steps = self._device.get() or (None, None, "learning", [])

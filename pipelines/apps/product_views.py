@@ -63,7 +63,8 @@ def product_views(views: DataFrame, settings: AppSettings) -> DataFrame:
     """
     if settings.alert_at < 1:
         raise ValueError("alert_at must be 1 or more")
-    counted = views.groupBy("product").transformWithStateInPandas(
+    viewed = views.select("product")
+    counted = viewed.groupBy("product").transformWithStateInPandas(
         Views(settings.alert_at), "product string, views bigint, reached boolean", "update", "none"
     )
     alert = F.struct("product", F.lit(settings.alert_at).cast("bigint").alias("views"))

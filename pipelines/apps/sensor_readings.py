@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -43,12 +44,11 @@ class Readings(StatefulProcessor):
         hours = {hour: row for hour, *row in known}
         changed, late = set(), []
         # Spark gives the readings of a batch in any order, and a large batch in several frames
-        batch = pd.concat(rows).sort_values(["partition", "offset"])
-        columns = (batch[name].tolist() for name in ("at", "value", *_SOURCE))
-        for at, value, *source in zip(*columns, strict=True):
+        batch = (row for frame in rows for row in frame.to_numpy().tolist())
+        for _, at, value, topic, partition, offset in sorted(batch, key=itemgetter(4, 5)):
             newest = at if newest is None else max(newest, at)
             if newest - at > self._grace_ms:
-                late.append((*key, at, None, None, None, None, value, newest - at, *source))
+                late.append((*key, at, None, None, None, None, value, newest - at, topic, partition, offset))
                 continue
             hour = at // HOUR_MS * HOUR_MS
             lowest, highest, total, readings = hours.get(hour, (value, value, 0.0, 0))
@@ -57,11 +57,8 @@ class Readings(StatefulProcessor):
         open_from = newest - self._grace_ms - HOUR_MS
         self._device.update((newest, [(hour, *row) for hour, row in hours.items() if hour > open_from]))
         told = [(*key, hour, *hours[hour], None, None, None, None, None) for hour in sorted(changed)]
-        names = [column.split()[0] for column in COLUMNS.split(", ")]
-        # two frames: pandas would make floats of whole numbers in a column with nulls
-        for found in (told, late):
-            if found:
-                yield pd.DataFrame(found, columns=names)
+        # objects: pandas would make floats of whole numbers in a column with nulls
+        yield pd.DataFrame(told + late, columns=[column.split()[0] for column in COLUMNS.split(", ")], dtype=object)
 
     def close(self) -> None:
         """Nothing is open."""

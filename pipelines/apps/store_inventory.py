@@ -63,6 +63,7 @@ def store_inventory(events: DataFrame, settings: AppSettings) -> DataFrame:
     call for each store of a batch. Each batch reads and writes the whole stock of a store that it has events for. A
     stock that is larger than a record may be, 1 MiB or about 40,000 short SKUs, becomes a dead letter.
     """
-    return events.groupBy("store").transformWithStateInPandas(
+    changes = events.select("store", "sku", "quantity")
+    return changes.groupBy("store").transformWithStateInPandas(
         Stock(), "store string, stock map<string,bigint>", "update", "none"
     )

@@ -29,6 +29,8 @@ _PACKAGE = re.compile(rf"app_[0-9a-f]{{{_DIGEST_CHARS}}}")
 _VARIABLE = "SWITCHYARD_CODE_"
 # the folder of the `sitecustomize` that installs this guard in a Python process
 WORKERS = Path(__file__).parent / "worker"
+# set for a Python process that runs in the same installation as the driver
+INSTALLED = "SWITCHYARD_WORKER_INSTALLED"
 _INIT = "__init__.py"
 
 

@@ -77,9 +77,11 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
+    # the columns of another app's result are DDL, which Spark parses; what else does not exist is refused before Spark starts
+    started = session() if app.upstream else None
     definition = _definition(app)
     known = check(definition)
-    spark = session()
+    spark = started or session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
     tables = _tables(spark, app, known)

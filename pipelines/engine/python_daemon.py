@@ -11,7 +11,10 @@ import pyarrow.compute as pc
 from pyspark import daemon
 from pyspark.sql.pandas import serializers, types
 
+from pipelines.engine import many_keys
+
 __all__ = ["daemon", "pa", "pc", "pd", "serializers", "types"]
 
 if __name__ == "__main__":
+    many_keys.install()
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.engine import origins
-from pipelines.engine.guard import WORKERS, environment_for
+from pipelines.engine.guard import INSTALLED, WORKERS, environment_for
 from pipelines.engine.jvm.jars import class_archive, spark_jars
 from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK, private
@@ -153,7 +153,9 @@ def build_session(
 
     def started() -> SparkSession:
         _need_jvm(settings, conf)
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+        _prepare_workers(spark)
+        return spark
 
     # whoever catches the error reports it
     for logger in origins.LOGGERS:
@@ -257,6 +259,15 @@ def end_session(timeout_s: float) -> None:
         proc.wait()
 
 
+def _prepare_workers(spark: SparkSession) -> None:
+    """Makes each Python process that Spark starts run our `sitecustomize` first."""
+    context = spark.sparkContext
+    given = (entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry)
+    context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(WORKERS), *given]))
+    if context._jsc.sc().isLocal():
+        context.environment[INSTALLED] = "1"
+
+
 def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
     """Makes each Python process that Spark starts import the frozen code of `path` through the guard.
 
@@ -265,8 +276,6 @@ def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
     it could be imported unchecked. `of`: the release, for messages.
     """
     context = spark.sparkContext
-    given = (entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry)
-    context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(WORKERS), *given]))
     context.environment.update(environment_for(path, digest, of))
     if not context._jsc.sc().isLocal():
         context.addFile(str(path))

@@ -82,7 +82,7 @@ def test_where_batches_end_makes_no_difference_also_with_a_restart(spark: SparkS
 def test_records_that_come_to_python_in_another_order_are_taken_in_the_order_of_their_offsets(
     spark: SparkSession,
 ) -> None:
-    shuffled = mutant(count_windows, "return numbers.", "return numbers.repartition(3).")
+    shuffled = mutant(count_windows, "return numbered.", "return numbered.repartition(3).")
     assert found(spark, shuffled) == sorted(EXPECTED)
 
 
@@ -154,11 +154,11 @@ def test_definition() -> None:
         ('"hopping": settings.advance', '"hopping": 3', ()),
         ("seen >= self._size and ", "", ()),
         ("[-self._size :]", "", ()),
-        ('.sort_values("offset")', '.sort_values("offset", ascending=False)', ()),
-        ("pd.concat(rows)", "next(rows)", ()),
-        ("numbers.groupBy(", "numbers.selectExpr(\"'a' AS key\", 'number', 'topic', 'partition', 'offset').groupBy(", ()),
-        ('numbers.groupBy("key", "topic", "partition")',
-         "numbers.selectExpr('key', 'number', 'topic', '1 AS partition', 'offset').groupBy('key', 'topic', 'partition')", ()),
+        ("in sorted(batch)", "in reversed(sorted(batch))", ()),
+        ("for frame in rows", "for frame in [next(rows)]", ()),
+        ("numbered.groupBy(", "numbered.selectExpr(\"'a' AS key\", 'number', 'topic', 'partition', 'offset').groupBy(", ()),
+        ('numbered.groupBy("key", "topic", "partition")',
+         "numbered.selectExpr('key', 'number', 'topic', '1 AS partition', 'offset').groupBy('key', 'topic', 'partition')", ()),
         ("topic, partition, offset))", "topic, partition, offset - 1))", ()),
         ("self._recent.update((seen, numbers))", "self._recent.update((0, numbers))", (7,)),
     ],

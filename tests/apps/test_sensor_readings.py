@@ -143,7 +143,7 @@ def test_batches_make_no_difference_and_only_hours_that_may_change_are_kept(size
     [
         ("newest - at > self._grace_ms", "newest - at >= self._grace_ms"),
         ("max(newest, at)", "at"),
-        ('.sort_values(["partition", "offset"])', ""),
+        ("in sorted(batch, key=itemgetter(4, 5))", "in batch"),
         ("late.append((", "id(("),
         ("                continue", "                pass"),
         ("at // HOUR_MS * HOUR_MS", "at // 1_800_000 * 1_800_000"),

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import growth
 from benchmarks.__main__ import measured, parsed
+from pipelines.kafka.topics import topic_names
 from pipelines.settings import Settings
 from tests.conftest import sweep
 from tests.e2e.cluster import ROOT, Cluster
@@ -46,7 +47,7 @@ def bench(cluster: Cluster, *options: str) -> dict[str, Any]:
         assert said.code == 0, said.text
         return said.out
 
-    return measured(cluster.context(), switchyard, parsed(options))
+    return measured(cluster.context, switchyard, parsed(options))
 
 
 def test_hydration_is_measured_beside_the_raw_limit() -> None:
@@ -60,6 +61,21 @@ def test_hydration_is_measured_beside_the_raw_limit() -> None:
     found = json.loads(done.stdout)
     assert found["hydrate"]["records"] > 0 and found["hydrate"]["records_per_s"] > 0
     assert found["raw_consumer_records_per_s"] > 0 and found["hydrate_to_raw"] > 0
+
+
+def test_apps_are_measured_one_after_another(cluster: Cluster) -> None:
+    found = bench(cluster, "apps", "--apps", "notification-counts", "product-views", "--records", "3000")
+    assert {name: app["kind"] for name, app in found.items()} == {
+        "notification-counts": "sql", "product-views": "python state"
+    }  # fmt: skip
+    for app in found.values():
+        assert app["records"] > 0 and app["records_per_s"] > 0 and app["raw"] > 0 and app["to_raw"] > 0
+        assert app["keys"] > 0 and app["batches"] > 0 and app["results"] > 0
+        # drivers are threads here, with no session of their own
+        assert {"cpu_s", "records_per_cpu_s"} <= app.keys()
+    # nothing is left, so that the memory and the disk of a run don't depend on the number of apps
+    assert {release.state for release in cluster.state.releases.values()} == {"retired"}
+    assert not {"tick", "open", "product-views"} & topic_names(cluster.settings)
 
 
 def test_a_switch_is_measured_each_way_and_round(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pyspark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,16 @@ from orchestration.launchers.local import LocalLauncher
 from pipelines.engine import guard
 from pipelines.engine.code import FrozenCode, code_path, freeze, frozen, load, store
 from pipelines.engine.driver import Driver
-from pipelines.engine.guard import WORKERS, CodeChanged, checked, digest_of, environment_for, package_name, sources_in
+from pipelines.engine.guard import (
+    INSTALLED,
+    WORKERS,
+    CodeChanged,
+    checked,
+    digest_of,
+    environment_for,
+    package_name,
+    sources_in,
+)
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
 from pipelines.engine.session import send_code
@@ -257,7 +267,9 @@ def test_code_is_stored_under_its_own_digest_alone(settings: Settings, code: Fro
 # -- in a Python worker
 
 
-def worker(path: Path, code: FrozenCode, statement: str, *more: Path) -> subprocess.CompletedProcess[str]:
+def worker(
+    path: Path, code: FrozenCode, statement: str, *more: Path, installed: bool = False
+) -> subprocess.CompletedProcess[str]:
     """A Python process as Spark starts one for a release, in a folder with a module that must not be imported."""
     folder = path.parents[1] / "run"
     folder.mkdir(exist_ok=True)
@@ -265,6 +277,8 @@ def worker(path: Path, code: FrozenCode, statement: str, *more: Path) -> subproc
     root = Path(guard.__file__).parents[2]
     paths = os.pathsep.join(map(str, (WORKERS, *more, root)))
     env = {**os.environ, "PYTHONPATH": paths, **environment_for(path, code.digest, "sums.v1")}
+    if installed:
+        env[INSTALLED] = "1"
     return subprocess.run(
         [sys.executable, "-c", statement], env=env, capture_output=True, text=True, check=False, timeout=60
     )
@@ -280,6 +294,16 @@ def test_a_worker_that_starts_after_a_change_refuses(staged: Path, code: FrozenC
     refused = worker(staged, code, statement)
     assert refused.returncode == 1 and refused.stdout == ""
     assert f"CodeChanged: the frozen code of sums.v1, {staged}, is not what was staged" in refused.stderr
+
+
+def test_a_worker_of_this_installation_looks_into_no_zip(staged: Path, code: FrozenCode) -> None:
+    zips = sorted(Path(pyspark.__path__[0], "python", "lib").glob("*.zip"))
+    assert len(zips) == 2
+    statement = "import sys, os, pyspark; print(os.path.isfile(pyspark.__file__), *filter(os.path.isfile, sys.path))"
+    elsewhere = worker(staged, code, statement, *zips)
+    assert elsewhere.stdout.split() == ["False", *map(str, zips)]
+    here = worker(staged, code, statement, *zips, installed=True)
+    assert (here.stdout, here.stderr) == ("True\n", "")
 
 
 def test_an_executor_elsewhere_takes_the_file_that_it_was_sent(

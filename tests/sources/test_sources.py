@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from datetime import UTC, date, datetime
 from itertools import chain, islice, pairwise
@@ -12,7 +13,7 @@ import pytest
 
 from orchestration.catalog import find_apps, topics_of
 from orchestration.sources import Faults, Options, Record, Source, app_names, source_for, sources_for
-from orchestration.sources.base import LATE_MS, OUT_OF_ORDER_MS
+from orchestration.sources.base import LATE_MS, OUT_OF_ORDER_MS, PerSecond
 from orchestration.sources.prices import TICKERS, daily_prices
 from pipelines.errors import BadUsage
 
@@ -156,12 +157,44 @@ def test_orders_are_at_and_beside_the_threshold() -> None:
         ("stock-stats", {"tickers": ("NONE",)}, "AAPL"),
         ("stock-stats", {"density": "sparse", "per_second": 5}, "--per-day"),
         ("stock-stats", {"per_second": 0}, "--per-second"),
+        ("stock-stats", {"keys": 5}, "--tickers"),
+        ("word-count", {"keys": 5}, "--keys does not apply to lines"),
+        ("product-views", {"keys": 0}, "--keys"),
         ("stock-stats", {"seed": -1}, "--seed"),
     ],
 )
 def test_bad_usage_is_named(app: str, options: dict[str, Any], what: str) -> None:
     with pytest.raises(BadUsage, match=what):
         source_for(app, Options(**options))
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        "captcha",
+        "count-windows",
+        "maintenance",
+        "product-views",
+        "search-results",
+        "sensor-readings",
+        "store-inventory",
+    ],
+)
+def test_with_more_keys_each_has_as_many_records_in_a_second(app: str) -> None:
+    def second(**options: Any) -> list[list[Record]]:
+        return [next(iter(source.blocks(None))) for source in sources_for(app, Options(faults=CLEAN, **options))]
+
+    few, many = second(), second(keys=5_000)
+    for source, some, more in zip(sources_for(app, Options()), few, many, strict=True):
+        assert isinstance(source, PerSecond) and source.keys is not None
+        assert len(more) == pytest.approx(len(some) * 5_000 / source.keys, rel=0.01)
+        assert len(set(named(more))) > 2 * len(set(named(some)))
+
+
+def named(records: list[Record]) -> list[bytes]:
+    """What the records are of: the terms of a search or of a result, else their key."""
+    terms = [re.search(rb"term-\d+", value or b"") for _, value, _ in records]
+    return [found[0] if found else key or b"" for found, (key, _, _) in zip(terms, records, strict=True)]
 
 
 @pytest.mark.parametrize("shares", [{"late": 1.5}, {"malformed": -0.1}, {"malformed": 0.6, "duplicate": 0.6}])

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 
-from pipelines.engine.guard import install
+from pipelines.engine.guard import INSTALLED, install
+
+
+def _leave_out_zips() -> None:
+    """Takes Spark's zips, which it puts first, off the path: the same packages are installed as folders.
+
+    Otherwise a worker reads the list of files of each zip at the start of each task, once for each package in it. And each
+    process compiles what it imports from there, for a second or, on busy cores, longer than Spark waits for it.
+    """
+    for entry in [entry for entry in sys.path if os.path.isfile(entry)]:
+        sys.path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
 
 
 def _run_next() -> None:
@@ -18,5 +30,7 @@ def _run_next() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
+if INSTALLED in os.environ:
+    _leave_out_zips()
 install()
 _run_next()
