@@ -6,8 +6,9 @@ import pytest
 
 from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic
+from pipelines.errors import Refused
 from pipelines.model.entries import DeltaSegment, Entry, Staged, StateSet
-from tests.operations.builders import Log, context_of, evidence, generation, spec, staged
+from tests.operations.builders import Log, context_of, evidence, generation, spec, staged, switched
 
 DIGEST = spec("a.v1").code_digest
 
@@ -26,6 +27,13 @@ def test_code_that_another_release_runs_stays(other: str) -> None:
 def test_code_that_no_other_release_runs_goes() -> None:
     assert files(*staged("a.v1"), Staged(spec=spec("a.v2", code_digest="1" * 64))).code_digest == DIGEST
     assert files(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="retired")).code_digest == DIGEST
+
+
+def test_a_live_release_stays() -> None:
+    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
+    with pytest.raises(Refused, match=r"a\.v1 is live") as refused:
+        plan_retire(context_of(log), "a.v1")
+    assert "move its consumers first" in refused.value.fix
 
 
 def test_what_goes_is_the_release_s_own() -> None:
