@@ -217,10 +217,10 @@ def _unload_states() -> None:
         return
     from pyspark import SparkContext
 
-    jvm = SparkContext._jvm
-    if SparkContext._active_spark_context is not None and jvm is not None:
-        stores = getattr(jvm, "org.apache.spark.sql.execution.streaming.state.StateStore$")
-        getattr(stores, "MODULE$").stop()
+    if SparkContext._active_spark_context is not None:
+        from pipelines.testing.session import unload_states
+
+        unload_states()
 
 
 @pytest.fixture

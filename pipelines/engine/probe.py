@@ -77,10 +77,9 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
-    # the columns of another app's result are DDL, which Spark parses; what else does not exist is refused before Spark starts
+    # the columns of another app's result are DDL, which Spark parses; what else does not exist is refused before it starts
     started = session() if app.upstream else None
-    definition = _definition(app)
-    known = check(definition)
+    known = check(definition := _definition(app))
     spark = started or session()
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
@@ -94,14 +93,7 @@ def probe(
         "module": module,
         "settings": {**app.settings, **values},
         **definition,
-        "columns": {
-            source: [
-                f"{f.name} {f.dataType.simpleString()}"
-                for f in input_columns(source, spec).fields
-                if f.name not in GIVEN
-            ]
-            for source, spec in app.inputs.items()
-        },
+        "columns": {source: _columns_of(source, spec) for source, spec in app.inputs.items()},
         "tables": sorted(source for source, spec in app.inputs.items() if isinstance(spec, Changelog)),
         "static_tables": {source: said for source, (_, said) in tables.items()},
         "results": {
@@ -122,6 +114,12 @@ def probe(
         "topology": [step.as_json() for step in rehearsal.steps(result)],
         "notes": notes(result),
     }
+
+
+def _columns_of(source: str, spec: Input) -> list[str]:
+    """What a function gets of an input, without the columns that every input has."""
+    fields = input_columns(source, spec).fields
+    return [f"{f.name} {f.dataType.simpleString()}" for f in fields if f.name not in GIVEN]
 
 
 def delay_of(app: App) -> int | None:

@@ -17,7 +17,6 @@ from pyspark.errors import StreamingQueryException
 
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
-from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.raw import Record
 from pipelines.engine.rehearsal import Rehearsal, tick
@@ -26,6 +25,7 @@ from pipelines.engine.static import rows_of
 from pipelines.engine.table_file import Row as TableRow
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, Table
+from pipelines.testing.session import unload_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,7 +133,7 @@ class AppTest:
 
     def close(self) -> None:
         """Deletes the state."""
-        _unload_states()
+        unload_states()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -224,7 +224,7 @@ class AppTest:
 
     def restart(self) -> None:
         """Drops what Spark holds in memory: the next run reads its state from the checkpoint, as after a driver's restart."""
-        _unload_states()
+        unload_states()
         self._result = None
 
     def _frame(self) -> DataFrame:
@@ -330,10 +330,3 @@ def _watermark(query: Any) -> datetime | None:
     text = json.loads(progress.json).get("eventTime", {}).get("watermark") if progress is not None else None
     found = datetime.fromisoformat(text) if text else None
     return None if found is None or found.timestamp() == 0 else found
-
-
-def _unload_states() -> None:
-    """Makes Spark unload every state that it holds in memory."""
-    stores = java_class("org.apache.spark.sql.execution.streaming.state.StateStore$")
-    # not `stop`: it waits up to 300 s for a maintenance task that waits for the lock that `stop` holds
-    getattr(stores, "MODULE$").unloadAll()

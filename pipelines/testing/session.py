@@ -28,3 +28,12 @@ def session(*, heap_mb: int = 512, cores: int = 1) -> Iterator[SparkSession]:
         finally:
             spark.stop()
             end_session(settings.jvm_end_timeout_s)
+
+
+def unload_states() -> None:
+    """Makes Spark unload every state that it holds in memory."""
+    from pipelines.engine.jvm.classes import java_class
+
+    stores = java_class("org.apache.spark.sql.execution.streaming.state.StateStore$")
+    # not `stop`: it waits up to 300 s for a maintenance task that waits for the lock that `stop` holds
+    getattr(stores, "MODULE$").unloadAll()

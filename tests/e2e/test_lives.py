@@ -86,7 +86,7 @@ class Life:
 
 GROUPS = {
     "trades and notifications": (
-        Life(app="stock-stats", records=4_000, at_least=1_000),
+        Life(app="stock-stats", records=4_000, at_least=400),
         Life(app="daily-gains", reads="stock-stats", at_least=9),
         Life(app="top-stocks", reads="daily-gains", of_table=True, at_least=1),
         Life(app="close-notifications", records=4_000, at_least=1_000),
@@ -96,7 +96,7 @@ GROUPS = {
     "pages and ticks": (
         Life(app="not-viewing", records=4_000, at_least=100),
         Life(app="notification-counts", reads="not-viewing", at_least=50),
-        Life(app="page-stats", records=8_000, at_least=80),
+        Life(app="page-stats", records=8_000, at_least=10),
         # half an hour
         Life(app="beaconing", records=8_000, per_second=4, at_least=5),
         Life(app="bookings", records=2_000, per_second=20, at_least=3_000),
