@@ -149,7 +149,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## the demo, a running Dagster, the commands of docs/runbook.md, Kafka Streams, more kills and resets
+test-long: setup ## the life of each app, the demo, a running Dagster, the commands of docs/runbook.md, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use

@@ -38,3 +38,13 @@ def private(folder: Path) -> Path:
     else:
         log.warning("other users may read the state folder %s: if it holds nothing else, run chmod 700 on it", folder)
     return folder
+
+
+def write_private(state: Path, path: Path, data: bytes) -> None:
+    """Writes a file in the state folder `state`, whole or not at all: who reads meanwhile sees the file before."""
+    private(state)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

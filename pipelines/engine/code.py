@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import io
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pipelines.engine.guard import admit, checked, digest_of, package_name, sour
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App
 from pipelines.paths import below
-from pipelines.private import private
+from pipelines.private import write_private
 from pipelines.settings import Settings
 
 # packages of the repository: they are imported from the working tree, not from what was frozen
@@ -144,11 +143,7 @@ def store(settings: Settings, code: FrozenCode) -> Path:
         raise SwitchyardError(f"the code for {path} does not match digest {code.digest}",
                               fix="run `switchyard stage` again: it freezes the folder again")  # fmt: skip
     if not path.exists() or sources_in(path.read_bytes(), code.digest) is None:
-        private(settings.state_dir)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(code.data)
-        os.replace(temporary, path)
+        write_private(settings.state_dir, path, code.data)
     return path
 
 

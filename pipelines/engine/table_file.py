@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
 from pipelines.paths import below
-from pipelines.private import private
+from pipelines.private import write_private
 from pipelines.settings import Settings
 
 # key and value of a record
@@ -117,10 +116,5 @@ def store(settings: Settings, table: TableFile) -> Path:
             fix="run `switchyard stage` again: it reads the topic again",
         )
     if not path.exists() or path.read_bytes() != table.data:
-        private(settings.state_dir)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.touch(mode=0o600)
-        temporary.write_bytes(table.data)
-        os.replace(temporary, path)
+        write_private(settings.state_dir, path, table.data)
     return path

@@ -1,4 +1,4 @@
-"""The whole life of every app: staged, hydrated, checked, promoted, compared, rolled back, reset and retired.
+"""The whole life of every app: staged, hydrated, compared, checked, promoted, rolled back, reset and retired.
 
 The second version of each app hydrates in small batches in a process that is killed in the middle. Its result must not
 differ from that of the first, which hydrated in large batches.
@@ -69,11 +69,6 @@ class Life:
     reads: str | None = None
     of_table: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def source(self) -> str:
-        """The app for whose sources input is produced."""
-        return self.reads or self.app
 
     @property
     def old(self) -> str:
@@ -219,8 +214,8 @@ def _replace(cluster: Cluster, life: Life) -> None:
         cluster.start(name, batch=SMALL)
         wait_ready(cluster.context(), name, for_s=0.1, timeout_s=240)
     context = cluster.context()
-    input_of = cluster.producing(life.source, max(2 * life.per_second, 50), life.per_second)
-    # an app of another group may be the source of the app that this one reads
+    input_of = cluster.producing(life.app, max(2 * life.per_second, 50), life.per_second)
+    # an app that reads what another one does has no input of its own
     with input_of if life.records else nullcontext():
         assert_nothing_differs(diff(context, life.new), at_least=life.at_least)
     assert check(context, life.new).ok

@@ -12,16 +12,13 @@ from pipelines.model.names import REGISTRY_TOPIC, Digest, OperationId, ReleaseNa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreCode(Stage):
-    """Writes the frozen code to where drivers find it."""
+class _File:
+    """What a stage that writes a file has: its content and its digest."""
 
     journaled: ClassVar[bool] = False
 
     digest: Digest
     data: bytes = field(repr=False)
-
-    def describe(self) -> str:
-        return f"freeze the code, {len(self.data)} bytes, as {self.digest[:12]}"
 
     @property
     def subject(self) -> str:
@@ -29,20 +26,19 @@ class StoreCode(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreTable(Stage):
+class StoreCode(_File, Stage):
+    """Writes the frozen code to where drivers find it."""
+
+    def describe(self) -> str:
+        return f"freeze the code, {len(self.data)} bytes, as {self.digest[:12]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTable(_File, Stage):
     """Writes the file of a static table to where drivers find it."""
-
-    journaled: ClassVar[bool] = False
-
-    digest: Digest
-    data: bytes = field(repr=False)
 
     def describe(self) -> str:
         return f"keep a static table, {len(self.data)} bytes, as {self.digest[:12]}"
-
-    @property
-    def subject(self) -> str:
-        return self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
