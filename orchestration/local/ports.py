@@ -12,8 +12,7 @@ from orchestration.local.preflight import check_port
 from pipelines.errors import SwitchyardError
 
 # below 32768, where Linux's ports for outgoing connections start: such a connection could take a broker's port while
-# the
-# broker restarts
+# the broker restarts
 RANGE = range(20_000, 32_000)
 
 
