@@ -244,7 +244,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Makes Spark compile expressions, as it does for a driver; the tests' session interprets them."""
-    from pipelines.engine.session import INTERPRETED
+    from pipelines.engine.expressions import INTERPRETED
 
     for name in INTERPRETED:
         spark.conf.unset(name)

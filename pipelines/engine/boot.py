@@ -149,7 +149,8 @@ class Boot:
             portion = (
                 all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, goal.free_until)
             )
-            query.prepare(spark, limits, portion, tables)
+            ahead = sum(size.records for size in sizes.result().values() if size is not None)
+            query.prepare(spark, limits, portion, tables, ahead_records=ahead)
             connected.result()
         return goal, limits
 

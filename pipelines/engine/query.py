@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
+from pipelines.engine.expressions import Expressions
 from pipelines.engine.frames import observed, parse, read_stream
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
@@ -45,6 +46,7 @@ class Query:
     """
 
     _frame: DataFrame
+    _expressions: Expressions
     _limits: Limits
     _portion: Portion
 
@@ -72,11 +74,14 @@ class Query:
             after_batch=self._after_batch,
         )
 
-    def prepare(self, spark: SparkSession, limits: Limits, portion: Portion, tables: StaticTables) -> None:
-        """Makes the frame that runs. Raises BadUsage if the result of the app's function can't be written, TableChanged as
+    def prepare(
+        self, spark: SparkSession, limits: Limits, portion: Portion, tables: StaticTables, *, ahead_records: int
+    ) -> None:
+        """Makes the frame that runs. `ahead_records`: how many records the input has that are not read yet. Raises BadUsage if the result of the app's function can't be written, TableChanged as
         `StaticTables.frames` does.
         """
         self._limits, self._portion = limits, portion
+        self._expressions = Expressions(spark, ahead_records)
         start = self.sink.destination.start.sources
         frames = {
             name: observed(
@@ -103,8 +108,9 @@ class Query:
         self._source_ends = None
         self._started.clear()
         self.sink.open(batches)
+        self._expressions.start()
         self._query = (
-            self._frame.writeStream.foreachBatch(_weakly_bound(self.sink.process_batch))
+            self._frame.writeStream.foreachBatch(_weakly_bound(self._process_batch))
             .outputMode(self._app.output_mode)
             .option("checkpointLocation", str(self._checkpoint.path))
             .queryName(self._release)
@@ -127,6 +133,11 @@ class Query:
         self.catch_up()
         if self._checkpoint.last_planned() is not None:
             self._bounded = self._checkpoint.plan_next(end)
+
+    def _process_batch(self, rows: DataFrame, batch_id: int) -> None:
+        self.sink.process_batch(rows, batch_id)
+        if self.sink.last is not None:
+            self._expressions.after_batch(rows.sparkSession, self.sink.last.batch.rows_in)
 
     def _after_batch(self) -> None:
         """Limits the next batch to a portion of history, if one is left: none is after a batch that was not full."""
@@ -307,7 +318,7 @@ class Query:
 
 
 def _weakly_bound(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """`method` with a weak reference to its object: the JVM keeps callbacks, and with a sink its Kafka clients."""
+    """`method` with a weak reference to its object: the JVM keeps callbacks, and with a query its Kafka clients."""
     found = WeakMethod(method)
 
     def call(frame: DataFrame, batch_id: int) -> None:

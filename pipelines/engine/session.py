@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
@@ -16,7 +17,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.engine import origins
+from pipelines.engine.expressions import INTERPRETED
 from pipelines.engine.guard import INSTALLED, WORKERS, environment_for
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm.jars import class_archive, spark_jars
 from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK, private
@@ -43,9 +46,6 @@ _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-# By default Spark writes, compiles and loads Java classes for each batch's expressions. Without, a batch of some rows
-# takes two thirds of the CPU time; reading 250,000 takes half as much again
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 
@@ -153,7 +153,9 @@ def build_session(
 
     def started() -> SparkSession:
         _need_jvm(settings, conf)
-        spark = builder.getOrCreate()
+        SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())).setAppName(name))
+        with _late_functions():
+            spark = builder.getOrCreate()
         _prepare_workers(spark)
         return spark
 
@@ -162,6 +164,17 @@ def build_session(
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     with ThreadPoolExecutor(1, "spark") as pool:
         return pool.submit(started).result()
+
+
+@contextmanager
+def _late_functions() -> Iterator[None]:
+    """Sessions that start in the block make Spark's functions for machine learning when one is used, see LateFunctions."""
+    functions = java_class("org.apache.spark.sql.switchyard.LateFunctions")
+    functions.enter()
+    try:
+        yield
+    finally:
+        functions.exit()
 
 
 def begin_jvm(settings: Settings) -> None:
