@@ -183,7 +183,7 @@ clean: ## caches, and all state of the embedded broker, its releases and the dem
 	@if [ -x $(BIN)/switchyard ]; then $(BIN)/python -m orchestration.local.running $(STATE) $(STATE)/demo \
 	  && $(BIN)/python -m demo.down && $(BIN)/switchyard down; fi
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
-	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster data-docs demo demo-report.json evidence logs run spark || true
+	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster data-docs demo demo-report.json evidence logs run spark tables || true
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean ## also .venv and the jars: the next make setup downloads again

@@ -83,8 +83,8 @@ class Settings(BaseSettings):
 
     state_dir: Path = Field(
         Path(".switchyard"),
-        description="Folder for everything on disk: broker data, checkpoints, frozen code, evidence, logs. A relative path "
-        "starts in the folder where a command runs. Set it on a server, so that all commands use one folder.",
+        description="Folder for everything on disk: broker data, checkpoints, frozen code, static tables, evidence, logs. A "
+        "relative path starts in the folder where a command runs. Set it on a server, so that all commands use one folder.",
     )
     broker_port: int = Field(
         19092,
