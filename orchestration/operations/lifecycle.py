@@ -21,7 +21,7 @@ def find_release(state: RegistryState, name: str) -> Release:
             f"there is no release {name}",
             fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none; `switchyard stage APP` makes one'}",
         )
-    releases = [r for r in state.of_app(name) if r.state not in ("retired", "aborted")]
+    releases = [r for r in state.of_app(name) if r.state != "retired"]
     if len(releases) == 1:
         return releases[0]
     if not releases:

@@ -73,10 +73,8 @@ def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTa
         release = state.releases.get(name)
         if release is None:
             raise Refused(f"there is no release {name}", fix="see `switchyard status`; stage it first")
-        if release.state in ("retired", "aborted"):
-            raise Refused(
-                f"{name} is {release.state}", fix=f"stage a new version: `switchyard stage {release.spec.app}`"
-            )
+        if release.state == "retired":
+            raise Refused(f"{name} is retired", fix=f"stage a new version: `switchyard stage {release.spec.app}`")
         refuse_unread(state.not_understood(name), name)
         holder = held_by(release, latest_heartbeats(settings).get(name), settings, at_ms=now_ms())
         if holder is not None and not force:

@@ -48,11 +48,7 @@ class Orders:
         release = state.releases[self._name]
         if release.token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded by {release.token}")
-        if (
-            (release.wanted == "stopped" and not self._settle)
-            or self._signalled.is_set()
-            or release.state in ("retired", "aborted")
-        ):
+        if (release.wanted == "stopped" and not self._settle) or self._signalled.is_set() or release.state == "retired":
             raise StopWanted
         if self.watch is not None and self.watch.trouble is not None:
             raise self.watch.trouble

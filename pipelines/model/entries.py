@@ -33,7 +33,7 @@ from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, open
 # a quoted name at the start of a DDL or after a comma, and its type up to the next one
 _COLUMN = re.compile(r"(?:^|, )`((?:[^`]|``)+)` (.+?)(?=, `|$)")
 
-ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed", "aborted"]
+ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed"]
 Wanted = Literal["running", "stopped"]
 # the program, besides the commands, in which an operation runs
 Via = Literal["dagster"]

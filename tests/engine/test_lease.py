@@ -14,7 +14,7 @@ from pipelines.engine import lease
 from pipelines.engine.lease import held_by, is_alive, this_process
 from pipelines.errors import Refused
 from pipelines.kafka.registry import Registry
-from pipelines.model.entries import Entry, Holder, LeaseEnded, LeaseTaken, ReleaseSpec, ReleaseState, Staged, StateSet
+from pipelines.model.entries import Entry, Holder, LeaseEnded, LeaseTaken, ReleaseSpec, Staged, StateSet
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release
 from pipelines.settings import Settings
@@ -161,10 +161,9 @@ def test_a_lease_from_the_future_is_taken_with_the_next_token(monkeypatch: pytes
         taken(monkeypatch, forged, heard=beat(1.0))
 
 
-@pytest.mark.parametrize("state", ["retired", "aborted"])
-def test_nobody_runs_a_release_that_is_over(monkeypatch: pytest.MonkeyPatch, state: ReleaseState) -> None:
-    with pytest.raises(Refused, match=f"is {state}"):
-        taken(monkeypatch, StateSet(release="sums.v1", state=state), heard=None, force=True)
+def test_nobody_runs_a_release_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match="is retired"):
+        taken(monkeypatch, StateSet(release="sums.v1", state="retired"), heard=None, force=True)
 
 
 def test_this_process_names_itself() -> None:

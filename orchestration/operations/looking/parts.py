@@ -16,15 +16,13 @@ from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
 from pipelines.model.registry import RegistryState, Release
 
-# a release in these states has no parts, or is about to lose them
-_OVER = ("retired", "aborted")
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
 _BEGUN = ("ready", "live", "standby")
 
 
 def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release]) -> dict[str, list[Loss]]:
     """Release -> its lost parts. Takes few requests to Kafka for all releases. Raises Unavailable without a broker."""
-    mine = [r for r in releases if r.state not in _OVER and r.under is not None]
+    mine = [r for r in releases if r.state != "retired" and r.under is not None]
     serving = {r.name: _serving(state, r) for r in mine}
     topics = {topic for r in mine for topic in parts_of(r)}
     deltas = {t for each in serving.values() for e in each for t in _deltas(e)}

@@ -37,7 +37,7 @@ def plan_start(
     """
     state = context.standing()
     release = find_release(state, name)
-    if release.state in ("retired", "aborted"):
+    if release.state == "retired":
         raise Refused(
             f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
         )

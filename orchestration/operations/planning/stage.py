@@ -318,7 +318,7 @@ def model_for(state: RegistryState, app: str, same_as: str, code_dir: Path | Non
 
 def _predecessor(state: RegistryState, known: list[Release], app: str) -> Release | None:
     live = live_release(state, app)
-    usable = [r for r in known if r.state not in ("retired", "aborted")]
+    usable = [r for r in known if r.state != "retired"]
     return live or (usable[-1] if usable else None)
 
 

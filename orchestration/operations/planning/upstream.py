@@ -12,7 +12,7 @@ from pipelines.model.entries import InputSpec, ReleaseSpec
 from pipelines.model.names import result_of
 from pipelines.model.registry import RegistryState, Release
 
-_UNUSABLE = ("retired", "aborted", "failed")
+_UNUSABLE = ("retired", "failed")
 
 
 def pinned(

@@ -11,13 +11,13 @@ from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
-from orchestration.operations.lifecycle import live_release
+from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.in_use import readers_of
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.planning.stage import model_for, plan_stage
 from orchestration.operations.plans.kind import Kind
-from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.plan import Plan, join
 from orchestration.operations.procedures.approve import propose
 from orchestration.operations.procedures.examine import examine
 from orchestration.operations.procedures.wait import Hydration, wait_ready
@@ -169,7 +169,7 @@ def first_step(
         given, digest = {**model.settings, **given}, model.code_digest
     elif code_dir is not None:
         digest = freeze(code_dir).digest
-    differs = _differs(staged.spec, digest, given, correction)
+    differs = _differs(staged.spec, digest, given, correction, [find_release(state, name).name for name in upstream])
     if differs:
         raise Refused(
             f"{staged.name} is already staged, and differs from what is asked for: {'; '.join(differs)}",
@@ -179,7 +179,9 @@ def first_step(
     return plan_start(context, staged.name, accept_missing=accept_missing)
 
 
-def _differs(spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any], correction: str | None) -> list[str]:
+def _differs(
+    spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any], correction: str | None, upstream: Sequence[str]
+) -> list[str]:
     """How a release differs from what is asked for. An option that is not given does not count."""
     found = []
     if digest is not None and digest != spec.code_digest:
@@ -192,4 +194,6 @@ def _differs(spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any],
     if correction is not None and correction != spec.correction:
         staged_for = "no correction" if spec.correction is None else f"the correction {spec.correction!r}"
         found.append(f"it has {staged_for}, not {correction!r}")
+    read = [source.release for source in spec.inputs.values() if source.release is not None]
+    found += [f"it reads {join(read) if read else 'no result of an app'}, not {name}" for name in upstream if name not in read]
     return found

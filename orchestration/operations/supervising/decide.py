@@ -21,7 +21,7 @@ _LASTED_MS = 900_000
 _SURE_MS = 5_000
 # after a longer pause between two turns, silence is counted from the start again: the broker may have been down
 _GAP_MS = 30_000
-_OVER = ("failed", "retired", "aborted")
+_OVER = ("failed", "retired")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,9 +177,7 @@ def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[Release
     try:
         while True:
             found = turn(context, memory, alert=alert).found
-            wanted = [
-                s for s in found if s.release.wanted == "running" and s.release.state not in ("retired", "aborted")
-            ]
+            wanted = [s for s in found if s.release.wanted == "running" and s.release.state != "retired"]
             if all(s.health not in ("down", "starting") for s in wanted) or context.monotonic() > deadline:
                 return wanted
             context.sleep(1.0)
@@ -301,7 +299,7 @@ def _give_up(context: Context, memory: Memory, name: str, alert: Send) -> None:
         given_up = (
             release.token == token
             and release.wanted == "running"
-            and release.state not in ("failed", "retired", "aborted")
+            and release.state not in ("failed", "retired")
             and _is_silent(context, release)
         )
         return [StateSet(release=name, state="failed")] if given_up else []

@@ -104,6 +104,7 @@ def test_the_same_code_in_a_folder_is_gone_on_with(context: Context, code: Path)
         ({"correction": "upstream fix"}, ["it has the correction 'late data', not 'upstream fix'"]),
         ({"same_as": "sums.v1"}, ["its code is ", "not 000000000000", "its window_s is 6, not 5", "its quick is True"]),
         ({"same_as": "sums.v1", "settings": {"window_s": "8"}}, ["its window_s is 6, not 8"]),
+        ({"upstream": ("sums.v1",)}, ["it reads no result of an app, not sums.v1"]),
     ],
 )
 def test_what_is_staged_as_another_is_refused_and_says_in_what(

@@ -58,7 +58,7 @@ def test_what_is_down_is_started_after_growing_pauses() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [status(wanted="stopped"), RUNS, BOOTS, status(state="failed"), status(state="retired"), status(state="aborted")],
+    [status(wanted="stopped"), RUNS, BOOTS, status(state="failed"), status(state="retired")],
 )
 def test_what_is_stopped_held_or_over_is_left_alone(other: ReleaseStatus) -> None:
     assert decided(Memory(), other) == Decision()

@@ -114,7 +114,7 @@ def refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
 
 def refuse_over(release: Release) -> None:
     """Raises Refused for a release that is retired or aborted."""
-    if release.state in ("retired", "aborted"):
+    if release.state == "retired":
         raise Refused(
             f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
         )
