@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from orchestration.catalog import find_apps, topics_of
 from orchestration.cli import build
 from orchestration.sources import app_names
 from pipelines.settings import Settings
+from tests.shared import typed
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,12 +30,7 @@ def test_the_documents_have_commands() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_documents_can_be_typed(line: str) -> None:
-    name, *arguments = shlex.split(line)
-    group = typer.main.get_command(build())
-    context = group.make_context("switchyard", [name, *arguments])
-    command = group.get_command(context, name)  # type: ignore[attr-defined]
-    assert command is not None, f"there is no command {name}"
-    command.make_context(name, arguments, parent=context)
+    typed.require(line)
 
 
 CODE = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,7 @@
-"""Every error says what to do. A refusal names the command that helps, or the option of the same command."""
+"""Every error says what to do. A refusal names the command that helps, or the option of the same command.
+
+What a message tells to type can be typed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.exceptions import TyperException
+
+from tests.shared import typed
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("orchestration", "expectations", "pipelines/engine", "pipelines/kafka", "pipelines/model", "pipelines/follow")
@@ -75,3 +81,74 @@ def test_every_refusal_names_what_helps() -> None:
 def test_a_refusal_that_leaves_it_open_is_seen(line: str, seen: bool) -> None:
     [(kind, fix)] = errors_in(line)
     assert names_no_command(kind, fix) == seen
+
+
+# -- commands in messages
+
+COMMAND = re.compile(r"`switchyard ([^`]+)`")
+# what is filled in; it can be a name and a number
+FILLED = "1"
+
+
+def commands_in(source: str) -> Iterator[str]:
+    """What the texts of a module tell to type, without `switchyard`. Docstrings are for readers of the code."""
+    tree = ast.parse(source)
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) not in documented:
+            yield from COMMAND.findall(text_of(node))
+
+
+def text_of(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(text_of, parts))
+        # options that a module names once
+        case ast.FormattedValue(value=ast.Name(id=name)) if name.isupper():
+            return ""
+        case ast.FormattedValue():
+            return FILLED
+        case _:
+            return ""
+
+
+def told() -> set[str]:
+    paths = [path for room in (*ROOMS, "pipelines/testing") for path in (ROOT / room).rglob("*.py")]
+    found = {command for path in paths for command in commands_in(path.read_text())}
+    return {command for command in found if not command.startswith(FILLED)}
+
+
+def wrong_in(command: str) -> str | None:
+    """Why `command` can't be typed. It may be named without its arguments, where the reader knows them."""
+    if typed.exists(command):
+        return None
+    try:
+        typed.require(command)
+    except (AssertionError, TyperException) as error:
+        return str(error) or type(error).__name__
+    return None
+
+
+def test_a_command_of_a_message_can_be_typed() -> None:
+    commands = told()
+    assert len(commands) > 40
+    assert {command: wrong for command in commands if (wrong := wrong_in(command)) is not None} == {}
+
+
+@pytest.mark.parametrize("command", ["undoo 1", "undo", "undo 1 --exec", "undo 1 2"])
+def test_one_that_can_not_be_typed_is_seen(command: str) -> None:
+    assert (wrong_in(command) is None) == (command == "undo")
+
+
+@pytest.mark.parametrize(
+    ("line", "commands"),
+    [
+        ("fix = f'`switchyard stop {name} --execute`, then `switchyard wait {name}`'", ["stop 1 --execute", "wait 1"]),
+        ("fix = 'see `switchyard status`' + f'; or `switchyard undo {op}`'", ["status", "undo 1"]),
+        ("'`switchyard no such command`'", []),
+    ],
+)
+def test_the_commands_of_a_message_are_seen(line: str, commands: list[str]) -> None:
+    assert list(commands_in(line)) == commands

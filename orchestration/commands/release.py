@@ -200,7 +200,7 @@ def reprocess(
             left = "start, wait, diff, check" if plan.operation is Kind.STAGE else "wait, diff, check"
             out(f"then: {left}" + (", promote" if auto_promote else "; promote waits for approval"))
             for reader in chain_of(context.registry.state(), app) if downstream else []:
-                out(f"then the same for {reader.spec.app}, with the code of {reader.name}, on what comes before it")
+                out(f"then the same for {reader.spec.app}, with the code of {reader.name}, reading the new result")
             out("nothing is changed; add --execute to do it")
         return
     with what_failed_shown(as_json), _bar(as_json) as on_progress:

@@ -1,4 +1,4 @@
-"""`switchyard reset | undo | bisect | clean`: have a release read again from another position, and take that back."""
+"""`switchyard reset | undo | bisect | clean`: make a release read again from another position, and take that back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def reset(
     ] = False,
     to_datetime: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="To the first records at or after this time, given with its zone: ...Z."),
+        typer.Option(
+            metavar="TIME", help="To the first records at or after this time, for example 2026-11-01T00:00:00Z."
+        ),
     ] = None,
     by_duration: Annotated[
         str | None, typer.Option(metavar="PT6H", help="To the time this long ago, for example PT6H.")
@@ -50,7 +52,10 @@ def reset(
         Path | None, typer.Option(metavar="CSV", help="To the positions in this file: lines of topic,partition,offset.")
     ] = None,
     skip: Annotated[
-        str | None, typer.Option(metavar="T:P:OFFSET", help="Skip exactly this record and keep the state.")
+        str | None,
+        typer.Option(
+            metavar="T:P:OFFSET", help="Skip exactly this record and keep the state, for example trades:0:1234."
+        ),
     ] = None,
     input_topics: Annotated[
         str | None,

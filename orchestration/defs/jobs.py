@@ -296,7 +296,9 @@ def watch_op(
         )
         context.add_output_metadata({"checks": outcome.checks, "outcome": outcome.message})
         if outcome.rolled_back:
-            raise SwitchyardError(outcome.message, fix="see its Data Docs; fix the app and stage the next version")
+            raise SwitchyardError(
+                outcome.message, fix=f"see the Data Docs of {config.release}; fix the app, then run the job reprocess"
+            )
 
 
 @op(pool=SPARK_POOL)
@@ -325,7 +327,8 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
         context.add_output_metadata({"failed": len(failures), "failures": report.of_lines(failures)})
         if failures:
             raise SwitchyardError(
-                "; ".join(failures), fix="to go back: `switchyard rollback APP --execute`, or the job rollback"
+                "; ".join(failures),
+                fix="see the Data Docs; if a result is wrong, go back: `switchyard rollback APP --execute`, or the job rollback",
             )
 
 
@@ -350,7 +353,7 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
             {
                 "ended": len(ended),
                 "operations": ", ".join(ended) or "none",
-                "archives ended": ", ".join(cleaned) or "none",
+                "cleaned": ", ".join(cleaned) or "none",
             }
         )
 

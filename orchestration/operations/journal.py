@@ -71,9 +71,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             _refuse_changed(state, plan)
         if known is not None:
             if known.closed is not None:
-                raise Refused(
-                    f"{plan.id} is already over: {known.closed.outcome}, {known.closed.detail}", fix=plan.again
-                )
+                raise Refused(f"{plan.id} is already over: {_how_it_ended(known.closed)}", fix=plan.again)
             carrier = known.carrier
             if carrier == mine:
                 return entries
@@ -150,12 +148,15 @@ def under_way(state: RegistryState, operation_id: str) -> Operation:
     if operation is None:
         raise BadUsage(f"there is no operation {operation_id}", fix="`switchyard operations` lists those under way")
     if operation.closed is not None:
-        detail = f", {operation.closed.detail}" if operation.closed.detail else ""
         raise Refused(
-            f"operation {operation_id} is over: {operation.closed.outcome}{detail}",
+            f"operation {operation_id} is over: {_how_it_ended(operation.closed)}",
             fix=f"`switchyard log {operation_id}` shows what it did; if you still want it, run the command again",
         )
     return operation
+
+
+def _how_it_ended(closed: Closed) -> str:
+    return closed.outcome + (f", {closed.detail}" if closed.detail else "")
 
 
 def abandon(context: Context, operation_id: str, *, reason: str | None = None, also: Sequence[Entry] = ()) -> None:
@@ -208,14 +209,20 @@ def journaled(
     try:
         work()
     except BaseException as error:
-        if not stays_open(context.registry.state()):
+        state = context.registry.state()
+        if not stays_open(state):
             fail(context, plan.id, error, give_up)
-        elif isinstance(error, SwitchyardError):
-            error.fix = (
-                f"{error.fix}; then `switchyard resume {plan.id}`" if error.fix else f"`switchyard resume {plan.id}`"
-            )
+        elif isinstance(error, SwitchyardError) and _is_open(state, plan.id):
+            resume = f"to continue: `switchyard resume {plan.id}`"
+            error.fix = f"{error.fix}; {resume}" if error.fix else resume
         raise
     finish(context, plan)
+
+
+def _is_open(state: RegistryState, plan_id: str) -> bool:
+    """Whether the operation can be resumed: someone else may have ended it while it was carried out."""
+    operation = state.known_operations.get(plan_id)
+    return operation is not None and operation.closed is None
 
 
 def begun(state: RegistryState, plan_id: str) -> bool:

@@ -25,6 +25,11 @@ def find_release(state: RegistryState, name: str) -> Release:
     if len(releases) == 1:
         return releases[0]
     if not releases:
+        if over := [f"{r.name} is {r.state}" for r in state.of_app(name)]:
+            raise BadUsage(
+                f"no release of {name} is in use: {', '.join(over)}",
+                fix=f"`switchyard stage {name}` makes a new version",
+            )
         apps = sorted({r.spec.app for r in state.releases.values()})
         raise BadUsage(
             f"there is no release of an app {name}",
@@ -40,6 +45,9 @@ def version_of(state: RegistryState, app: str, version: int | None) -> Release:
     """Release `version` of an app; None: the newest that is neither live, standby, retired nor aborted."""
     if version is not None:
         return find_release(state, release_name(app, version))
+    if not state.of_app(app):
+        # raises, and says which there are
+        return find_release(state, app)
     free = [r for r in state.of_app(app) if r.state in ("staged", "hydrating", "ready", "failed")]
     if not free:
         standby = [r.name for r in state.of_app(app) if r.state == "standby"]

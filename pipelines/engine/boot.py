@@ -85,7 +85,9 @@ class Boot:
         release = self._orders.release()
         spec, start = release.spec, release.start
         if start is None:
-            raise SwitchyardError(f"{self._name} has no generation", fix="stage it again")
+            raise SwitchyardError(
+                f"{self._name} has no generation", fix=f"`switchyard stage {spec.app}` makes a new version"
+            )
         release, watch = self._first_look(release)
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)

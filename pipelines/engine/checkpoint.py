@@ -226,7 +226,7 @@ class Checkpoint:
         return self.next_watermark_ms(batch_id) == self.planned(batch_id).watermark_ms
 
     def move_watermark(self, to_ms: int) -> None:
-        """Has the next batch run with the watermark `to_ms`, as later records would; for rehearsals.
+        """Makes the next batch run with the watermark `to_ms`, as later records would; for rehearsals.
 
         The query must be stopped. Raises CheckpointDamaged if it has no committed batch.
         """
@@ -332,4 +332,4 @@ class Checkpoint:
         _replace(path, text)
 
 
-_FIX = "restore the checkpoint from a backup, or stage a new version and reprocess"
+_FIX = "restore the checkpoint from a backup, or read history again: `switchyard reset RELEASE --to-earliest`"

@@ -20,7 +20,7 @@ from pipelines.settings import Settings
 # packages of the repository: they are imported from the working tree, not from what was frozen
 _OURS = ("pipelines", "expectations", "orchestration", "benchmarks", "demo", "tests")
 _MODEL = ("pipelines.model",)
-# a suite in a code folder: frozen with the app, and imported only by who checks the result
+# a suite in a code folder: frozen with the app, and imported only when its result is checked
 _SUITE = "_suite.py"
 _SUITES = ("expectations.suites",)
 _CLOCKS = ("random", "uuid", "secrets", "time", "datetime", "numpy.random", "os.urandom", "os.getrandom")
@@ -44,8 +44,9 @@ class FrozenCode:
 def freeze(folder: Path) -> FrozenCode:
     """The zip of a code folder's Python files, without its tests. The same files always give the same bytes.
 
-    A module whose name ends in `_suite` is one of expectations, and may import `expectations.suites`. Raises BadUsage if there are no files or one isn't Python. Raises Refused if a module uses what would not be frozen
-    (the repository's packages except the model), what could load such code, or what a replay would not repeat.
+    A module whose name ends in `_suite` is one of expectations, and may import `expectations.suites`. Raises BadUsage if
+    there are no files or one isn't Python. Raises Refused if a module uses what would not be frozen (the repository's
+    packages except the model), what could load such code, or what a replay would not repeat.
     """
     if not folder.is_dir():
         raise BadUsage(f"there is no code folder {folder}", fix="give a folder of Python modules to --from")

@@ -86,7 +86,7 @@ def checked(path: Path, digest: str, of: str) -> Code:
     except FileNotFoundError:
         raise CodeChanged(
             f"the frozen code of {of}, {path}, is not there",
-            fix="set SWITCHYARD_STATE_DIR to the state folder that it was staged with; if the file is gone, restore it from a backup, "
+            fix="set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it from a backup, "
             + _stage_again(of),
         ) from None
     except OSError as error:
@@ -105,7 +105,10 @@ def checked(path: Path, digest: str, of: str) -> Code:
 
 def _stage_again(of: str) -> str:
     app = of.rpartition(".v")[0] or of
-    return f"or stage a new version: `switchyard stage {app} --from FOLDER`; with the same code, that also writes this file again"
+    return (
+        f"or stage a new version: `switchyard stage {app} --from FOLDER --correction REASON`; "
+        "with the same code, that also writes this file again"
+    )
 
 
 def admit(path: Path, digest: str, of: str) -> Code:

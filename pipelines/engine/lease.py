@@ -72,13 +72,15 @@ def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTa
     def decide(state: RegistryState) -> list[Entry]:
         release = state.releases.get(name)
         if release is None:
-            raise Refused(f"there is no release {name}", fix="see `switchyard status`; stage it first")
+            raise Refused(f"there is no release {name}", fix="`switchyard status` lists the releases")
         if release.state == "retired":
             raise Refused(f"{name} is retired", fix=f"stage a new version: `switchyard stage {release.spec.app}`")
         refuse_unread(state.not_understood(name), name)
         holder = held_by(release, latest_heartbeats(settings).get(name), settings, at_ms=now_ms())
         if holder is not None and not force:
-            raise Refused(f"{name} is run by {holder}", fix=f"leave it running, or `switchyard stop {name}` first")
+            raise Refused(
+                f"{name} is run by {holder}", fix=f"leave it running, or `switchyard stop {name} --execute` first"
+            )
         taken[:] = [LeaseTaken(release=name, token=release.token + 1, holder=this_process(settings))]
         return list(taken)
 

@@ -1,9 +1,8 @@
-"""State of one's own in Python: Spark's workers, changed so that they convert the rows of many keys together.
+"""An app's own state in Python: Spark's workers, changed so that they convert the rows of many keys together.
 
-Spark converts the rows of each key by themselves, which takes milliseconds for a key, whatever its function does. What a
-function gets and what becomes of its results is the same here, value by value and type by type. So what it gets is only
-converted together if no column has values with parts, and no column of whole numbers or booleans has a null: of such
-columns, pandas makes another type.
+Spark converts the rows of each key separately. That takes milliseconds per key, whatever the app's function does. Here a
+function gets exactly the same values, of the same types, and so do its results. So rows are converted together only if
+no column has nested values, and no column of integers or booleans has a null: pandas gives such a column another type.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pyspark.sql.pandas.serializers import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasFuncMode
 
-# so many that it costs each key little; few enough to be held twice. How large results are is only known of pickled ones
+# so many that the cost per key is small; few enough to be held twice. Only pickled results have a known size
 _ROWS, _BYTES, _RESULTS = 10_000, 4 * 2**20, 1_000
 _KEEPS_TYPE = (
     pa.types.is_string,
@@ -57,7 +56,7 @@ class Rows(NamedTuple):
         if len(numbers) != len(self.whole.columns) or any(map(int.__ne__, numbers, range(len(numbers)))):
             found = found.iloc[:, list(numbers)]
         found.index = pd.RangeIndex(len(found))
-        # a function may change its frame, and pandas need not warn: no one else has these rows
+        # a function may change its frame, and pandas need not warn about that: nothing else uses these rows
         found._is_copy = None
         return found
 
@@ -126,7 +125,7 @@ def together(frames: Iterable[tuple[pd.DataFrame, pa.DataType]]) -> Iterator[tup
         if some and (now != shape or rows >= _RESULTS or size >= _BYTES):
             yield _joined(some), shape[0]
             some, rows, size = [], 0, 0
-        # the function may go on to change what it has returned. A pickle also copies the parts of a value
+        # a copy, because the function may later change what it has returned. A pickle also copies nested values
         if any(pa.types.is_nested(field.type) for field in kind):
             pickled = pickle.dumps(frame, pickle.HIGHEST_PROTOCOL)
             frame, size = pickle.loads(pickled), size + len(pickled)

@@ -1,8 +1,11 @@
 """Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
 
-First prints what the app's definition says, `{"definition": {"sources", "inputs", "upstream", "static", "suites"}}`, and waits for a line of
-input, a `Known` as JSON: whoever started it checks that first, because Spark takes long to start. At last prints one JSON object on standard output:
-`{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`. It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
+It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
+
+1. It prints what the app's definition says: `{"definition": {"sources", "inputs", "upstream", "static", "suites"}}`.
+2. It waits for a line of input, a `Known` as JSON. Whoever started it checks the definition first, because Spark takes
+   long to start.
+3. It prints one JSON object: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
 """
 
 from __future__ import annotations
@@ -65,9 +68,9 @@ def probe(
 
     `check` gets what the definition says, its `sources` in order, `inputs` (source -> topic), `upstream`, `static` (static
     table -> topic) and `suites`, after the code is imported and the settings are checked. Then `session` is called. The
-    function runs on empty streams and on its static tables as they are, and its
-    plan runs as a stream on an empty folder, so that a plan that Spark can't run as a stream is refused here. Raises
-    BadUsage for what the author must fix, Refused for a nondeterministic plan and a static table that is too large.
+    function runs on empty streams and on its static tables as they are. Its plan runs as a stream on an empty folder, so
+    that a plan that Spark can't run as a stream is refused here. Raises BadUsage for what the author must fix, Refused
+    for a nondeterministic plan and a static table that is too large.
     """
     app, module = load(path, digest, name, of=name)
     unknown = [key for key in settings if key not in app.settings]
@@ -77,7 +80,7 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
-    # the columns of another app's result are DDL, which Spark parses; what else does not exist is refused before it starts
+    # Spark parses the columns of another app's result. All else that may be wrong is refused before Spark starts
     started = session() if app.upstream else None
     known = check(definition := _definition(app))
     spark = started or session()

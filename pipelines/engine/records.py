@@ -79,7 +79,7 @@ def dead_letters(
 
 
 def too_large(release: str, batch_id: int, unsent: Unsent) -> RowTooLarge:
-    """The error that stops a release whose app has its oversized rows stop it."""
+    """The error that stops a release because of an oversized row, if its app does not make them dead letters."""
     key, value, headers = unsent.record
     source = _source(headers)
     comes = f" from {source.decode()}" if source is not None else ""

@@ -56,7 +56,7 @@ class Rehearsal:
     def result(self) -> DataFrame:
         """The function's result on the inputs. Raises what the function raises, and BadUsage as `results.applied` does.
 
-        Raises Refused for processing-time timers: Spark would run batches without end to see whether one does.
+        Raises Refused for processing-time timers: Spark would run batches without end to see whether one is due.
         """
         self._frames = {name: self._input(name) for name in self._app.sources} | {
             name: frame_of(self._spark, name, table, self._tables.get(name, ()))

@@ -269,7 +269,8 @@ class Sink:
     def _need_last(self) -> Progress:
         if self.last is None:
             raise SwitchyardError(
-                f"{self.destination.release} has no committed batch yet", fix="wait until it has read something"
+                f"{self.destination.release} has no committed batch yet",
+                fix=f"wait for its first batch; `switchyard status {self.destination.release}` shows it",
             )
         return self.last
 

@@ -79,8 +79,8 @@ def checked(settings: Settings, digest: str, name: str, of: str) -> TableFile:
     except FileNotFoundError:
         raise TableChanged(
             f"static table {name} of {of}, {path}, is not there",
-            fix="set SWITCHYARD_STATE_DIR to the state folder that it was staged with; if the file is gone, restore it from "
-            f"a backup, {way_back(of)}",
+            fix="set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it "
+            f"from a backup, {way_back(of)}",
         ) from None
     except OSError as error:
         raise TableChanged(

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.engine.jvm.classes import class_name
 
-# Spark's name of a node -> what it says of one. A Project only computes columns; it is left out
+# Spark's name of a node -> the step in words. A Project only computes columns; it is left out
 _STEPS: dict[str, Callable[[Any], str]] = {
     "Aggregate": lambda node: f"aggregate by {_names(node.groupingExpressions())}",
     "Deduplicate": lambda node: f"drop duplicates by {_names(node.keys())}",
@@ -64,7 +64,7 @@ def _steps(node: Any, inputs: Mapping[str, Any], depth: int, parent: str) -> Ite
         yield Step(depth=depth, does=told(node), state=kind in _WITH_STATE and not _with_a_table(node, kind))
         depth += 1
     children = node.children()
-    # the second child of a processor of one's own is its initial state
+    # the second child of an app's own processor is its initial state
     count = 1 if kind.startswith("TransformWithState") else children.size()
     for number in range(count):
         yield from _steps(children.apply(number), inputs, depth, kind)

@@ -137,6 +137,6 @@ class DataReader:
 
 def _gone(topic: str) -> SwitchyardError:
     return SwitchyardError(
-        f"topic {topic}, which the follower was reading, is gone: its release was retired",
+        f"topic {topic}, which the follower was reading, is gone: its release was retired, or someone deleted the topic",
         fix="follow from the beginning, into an empty store. `retire` keeps the results that a registered follower still needs",
     )

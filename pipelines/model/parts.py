@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipelines.errors import SwitchyardError
-from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, app_of, dead_letter_topic, progress_topic
 from pipelines.model.registry import Release
 
 Part = Literal[
@@ -81,16 +81,18 @@ class Loss:
     @property
     def way(self) -> str:
         """How to restore it, or to continue without it."""
+        app = app_of(self.release)
         anew = f"`switchyard reset {self.release} --to-earliest --output new --execute`"
+        fresh = f"`switchyard reset {self.release} --to-earliest --output new --missing-history accept --execute`"
         match self.part:
             case "input" if self.how == "another":
                 return (
-                    f"choose one: to read the new topic from its start, with a fresh state, run {anew} with --missing-history accept; "
-                    "to read it with a new release, run `switchyard stage`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
+                    f"choose one: to read the new topic from its start, with an empty state, run {fresh}; "
+                    f"to read it with a new release, run `switchyard stage {app}`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
                     f"then run `switchyard start {self.release} --execute`"
                 )
             case "input":
-                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {anew} with --missing-history accept to read it from its start"
+                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {fresh} to read it from its start"
             case "result" | "progress":
                 return f"run {anew} to write it again from the input"
             case "checkpoint":
@@ -100,15 +102,15 @@ class Loss:
             case "registry":
                 return "restore the topic from a backup of the brokers: only the registry knows the releases; in a new registry, their topics would belong to no release"
             case "frozen code":
-                return "restore the file from a backup; or stage the same code again: `switchyard stage` with --from and --correction"
+                return f"restore the file from a backup; or stage the same code again: `switchyard stage {app} --from FOLDER --correction REASON`"
             case "static table":
                 return (
                     "restore the file from a backup; or stage a new version, which reads the topic again: "
-                    f"`switchyard stage` with --same-as {self.release} and --correction; if the topic still has the same rows, "
+                    f"`switchyard stage {app} --same-as {self.release} --correction REASON`; if the topic still has the same rows, "
                     "that also writes this file again"
                 )
             case "evidence" | "delta":
-                return "run `switchyard diff` again"
+                return f"run `switchyard diff {self.release}` again"
             case "dead letters" | "heartbeats" | "group":
                 return "the next driver creates it again, empty"
 

@@ -116,7 +116,7 @@ def _past(mark: Mark | Flagging, at: Boundary, goal: SourcePosition) -> PastTheM
     ]
     return PastTheMark(
         f"batch {at.batch_id} is past the mark of operation {mark.op}: {', '.join(past) or 'reached by other batches'}",
-        fix="abort that operation and start it again: it will set a later mark",
+        fix=f"`switchyard abandon {mark.op}` ends that operation; then run its command again: it sets a later mark",
     )
 
 

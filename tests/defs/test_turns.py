@@ -309,7 +309,7 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     closed = {o.id: o.closed.outcome if o.closed else None for o in state.operations.values()}
     assert closed == {"stop-1": "expired", "stop-2": None}
     assert {name: each.value for name, each in metadata.items()} == {
-        "ended": 1, "operations": "stop-1", "archives ended": "sums.v2",
+        "ended": 1, "operations": "stop-1", "cleaned": "sums.v2",
     }  # fmt: skip
     assert any("still needed by follower mails; let it pass" in line for line in said)
 

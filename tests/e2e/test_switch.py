@@ -184,7 +184,7 @@ def test_the_gate_refuses_a_bad_version(story: Story) -> None:
     assert said.code == 3, said.text
     assert "stock-stats.v30 failed its checks" in said.err
     assert "lowest_ask" in said.err or "average" in said.err
-    assert "stage the next version" in said.err
+    assert "`switchyard reprocess stock-stats --execute`" in said.err
     # with everything that was found about it
     assert "changed" in said.out and "errored" in said.out
     assert story.live == GOOD and story.switches == 1
@@ -426,7 +426,7 @@ def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story
     assert client.flush(10) == 0
     said = story.cli(*PROMOTE, "--watch", "60s", "--execute")
     assert said.code == 1, said.text
-    assert "stock-stats.v3 failed and was rolled back: " in said.out and "lowest_ask" in said.out
+    assert "stock-stats.v3 failed its checks and was rolled back: " in said.out and "lowest_ask" in said.out
     assert story.live == GOOD and story.switches == number + 2
     story.tail.await_switch(number + 2)
 

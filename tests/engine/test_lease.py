@@ -141,8 +141,9 @@ HELD = LeaseTaken(release="sums.v1", token=3, holder=ELSEWHERE, at_ms=NOW_MS - 5
 
 
 def test_a_lease_that_is_held_is_refused_and_taken_by_order_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match=r"sums\.v1 is run by process 1 on another-host \(token 3\)"):
+    with pytest.raises(Refused, match=r"sums\.v1 is run by process 1 on another-host \(token 3\)") as refused:
         taken(monkeypatch, HELD, heard=beat(1.0))
+    assert "`switchyard stop sums.v1 --execute`" in refused.value.fix
     assert taken(monkeypatch, HELD, heard=beat(1.0), force=True) == 4
 
 

@@ -196,7 +196,7 @@ def at(op: str, number: int, offset: int, **changes: Any) -> GenerationStarted:
     ("begun", "said"),
     [
         ([], []),
-        ([at("reset-2", 2, 0)], ["a.v1 no longer writes a.v1.g1; since reset-2 it writes a.v1.g2: stage a version that reads that"]),
+        ([at("reset-2", 2, 0)], ["a.v1 no longer writes a.v1.g1; since reset-2 it writes a.v1.g2: stage a version of b that reads a.v1.g2"]),
         ([at("reset-2", 2, 0, result=1)], ["a.v1 wrote a.v1.g1 again with reset-2: `switchyard reset b.v1 --to-earliest`"]),
         ([at("reset-2", 2, 9, result=1, cleared=True)], ["a.v1 wrote a.v1.g1 again with reset-2: `switchyard reset b.v1 --to-earliest`"]),
         # a record was left out: nothing came again
@@ -289,6 +289,35 @@ def test_a_reset_that_fails_before_it_has_changed_anything_leaves_its_release_ru
     else:
         assert closed is not None and closed.outcome == "failed"
         assert log.state().releases["a.v1"].wanted == "running" and launched == ["a.v1"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "fix"), [(False, "start them; to continue: `switchyard resume reset-1`"), (True, "start them")]
+)
+def test_only_an_operation_that_is_still_open_is_to_be_resumed(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, fix: str
+) -> None:
+    log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
+
+    def fail(_: Applier) -> None:
+        log.entries.append(generation("a.v1", 2).model_copy(update={"op": PLAN.id}))
+        if ended:
+            log.entries.append(Closed(id=PLAN.id, outcome="abandoned", detail="by mistake"))
+        raise SwitchyardError("followers have not passed switch 2", fix="start them")
+
+    monkeypatch.setattr(Applier, "run", fail)
+    monkeypatch.setattr(Context, "holder", lambda *_: None)
+    with pytest.raises(SwitchyardError) as error:
+        execute(context_of(log), PLAN)
+    assert error.value.fix == fix
+
+
+def test_an_operation_that_is_over_does_not_begin_again() -> None:
+    log = under_way()
+    log.entries.append(Closed(id=PLAN.id, outcome="done"))
+    with pytest.raises(Refused) as error:
+        journal.begin(context_of(log), PLAN)
+    assert error.value.what == "reset-1 is already over: done"
 
 
 @pytest.mark.parametrize(

@@ -317,8 +317,9 @@ def test_where_it_goes_must_not_depend_on_what_it_still_reads(standing: World) -
         Request(target=EARLIEST, inputs={standing.topic: (0,)}, force=True, stop=True),
         Request(target=EARLIEST, until=Target(kind="current", text="current"), output="keep", force=True, stop=True),
     ):
-        with pytest.raises(Refused, match="depends on the position of"):
+        with pytest.raises(Refused, match="depends on the position of") as refused:
             plan_reset(standing.context, standing.name, request)
+        assert refused.value.what.startswith(request.target.text if request.until is None else "--until current ")
 
 
 @pytest.mark.long

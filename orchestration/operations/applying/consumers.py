@@ -54,7 +54,7 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
         writer.commit(None, None)
     finally:
         writer.close()
-    work.context.say(f"{sum(map(len, keys.values())):,} keys")
+    work.context.say(f"wrote tombstones for {sum(map(len, keys.values())):,} keys")
 
 
 @applies(Reach)
@@ -74,7 +74,7 @@ def reach(work: Work, stage: Reach) -> None:
             f"{name} has not read to where the old result ended",
             reached,
             timeout_s=stage.timeout_s,
-            fix=f"see `switchyard status {name}`; to keep waiting, `switchyard resume {work.plan.id}`",
+            fix=f"see `switchyard status {name}`",
             poll_s=0.25,
         )
     finally:
@@ -191,7 +191,7 @@ def await_followers(work: Work, stage: AwaitFollowers) -> None:
         f"followers of {stage.alias} have not passed switch {stage.number}",
         lambda: not followers_before(context, context.registry.state(), stage.alias, stage.number),
         timeout_s=stage.timeout_s,
-        fix=f"start them, or `switchyard forget-follower {stage.alias} GROUP` for one that will not come back; then `switchyard resume {work.plan.id}`",
+        fix=f"start them, or `switchyard forget-follower {stage.alias} GROUP` for one that will not come back",
         poll_s=0.25,
     )
 

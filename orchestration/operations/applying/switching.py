@@ -119,7 +119,7 @@ def read_ahead(work: Work, stage: PrepareDelta) -> None:
         if work.operation(work.context.registry.known).opened.deadline_ms < now_ms():
             raise SwitchyardError(
                 f"the changes since the evidence could not be read before the deadline of {work.plan.id}",
-                fix="run `switchyard diff` again first, so that there is less to read",
+                fix=f"run `switchyard diff {stage.new}` again first, so that there is less to read",
             )
 
     for since in work.since.values():

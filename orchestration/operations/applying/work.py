@@ -19,6 +19,8 @@ from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import refuse_unread
 
 _POLL_S = 0.05
+# the outcome of an operation -> what has happened to it, in words
+_ENDED = {"done": "was finished", "failed": "has failed", "abandoned": "was abandoned", "expired": "has expired"}
 
 
 class Work:
@@ -80,13 +82,14 @@ class Work:
         self._opened = self._opened or known is not None
         if known is None and self._opened:
             # closed so long ago that the state no longer holds it
-            how = "ended in the meantime"
+            how = "was ended in the meantime"
         elif known is not None and known.closed is not None:
-            how = f"{known.closed.outcome} in the meantime: {known.closed.detail or 'by someone else'}"
+            why = f": {known.closed.detail}" if known.closed.detail else " by someone else"
+            how = f"{_ENDED[known.closed.outcome]} in the meantime{why}"
         else:
             return
         raise Refused(
-            f"{self.plan.id} was {how}",
+            f"{self.plan.id} {how}",
             fix=f"`switchyard log {self.plan.id}` shows why; {self.plan.again}",
         )
 
@@ -94,9 +97,9 @@ class Work:
         """This plan's operation, from the journal. Raises Refused if it was ended in the meantime."""
         operation = state.known_operations.get(self.plan.id)
         if operation is None or operation.closed is not None or operation.aborted:
-            how = operation.closed.outcome if operation and operation.closed else "aborted"
+            how = _ENDED[operation.closed.outcome] if operation and operation.closed else "was aborted"
             raise Refused(
-                f"{self.plan.id} was {how} in the meantime: its deadline passed, or someone ended it",
+                f"{self.plan.id} {how} in the meantime: its deadline passed, or someone ended it",
                 fix=f"consumers stay where they are; `switchyard log {self.plan.id}` shows who ended it; {self.plan.again}",
             )
         return operation

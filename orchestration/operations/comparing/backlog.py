@@ -9,8 +9,7 @@ from orchestration.operations.reading import Reading
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
 
-# records per second: `read_changes` read 160,000 to 260,000 records of 160 bytes, from one partition and from four,
-# with
+# records per second: `read_changes` read 160,000 to 260,000 records of 160 bytes, from one partition and from four, with
 # the broker and other processes on the same two cores
 READ_RATE = 150_000
 # two seconds of reading: the drivers need that long to meet anyway, so consumers do not wait for it

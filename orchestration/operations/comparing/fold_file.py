@@ -71,7 +71,7 @@ def _rows_of(fold: Path, keys: Set[str]) -> Iterator[pa.RecordBatch]:
     if not keys:
         return
     if not fold.exists():
-        raise SwitchyardError(f"the evidence in {fold} is deleted", fix="run `switchyard diff` again")
+        raise SwitchyardError(f"the evidence in {fold} is deleted", fix="run `switchyard diff RELEASE` again")
     import pyarrow.compute as pc
 
     wanted = _strings(keys)

@@ -52,7 +52,8 @@ def read_records(
         messages = drain(client, timeout_s)
         if not messages:
             raise SwitchyardError(
-                f"{told_offsets(topic, end)} could not be read", fix="see the broker's log, then try again"
+                f"records up to {told_offsets(topic, end)} could not be read: none has arrived for {timeout_s:g} s",
+                fix="see the broker's log, then try again",
             )
         passed = _all_before(messages, topic, wanted)
         if passed is not None:

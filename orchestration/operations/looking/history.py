@@ -50,7 +50,7 @@ class History:
         whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it should read"
         raise MissingHistory(
             f"{self.name} can't read all the input {whose}: {told(self.left)}",
-            fix=f"restore the input from a backup and stage a version that reads it; or accept that the result lacks it: {ACCEPT}",
+            fix=f"restore the input from a backup and stage a version that reads it; or accept that the result lacks it: add {ACCEPT}, an option of stage, start, wait, diff, check, promote, reprocess and reset",
             gaps=self.left,
         )
 

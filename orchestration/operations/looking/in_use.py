@@ -74,7 +74,7 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
         now = owner.result_topics[result_of(topic)]
         if now != topic:
             found.append(
-                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version that reads that"
+                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version of {release.spec.app} that reads {now}"
             )
             continue
         begun = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
@@ -157,7 +157,7 @@ def left_upstream(state: RegistryState, release: Release) -> list[str]:
         live = live_release(state, app_of(name))
         if live is not None and live.name != name:
             found.append(
-                f"it reads {name}, but {live.name} is live: `switchyard reprocess {release.spec.app} --same-as {release.name}` reads that"
+                f"it reads {name}, but {live.name} is live: `switchyard reprocess {release.spec.app} --same-as {release.name}` reads {live.name}"
             )
     return found
 

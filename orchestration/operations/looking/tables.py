@@ -22,7 +22,8 @@ from pipelines.model.entries import StaticTableSpec
 if TYPE_CHECKING:
     from pipelines.engine.raw import Record
 
-# a compacted topic holds old values for a while, another one for good: more would take long, and fill the disk
+# how much larger than its table a topic may be: a topic also holds old values, for a while if it is compacted. Reading
+# more would take long, and fill the disk
 _TIMES_THE_TABLE = 16
 
 

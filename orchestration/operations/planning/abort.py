@@ -30,5 +30,5 @@ def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan
         alias=app,
         stages=(AbortSwitch(alias=app, operation=operation.id),),
         reason=reason,
-        facts={"switch": operation.id, "begun by": operation.opened.actor},
+        facts={"switch": operation.id, "started by": operation.opened.actor},
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestration.operations.lifecycle import find_release, refuse_blocked
-from orchestration.operations.looking.archives import archives_of
+from orchestration.operations.looking.archives import Archive, archives_of
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -16,7 +16,7 @@ from orchestration.operations.plans.stages.releases import DeleteTopic
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
-from pipelines.model.registry import RegistryState
+from pipelines.model.registry import RegistryState, Release
 
 
 def plan_clean(
@@ -45,11 +45,7 @@ def plan_clean(
             stages.append(DeleteCheckpoint(release=release.name, generation=archive.generation))
     held = {f"generation {a.generation} is still needed by {join(a.kept_for)}" for a in over if a.kept_for}
     if not stages:
-        why = "; ".join(sorted(held)) or f"all of its archives ({len(archives)}) are younger than {keep_s:,.0f} s"
-        raise Refused(
-            f"{release.name} has no archive to delete: {why}",
-            fix=f"wait until the followers have passed, or give a shorter time: `switchyard clean {release.name} --after 1h`",
-        )
+        raise _nothing_to_delete(release, archives, sorted(held), keep_s)
     return Plan(
         id=new_id("clean"),
         operation=Kind.CLEAN,
@@ -62,6 +58,22 @@ def plan_clean(
             "this can't be undone; after this, the resets that made these archives can't be undone either",
         ),
     )
+
+
+def _nothing_to_delete(release: Release, archives: list[Archive], held: list[str], keep_s: float) -> Refused:
+    """The error for a release without an archive to delete. `held`: which archives are needed, and by whom."""
+    if held:
+        why = "; ".join(held)
+        fix = (
+            "wait until they no longer need it; or `switchyard forget-follower "
+            f"{release.spec.app} GROUP` for a follower that will not come back"
+        )
+    elif archives:
+        why = f"all of its archives ({len(archives)}) are younger than {keep_s:,.0f} s"
+        fix = f"wait, or give a shorter time: `switchyard clean {release.name} --after 1h`"
+    else:
+        why, fix = "it has none", f"nothing is left to do; `switchyard log {release.name}` shows its resets"
+    return Refused(f"{release.name} has no archive to delete: {why}", fix=fix)
 
 
 def to_clean(context: Reading, state: RegistryState, clock_ms: Callable[[], int] = now_ms) -> list[str]:

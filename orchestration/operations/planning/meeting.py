@@ -78,7 +78,7 @@ def stages_apart(old: Release, new: Release, *, compare: bool) -> tuple[Stage, .
     return (Fence(release=old.name), TakeNewest(release=new.name), *whole)
 
 
-def ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:
+def stages_ahead(backlog: Backlog | None, delta: WriteDelta | VerifyStream | None) -> tuple[Stage, ...]:
     """The stage that reads ahead before the drivers meet, if the backlog is too long to read while they meet."""
     if backlog is None or delta is None or not backlog.long:
         return ()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from orchestration.operations.comparing.backlog import Backlog, backlog_of
 from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
 from orchestration.operations.comparing.upkeep import upkeep_of
-from orchestration.operations.lifecycle import find_release, live_release, refuse_blocked, version_of
+from orchestration.operations.lifecycle import live_release, refuse_blocked, version_of
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import readers_of, refuse_unfinished
 from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.kinds import refuse_other_input
-from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, ahead, meeting_stages, stages_apart
+from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, stages_ahead, stages_apart
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
 from orchestration.operations.planning.stage import incomparable, input_warnings, unchecked
@@ -19,7 +19,7 @@ from orchestration.operations.plans.plan import Plan, join, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import AppendSwitch, VerifyStream, WriteDelta
 from orchestration.operations.reading import Reading
-from pipelines.errors import Refused
+from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.registry import RegistryState, Release
@@ -44,8 +44,8 @@ def plan_promote(
     condition, MissingHistory, and BadUsage for an unknown app or version.
     """
     state = context.standing()
-    alias = find_release(state, app).spec.app if app in state.releases else app
-    new = find_release(state, app) if app in state.releases else version_of(state, app, version)
+    new = _meant(state, app, version)
+    alias = new.spec.app
     live = live_release(state, alias)
     if live is new:
         raise Refused(f"{new.name} is already live", fix=f"nothing is left to do; see `switchyard status {new.name}`")
@@ -92,6 +92,16 @@ def plan_promote(
     )
 
 
+def _meant(state: RegistryState, app: str, version: int | None) -> Release:
+    """The release to promote. Raises BadUsage for an unknown one, and if `app` names another version than `version`."""
+    if app not in state.releases:
+        return version_of(state, app, version)
+    named = state.releases[app]
+    if version not in (None, named.spec.version):
+        raise BadUsage(f"{app} is version {named.spec.version}, not {version}", fix="leave out --version")
+    return named
+
+
 def _lead_up(
     context: Reading,
     new: Release,
@@ -114,7 +124,7 @@ def _lead_up(
     for kind, results in ((WriteDelta, new.spec.tables), (VerifyStream, new.spec.streams)):
         if results:
             since.append(kind(evidence=switch.evidence, old=live.name, new=new.name, max_changed=max_changed))
-    return (*ahead(backlog, since[0]), *meet, *since)
+    return (*stages_ahead(backlog, since[0]), *meet, *since)
 
 
 def _readers(state: RegistryState, live: Release | None) -> dict[str, str]:
@@ -130,6 +140,8 @@ def _way_there(
 ) -> str:
     """What to do about a release that can't be promoted yet. `stopped`: the live release, if it isn't running."""
     app, verdict = new.spec.app, new.verdict
+    if new.state in ("retired", "aborted"):
+        return f"`switchyard stage {app}` makes a new version"
     if verdict is not None and verdict.generation == new.generation and (verdict.failed or verdict.errored):
         return f"fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
     if stopped is not None:

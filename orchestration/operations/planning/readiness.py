@@ -54,7 +54,7 @@ def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release |
     elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
         # there is no diff with an age to judge, so the age of the verdict counts
         return [
-            f"its check is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f} (`switchyard check {new.name}`)"
+            f"its check is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f}s (`switchyard check {new.name}`)"
         ]
     return []
 
@@ -77,7 +77,7 @@ def not_compared(
     lacking = []
     if age_s > max_age_s:
         lacking.append(
-            f"the diff is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f} (`switchyard diff {new.name}`)"
+            f"the diff is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f}s (`switchyard diff {new.name}`)"
         )
     elif new.spec.tables and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
         lacking.append(f"{old} (`switchyard diff {new.name}`)")

@@ -14,10 +14,10 @@ from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.looking.progress import progress_of
 from orchestration.operations.planning.meeting import (
     COMPARE_TIMEOUT_S,
-    ahead,
     meeting_stages,
     require_near,
     require_running,
+    stages_ahead,
     stages_apart,
 )
 from orchestration.operations.planning.moving import deadline_of, switch_facts
@@ -79,7 +79,7 @@ def plan_rollback(
         meeting = _apart(live, standby, allowed, compare=lacking is not None)
     else:
         require_near(context, standby, beats)
-        meeting = (*ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
+        meeting = (*stages_ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
     warnings += input_warnings(live, standby.spec)
     if lacking is not None:
         warnings += (f"{lacking}; so both results are compared as a whole first, which takes a minute or more",)

@@ -224,7 +224,10 @@ def _plan_of(
     *,
     accept_missing: bool,
 ) -> Plan:
-    """The plan that stages `spec`. `facts`: what its trial has found. `kept`: its static tables. The release will read from the first offsets that its inputs keep now."""
+    """The plan that stages `spec`. `facts`: what its trial has found. `kept`: its static tables.
+
+    The release will read from the first offsets that its inputs keep now.
+    """
     app, name, tables = spec.app, spec.release, facts["tables"]
     topics = sorted({i.topic for i in spec.inputs.values()})
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)

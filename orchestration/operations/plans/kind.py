@@ -35,5 +35,5 @@ def kind_named(name: str) -> Kind:
     except ValueError:
         raise SwitchyardError(
             f"the journal has an operation {name} that this version does not know",
-            fix="resume it with the version that started it, or abandon it: `switchyard operations` shows its id",
+            fix="resume it with the version that started it, or end it: `switchyard abandon ID`; `switchyard operations` shows its id",
         ) from None

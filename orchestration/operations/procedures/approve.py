@@ -123,7 +123,7 @@ def _refreshed(
         propose(context, now)
         raise Refused(
             f"{name} differs more from the live release than was shown for {before.id}: {'; '.join(worse)}",
-            fix=f"look at the differences; if they are right, approve the new plan: `switchyard approve {now.id} --execute`, or run the job promote with it",
+            fix=f"look at the differences; if they are right, approve the new plan: `switchyard approve {now.id} --execute`, or the job promote with plan: {now.id}",
         )
     if found is not None:
         context.say(f"no worse than shown: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical")  # fmt: skip

@@ -10,6 +10,7 @@ from orchestration.operations.lifecycle import live_release
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
 from pipelines.errors import Refused
+from pipelines.model.names import app_of
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -22,7 +23,7 @@ class ChecksFailed(Refused):
         names = ", ".join(r.name for r in verdict.results if r.outcome in ("failed", "errored"))
         super().__init__(
             f"{name} failed its checks: {names or 'all were skipped'}",
-            fix=f"see {verdict.docs}; fix the app and stage the next version",
+            fix=f"see {verdict.docs}; fix the app, then `switchyard reprocess {app_of(name)} --execute` releases it as the next version",
         )
         self.comparison = comparison
         self.verdict = verdict

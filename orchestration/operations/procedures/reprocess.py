@@ -78,8 +78,8 @@ def reprocess(
 
     `accept_missing`: the release may lack the input that is missing now; if more goes missing on the way, that ends the
     operation. `upstream`: as `plan_stage` has it. `downstream`: then does the same with each app whose live release reads
-    this app's live result, so that it reads the new one; and so on. Raises what the steps raise, and ChecksFailed; the candidate then stays as it is, so that you can look at
-    it.
+    this app's live result, so that it reads the new one; and so on. Raises what the steps raise, and ChecksFailed; the
+    candidate then stays as it is, so that you can look at it.
     """
     readers = readers_to_move(context.registry.state(), app) if downstream else []
     first = first_step(

@@ -144,7 +144,7 @@ def _until_caught_up(
         if current.state == "failed":
             raise SwitchyardError(
                 f"{release.name} failed: {current.failure}",
-                fix=f"`switchyard bisect {release.name}` finds the record if one makes a batch fail: leave it out, or fix the app and `switchyard reprocess {release.spec.app}`. Otherwise `switchyard start {release.name} --execute` tries again",
+                fix=f"`switchyard bisect {release.name}` tells whether a record makes a batch fail, and which one: skip it, or fix the app and `switchyard reprocess {release.spec.app}`. If no record does, `switchyard start {release.name} --execute` tries again",
             )
         # the heartbeat of an earlier driver says nothing about now
         heard = beat is not None and beat.token == current.token

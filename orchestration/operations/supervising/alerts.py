@@ -117,7 +117,7 @@ def told(alert: Alert) -> str:
     """`alert` in words. They are only for people; no decision reads them."""
     match alert:
         case ReleaseFailed():
-            return f"{alert.release} has failed: {alert.failure}; see `switchyard status {alert.release}`\n{alert.log}"
+            return f"{alert.release} has failed: {alert.failure}; see `switchyard status {alert.release}`; `switchyard start {alert.release} --execute` tries again\n{alert.log}"
         case GivenUp():
             return f"{alert.release} has failed: {alert.reason}; `switchyard start {alert.release} --execute` tries again\n{alert.log}"
         case DriverHung():

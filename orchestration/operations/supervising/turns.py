@@ -145,9 +145,9 @@ def attend(
             except BadUsage:
                 raise
             except (SwitchyardError, KafkaException) as error:
-                what = error.what if isinstance(error, SwitchyardError) else str(error)
+                what, fix = (error.what, error.fix) if isinstance(error, SwitchyardError) else (str(error), "")
                 if what != trouble:
-                    say(f"the supervisor can't supervise any release until this is fixed: {what}")
+                    say(f"no release is supervised until this is fixed: {what}" + (f"; {fix}" if fix else ""))
                 trouble, memory.silent = what, {}
                 if isinstance(error, AnotherRegistry):
                     # the memory belongs to the old registry

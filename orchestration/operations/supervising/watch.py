@@ -57,7 +57,7 @@ def watch(
                         raise
                     return _over(name, checks)
                 return Watched(
-                    rolled_back=True, checks=checks, message=f"{name} failed and was rolled back: {failures}"
+                    rolled_back=True, checks=checks, message=f"{name} failed its checks and was rolled back: {failures}"
                 )
             if verdict.errored:
                 tell(ChecksNotEvaluated(release=name, failures=tuple(verdict.failures)))

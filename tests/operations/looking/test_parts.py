@@ -86,7 +86,7 @@ def test_a_delta_that_was_made_again_is_too_short(end: int | None, said: str) ->
     kafka = Kafka(ids=ids, end={} if end is None else {delta: {0: end}})
     found = told_losses(context_of(log, kafka), log.state()).get("a.v2", [])
     assert len(found) == bool(said)
-    assert all(f"delta {delta} of a.v2 {said}" in each and "`switchyard diff` again" in each for each in found)
+    assert all(f"delta {delta} of a.v2 {said}" in each and "`switchyard diff a.v2` again" in each for each in found)
 
 
 def test_a_release_that_is_over_has_no_parts() -> None:

@@ -53,13 +53,20 @@ def test_an_archive_goes_with_its_state_when_its_time_is_over() -> None:
     plan = plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS)
     assert plan.stages == (DeleteTopic(name="a.v1.g1"), DeleteCheckpoint(release="a.v1", generation=1))
     assert to_clean(context, OVER_MS) == ["a.v1"]
-    with pytest.raises(Refused, match=r"\(1\) are younger than 10 s"):
+    with pytest.raises(Refused, match=r"\(1\) are younger than 10 s") as refused:
         plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS - 1)
+    assert "switchyard clean a.v1 --after" in refused.value.fix
     assert to_clean(context, OVER_MS - 1) == []
 
 
 def test_one_that_someone_reads_stays_with_its_state_however_old_it_is() -> None:
     context = after_a_reset(READER)
-    with pytest.raises(Refused, match=r"generation 1 is still needed by b\.v1"):
+    with pytest.raises(Refused, match=r"generation 1 is still needed by b\.v1") as refused:
         plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: 2 * OVER_MS)
+    assert "--after" not in refused.value.fix
     assert to_clean(context, 2 * OVER_MS) == []
+
+
+def test_a_release_that_was_never_reset_has_no_archive() -> None:
+    with pytest.raises(Refused, match=r"a\.v1 has no archive to delete: it has none"):
+        plan_clean(context_of(Log(*staged("a.v1"))), "a.v1")

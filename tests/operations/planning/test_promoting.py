@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.operations.context import Context
 from orchestration.operations.planning.promote import plan_promote
-from pipelines.errors import Refused
+from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import (
     Entry,
@@ -39,8 +39,9 @@ def compared(**changes: Any) -> EvidenceRecorded:
 
 @dataclass(kw_only=True)
 class World:
-    """All that a promotion of v2, with v1 live, asks for."""
+    """All that a promotion of v2, with v1 live, asks for. `name`: what is promoted."""
 
+    name: str = "a"
     state: Entry = field(default_factory=lambda: StateSet(release=NEW, state="ready"))
     ready: list[Entry] = field(default_factory=lambda: [ReadyRecorded(release=NEW, generation=1)])
     diff: list[Entry] = field(default_factory=lambda: [compared()])
@@ -66,7 +67,7 @@ def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
         monkeypatch.setattr("orchestration.operations.context.Context.progress", progress)
         log = Log(*staged(LIVE, NEW), *switched(1, None, LIVE), world.state)
         log.entries += [*world.ready, *world.diff, *world.check, *world.also]
-        found = plan_promote(context_of(log), "a", max_changed=world.max_changed)
+        found = plan_promote(context_of(log), world.name, max_changed=world.max_changed)
         return [type(stage).__name__ for stage in found.stages]
 
     return plan
@@ -74,6 +75,11 @@ def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
 
 def test_with_everything_it_is_planned(promote: Callable[[World], list[str]]) -> None:
     assert promote(World())[-2:] == ["WriteDelta", "AppendSwitch"]
+
+
+def test_a_release_is_not_promoted_as_another_version() -> None:
+    with pytest.raises(BadUsage, match=r"a\.v2 is version 2, not 1"):
+        plan_promote(context_of(Log(*staged(LIVE, NEW))), NEW, version=1)
 
 
 def under_way(release: str) -> list[Entry]:
@@ -125,6 +131,7 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
             "fix the app, then `switchyard reprocess a --execute`",
         ),
         (World(running={NEW}), "`switchyard start a.v1 --execute`, then promote again"),
+        (World(name=NEW, state=StateSet(release=NEW, state="retired")), "`switchyard stage a` makes a new version"),
         (
             World(max_changed=0.5),
             "look at the differences with `switchyard diff a.v2`; to allow them, raise --max-changed",

@@ -402,12 +402,22 @@ def test_a_name_that_means_none_or_several_is_bad_usage_and_says_what_there_is(n
     assert "a" in error.value.fix
 
 
+def test_an_app_whose_releases_are_over_is_not_said_to_have_none() -> None:
+    with pytest.raises(BadUsage, match=r"no release of a is in use: a\.v1 is retired") as error:
+        find_release(state("a.v1", "b.v1", a_1="retired"), "a")
+    assert error.value.fix == "`switchyard stage a` makes a new version"
+
+
 def test_without_a_version_the_newest_that_waits_is_meant() -> None:
     known = state("a.v1", "a.v2", "a.v3", a_1="live", a_2="ready", a_3="retired")
     assert version_of(known, "a", None).name == "a.v2"
     assert version_of(known, "a", 1).name == "a.v1"
     with pytest.raises(BadUsage, match="has no candidate to promote"):
         version_of(state("a.v1", a_1="live"), "a", None)
+    for unknown, known_instead in (("a.v9", "the releases are: a.v1"), ("b", "the apps with a release are: a")):
+        with pytest.raises(BadUsage, match=f"there is no release (of an app )?{unknown}") as error:
+            version_of(state("a.v1", a_1="live"), unknown, None)
+        assert known_instead in error.value.fix
 
 
 def test_an_operation_under_way_blocks_its_releases_and_tells_whose_it_is() -> None:

@@ -30,7 +30,7 @@ from orchestration.operations.supervising.alerts import (
 
 ALERTS: dict[Alert, tuple[str, int]] = {
     ReleaseFailed(release="a.v1", failure="batch 7: not a price", log="line 1"): (
-        "a.v1 has failed: batch 7: not a price; see `switchyard status a.v1`\nline 1", logging.ERROR),
+        "a.v1 has failed: batch 7: not a price; see `switchyard status a.v1`; `switchyard start a.v1 --execute` tries again\nline 1", logging.ERROR),
     GivenUp(release="a.v1", reason="started 6 times", log="line 1"): (
         "a.v1 has failed: started 6 times; `switchyard start a.v1 --execute` tries again\nline 1", logging.ERROR),
     RunFailed(job="watch", run_id="0123456789", release="a.v1", error="it failed"): (

@@ -290,9 +290,9 @@ def attended(world: World, error: Exception) -> list[str]:
 
 
 def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(world: World) -> None:
-    said = attended(world, Unavailable("no Kafka broker answers"))
+    said = attended(world, Unavailable("no Kafka broker answers", "start it with `switchyard up`"))
     assert said == [
-        "the supervisor can't supervise any release until this is fixed: no Kafka broker answers",
+        "no release is supervised until this is fixed: no Kafka broker answers; start it with `switchyard up`",
         "Kafka answers again",
     ]
     assert world.launcher.launched == [NAME]
@@ -328,7 +328,7 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
 
     attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
     assert [type(each) for each in world.alerts] == [EntriesUnread] * 2
-    assert [line for line in said if "was deleted and recreated" in line and "supervise any release" in line]
+    assert [line for line in said if "was deleted and recreated" in line and "no release is supervised" in line]
 
 
 def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(

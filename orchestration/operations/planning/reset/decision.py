@@ -156,9 +156,10 @@ def _has_state(context: Reading, release: Release) -> bool:
 
 def _refuse_moving(release: Release, request: Request, choice: Choice) -> None:
     """Raises Refused for a running release if the request depends on its current position."""
-    until_where = request.until is not None and request.until.kind in ("current", "shift")
-    if until_where or not means_the_same(choice, request.target):
+    until = request.until if request.until is not None and request.until.kind in ("current", "shift") else None
+    if until is not None or not means_the_same(choice, request.target):
+        which = request.target.text if until is None else f"--until {until.text}"
         raise Refused(
-            f"{request.target.text} depends on the position of {release.name}, which changes until the release has stopped",
+            f"{which} depends on the position of {release.name}, which changes until the release has stopped",
             fix=f"`switchyard stop {release.name} --execute` first",
         )

@@ -85,8 +85,8 @@ def _begin(reset: Reset) -> BeginGeneration:
         state=_state_after(reset.state, release),
         old=release.generation,
         links=_links(reset),
-        # input that is read until the release stops is read again; if not, the request would mean something else by
-        # then
+        # the release may still read input before it stops. If the request would then mean something else, the plan holds
+        # for this position only
         at=None if means_the_same(reset.choice, reset.request.target) else reset.old,
     )
 

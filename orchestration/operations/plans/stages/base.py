@@ -62,10 +62,10 @@ def from_journal(data: Mapping[str, Any]) -> Stage:
     kind = Stage.kinds.get(data.get("stage", ""))
     if kind is not None and not kind.journaled:
         raise SwitchyardError("the journal has a stage that stores a file, but no version of Switchyard writes such a journal",
-                              fix="abandon that operation with `switchyard abandon`; `switchyard log` shows who wrote it")  # fmt: skip
+                              fix="`switchyard abandon ID` ends that operation; `switchyard operations` shows its id, `switchyard log ID` who wrote it")  # fmt: skip
     if kind is None:
         raise SwitchyardError(f"the journal has a stage {data.get('stage')} that this version does not know",
-                              fix="resume the operation with the version that started it, or abandon it: `switchyard operations` shows its id")  # fmt: skip
+                              fix="resume the operation with the version that started it, or end it: `switchyard abandon ID`; `switchyard operations` shows its id")  # fmt: skip
     try:
         stage: Stage = TypeAdapter(kind).validate_python(
             {name: value for name, value in data.items() if name != "stage"}
@@ -74,7 +74,7 @@ def from_journal(data: Mapping[str, Any]) -> Stage:
         wrong = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, wrong["loc"]))
         raise SwitchyardError(f"the journal has a stage {data['stage']} that can't be read: {where}: {wrong['msg']}",
-                              fix="abandon that operation with `switchyard abandon`") from error  # fmt: skip
+                              fix="`switchyard abandon ID` ends that operation; `switchyard operations` shows its id") from error  # fmt: skip
     return stage
 
 

@@ -165,10 +165,11 @@ class DeleteFiles(Stage):
     tables: tuple[Digest, ...] = ()
 
     def describe(self) -> str:
-        parts = [f"delete the checkpoints of {self.release}"]
-        parts += [f"the evidence of {len(self.evidence)} diffs"] if self.evidence else []
-        parts += ["its frozen code"] if self.code_digest else []
-        return " and ".join([*parts, *(["its static tables"] if self.tables else [])])
+        parts = ["checkpoints"]
+        parts += [f"evidence ({len(self.evidence)})"] if self.evidence else []
+        parts += ["frozen code"] if self.code_digest else []
+        parts += ["static tables"] if self.tables else []
+        return f"delete files of {self.release}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +179,7 @@ class Repair(Stage):
     offsets: tuple[int, ...]
 
     def describe(self) -> str:
-        return (
-            f"ignore {len(self.offsets)} entries of the registry for good: offsets {', '.join(map(str, self.offsets))}"
-        )
+        return f"ignore the registry entries at these offsets for good: {', '.join(map(str, self.offsets))}"
 
     @property
     def subject(self) -> str:

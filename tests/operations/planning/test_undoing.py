@@ -1,0 +1,42 @@
+"""What a refused undo tells to do instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration.operations.planning.reset.undo import plan_undo
+from pipelines.errors import Refused
+from pipelines.model.entries import Closed, Entry, Opened
+from pipelines.model.positions import ResultPosition
+from pipelines.model.progress import Boundary, Progress
+from tests.operations.builders import POSITION, Log, context_of, generation, staged
+
+ENDED = Progress(
+    release="a.v1",
+    generation=1,
+    token=1,
+    boundary=Boundary(batch_id=1, position=POSITION),
+    result=ResultPosition(topics={"a.v1.g1": {0: 9}}),
+    at_ms=0,
+)
+
+
+def reset(op: str, number: int) -> list[Entry]:
+    begun = generation("a.v1", number, ended=ENDED.model_copy(update={"generation": number - 1}), op=op)
+    return [Opened(id=op, name="reset", releases=("a.v1",), deadline_ms=2**60), begun, Closed(id=op, outcome="done")]
+
+
+@pytest.mark.parametrize(
+    ("later", "instead"),
+    [
+        (reset("reset-2", 3), "`switchyard undo reset-2 --execute`"),
+        # a candidate that had failed starts in a new generation
+        ([generation("a.v1", 3, op="start-1")], "`switchyard reset a.v1 --to-earliest`"),
+    ],
+    ids=["a reset", "a start"],
+)
+def test_a_release_that_was_changed_since_is_not_undone(later: list[Entry], instead: str) -> None:
+    log = Log(*staged("a.v1"), *reset("reset-1", 2), *later)
+    with pytest.raises(Refused, match=r"changed a\.v1 after reset-1") as refused:
+        plan_undo(context_of(log), "reset-1")
+    assert instead in refused.value.fix
