@@ -53,7 +53,7 @@ class LocalLauncher:
         path = self.log_path(release)
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = [flag for flag, wanted in (("--force", force), ("--settle", settle)) if wanted]
-        command = [sys.executable, "-P", "-m", "pipelines.engine.driver", release, *flags]
+        command = [sys.executable, "-P", "-m", "pipelines.engine.start", release, *flags]
         with path.open("ab") as log:
             return subprocess.Popen(
                 command,

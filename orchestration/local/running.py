@@ -18,8 +18,9 @@ from pathlib import Path
 from orchestration.local.process import POLL_S, ProcessRef
 
 _VARIABLE = "SWITCHYARD_STATE_DIR"
-_DRIVER = "pipelines.engine.driver"
-_PROGRAMS = (_DRIVER, "orchestration.cli", "orchestration.local.ui", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
+# the second one started drivers before this version
+_DRIVERS = ("pipelines.engine.start", "pipelines.engine.driver")
+_PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.local.ui", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
              "dagster_webserver", "dagster._daemon")  # fmt: skip
 # Dagster's supervisor may start a driver again before it has ended itself
 _ROUNDS = 3
@@ -53,7 +54,7 @@ def running_with(state_dir: Path) -> list[Running]:
         process = ProcessRef.of(pid)
         if not known or process is None or _state_dir(pid, environment) != state_dir.resolve():
             continue
-        release = rest[0] if program == _DRIVER and rest else None
+        release = rest[0] if program in _DRIVERS and rest else None
         cluster = environment.get("SWITCHYARD_BOOTSTRAP_SERVERS")
         name = program if program in _PROGRAMS else "a run of dagster"
         found.append(Running(process=process, program=name, release=release, cluster=cluster))

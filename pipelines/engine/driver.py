@@ -1,16 +1,12 @@
-"""The driver: one process per release. `python -m pipelines.engine.driver stock-stats.v2`
+"""The driver: one process per release (`engine/start.py` starts it).
 
 It obeys the registry and answers on the release's progress topic. Dagster and the commands never talk to it directly.
-Exit codes: 0 stopped at a boundary as wanted, 1 failed, 3 refused (another driver has the release).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,21 +21,17 @@ from pipelines.engine.lease import take_lease
 from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
-from pipelines.engine.session import begin_jvm, end_session, jvm_exit_code
+from pipelines.engine.session import jvm_exit_code
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
 from pipelines.engine.tries import Tries
 from pipelines.engine.watch import PartLost
 from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
-from pipelines.logs import configure_driver
 from pipelines.model.entries import AlignOrdered, LeaseEnded, MarkOrdered, StateSet
 from pipelines.model.progress import Flagging
 from pipelines.model.registry import RegistryState
-from pipelines.model.text import visible
-from pipelines.private import keep_private
-from pipelines.secrets import drop_holders
-from pipelines.settings import Settings, get_settings
+from pipelines.settings import Settings
 
 log = logging.getLogger("switchyard.driver")
 
@@ -344,53 +336,3 @@ class Driver:
             call()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             log.warning("%s: %s", self._name, error)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    keep_private()
-    parser = argparse.ArgumentParser(
-        prog="pipelines.engine.driver", description="Runs one release until it is told to stop."
-    )
-    parser.add_argument("release", help="for example stock-stats.v2")
-    parser.add_argument("--force", action="store_true", help="take the lease from a holder that still runs")
-    parser.add_argument("--settle", action="store_true", help="only bring Spark's log up to what Kafka has, then end")
-    options = parser.parse_args(arguments)
-    # until the settings say otherwise
-    configure_driver("text", options.release)
-    # it logs every call of the sink
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    signalled = threading.Event()
-    # Ctrl-C in the terminal reaches the whole process group; it stops the driver at a boundary
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: signalled.set())
-    try:
-        settings = get_settings()
-        configure_driver(settings.log_format, options.release)
-        # before the app is imported: it sees this environment
-        drop_holders(os.environ)
-        os.environ["SWITCHYARD_RELEASE"] = options.release
-        # early: the JVM takes as long to start as everything that comes before its first use
-        begin_jvm(settings)
-        driver = Driver(
-            settings,
-            options.release,
-            force=options.force,
-            settle=options.settle,
-            signalled=signalled,
-            let_go=partial(end_session, settings.jvm_end_timeout_s),
-        )
-        code = driver.run()
-    except SwitchyardError as error:
-        log.error("%s", error)
-        code = error.exit_code
-    except Exception:
-        # through the log, which escapes what the error holds of a record
-        log.exception("the driver of %s failed", visible(options.release))
-        code = 1
-    sys.stdout.flush()
-    # threads of Spark and librdkafka must not keep a driver alive that has given up its lease
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,7 @@ from pipelines.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 WAIT = "import signal, time; print('ready', flush=True); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(15, signal.SIG_IGN); {WAIT}"
-DRIVER = ("-m", "pipelines.engine.driver")
+DRIVER = ("-m", "pipelines.engine.start")
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

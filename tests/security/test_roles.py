@@ -229,7 +229,7 @@ def shows_no_password(found: Office, release: str) -> None:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
             arguments.append(path.read_bytes().decode(errors="replace"))
-    assert any("pipelines.engine.driver" in each and release in each for each in arguments)
+    assert any("pipelines.engine.start" in each and release in each for each in arguments)
     assert not [each for each in arguments if PLANTED in each]
 
 

@@ -195,5 +195,7 @@ def _differs(
         staged_for = "no correction" if spec.correction is None else f"the correction {spec.correction!r}"
         found.append(f"it has {staged_for}, not {correction!r}")
     read = [source.release for source in spec.inputs.values() if source.release is not None]
-    found += [f"it reads {join(read) if read else 'no result of an app'}, not {name}" for name in upstream if name not in read]
+    found += [
+        f"it reads {join(read) if read else 'no result of an app'}, not {name}" for name in upstream if name not in read
+    ]
     return found
