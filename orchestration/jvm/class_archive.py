@@ -31,6 +31,7 @@ from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
+from pipelines.engine.expressions import MANY_RECORDS
 from pipelines.engine.jvm.jars import class_archive, jars_dir, scala_jar
 from pipelines.engine.session import session_conf
 from pipelines.errors import SwitchyardError
@@ -38,7 +39,9 @@ from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
 # an app that loads what apps with windows and with joins load, on the input of another
-APP, RELEASE, INPUT_OF, RECORDS = "warm-up", "warm-up.v1", "stock-stats", 2_000
+APP, RELEASE, INPUT_OF = "warm-up", "warm-up.v1", "stock-stats"
+# a small batch, a large one, and one more: the driver interprets the app's expressions, then compiles them
+RECORDS = (2_000, MANY_RECORDS, 2_000)
 CODE = Path(__file__).parent / "warm_up"
 # kept after a failed attempt: the broker's folder (log and configuration), the logs, and where the JVM writes crash
 # reports
@@ -155,17 +158,27 @@ def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:
     """Lets a driver read some records, then stops it."""
-    produce(settings, source_for(INPUT_OF, Options(per_second=200)), history=RECORDS)
+    source, written = source_for(INPUT_OF, Options(per_second=200)), RECORDS[0]
+    produce(settings, source, history=written)
     with Registry(settings, actor="set-up") as registry:
         context = Context(settings=settings, registry=registry, launcher=launcher)
         execute(context, plan_stage(context, APP, version=1, code_dir=CODE))
         execute(context, plan_start(context, RELEASE))
-        context.until(
-            f"{RELEASE} has not read its input",
-            lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= 2 * RECORDS,
-            timeout_s=_BOOT_TIMEOUT_S,
-        )
+        _await_read(context, written)
+        for records in RECORDS[1:]:
+            produce(settings, source, history=records)
+            written += records
+            _await_read(context, written)
         execute(context, plan_stop(context, RELEASE))
+
+
+def _await_read(context: Context, records: int) -> None:
+    # the app reads its input twice: as trades, and as prices
+    context.until(
+        f"{RELEASE} has not read its input",
+        lambda: (p := context.progress(RELEASE)) is not None and p.total.rows_in >= 2 * records,
+        timeout_s=_BOOT_TIMEOUT_S,
+    )
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pipelines.engine.code import code_path, load
 from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
 from pipelines.engine.history import all_at_once, by_time
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
@@ -138,6 +139,8 @@ class Boot:
             sizes = pool.submit(self._sizes, stands.by_topic(inputs))
             connected = pool.submit(query.sink.connect)
             spark = build_session(self._settings, self._name)
+            if self._path is not None and (self._path / "state").is_dir():
+                java_class("org.apache.spark.sql.execution.streaming.state.EarlyReading").begin()
             limits = limits_of(
                 {name: sizes.result().get(topic) for name, topic in inputs.items()},
                 batch_bytes=self._settings.max_bytes_per_batch,

@@ -1,4 +1,4 @@
-"""Spark's functions for machine learning are made when an app uses one."""
+"""What makes a driver start faster: functions are made when an app uses one, and a state's description is read early."""
 
 from __future__ import annotations
 
@@ -67,3 +67,9 @@ def test_other_extensions_of_a_session_are_found() -> None:
     finally:
         functions.exit()
     assert thread.currentThread().getContextClassLoader().equals(before)
+
+
+def test_a_state_s_description_can_be_read_early(spark: SparkSession) -> None:
+    early = java_class("org.apache.spark.sql.execution.streaming.state.EarlyReading")
+    assert early.read() == 3
+    early.begin()
