@@ -141,8 +141,8 @@ test-types: setup
 	@$(BIN)/mypy -p tests -p demo -p benchmarks --cache-dir .mypy_cache/tests --implicit-reexport --no-warn-unreachable \
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
-test-fast: setup ## the tests that need neither broker nor Spark: little more than a minute
-	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long)" $(PYTEST)
+test-fast: setup ## for each save: the tests that need neither broker nor Spark, without the slow ones
+	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long or slow)" $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \

@@ -41,6 +41,7 @@ def imported_by(*commands: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("command ")]
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy() -> None:
     commands = ("--help", "--version", "up --help", "status --help")
     assert imported_by(*commands) == [f"command {command} exit 0 imported []" for command in commands]
@@ -199,6 +200,7 @@ def test_json_after_two_dashes_is_an_argument(
     assert said.out == "" and said.err.startswith("error: a reset needs a position")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["log"], ["rollback", "sums"], ["stage", "sums"], ["follow", "sums"]])
 def test_with_json_a_broker_that_does_not_answer_is_json(
     command: list[str], without_a_broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -237,6 +239,7 @@ def test_with_an_existing_cluster_there_is_nothing_to_stop(
     assert "nothing to stop" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_existing_cluster_that_does_not_answer_is_an_error(
     silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

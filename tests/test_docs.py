@@ -28,6 +28,7 @@ def test_the_documents_have_commands() -> None:
     assert len(COMMANDS) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_documents_can_be_typed(line: str) -> None:
     typed.require(line)

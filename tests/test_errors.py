@@ -58,10 +58,12 @@ def in_rooms() -> Iterator[tuple[str, str, str | None]]:
                 yield str(path.relative_to(ROOT)), kind, fix
 
 
+@pytest.mark.slow
 def test_every_error_says_what_to_do() -> None:
     assert {where for where, _, fix in in_rooms() if fix is None} == set(WITHOUT_FIX)
 
 
+@pytest.mark.slow
 def test_every_refusal_names_what_helps() -> None:
     found = {(where, fix) for where, kind, fix in in_rooms() if names_no_command(kind, fix)}
     assert {where for where, _ in found} == set(WITHOUT_COMMAND), found

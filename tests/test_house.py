@@ -97,6 +97,7 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - function.body[0].lineno + 1 - inner
 
 
+@pytest.mark.slow
 def test_modules_and_functions_can_be_read_at_once() -> None:
     long = []
     for path in CODE:

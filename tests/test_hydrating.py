@@ -88,6 +88,7 @@ def test_cpu_time_is_that_of_a_session() -> None:
     assert cpu_s(session) - before >= 0.1
 
 
+@pytest.mark.slow
 def test_the_days_of_top_stocks_are_not_in_the_future() -> None:
     records = 60_000
     [source] = sources_of("top-stocks", records)

@@ -140,6 +140,7 @@ def readers(source: str) -> Iterator[str]:
     yield from visit(module, "")
 
 
+@pytest.mark.slow
 def test_no_decision_reads_what_is_printed() -> None:
     found = {
         f"{path.relative_to(ROOT)}:{function}"

@@ -173,6 +173,7 @@ def test_batches_make_no_difference(size: int, ends: tuple[int, ...]) -> None:
     assert judged(maintenance, size, ends) == ({end: DEVICES[end] for end in ends}, ALERTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("there", "instead"),
     [

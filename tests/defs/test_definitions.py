@@ -103,6 +103,7 @@ APPS = {app.name: topics_of(app) for app in find_apps()}
 READS = {"notification-counts": ["not-viewing"], "top-stocks": ["daily-gains"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", APPS)
 def test_each_app_is_a_line_from_its_inputs_to_its_alias(loaded: Any, app: str) -> None:
     group = app.replace("-", "_")

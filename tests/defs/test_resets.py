@@ -143,6 +143,7 @@ CHOICE: list[tuple[dict[str, Any], PositionOptions]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("position", "options"), CHOICE)
 def test_each_choice_is_the_option_of_that_name(
     position: dict[str, Any], options: PositionOptions, done: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

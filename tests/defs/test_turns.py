@@ -351,6 +351,7 @@ def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     get_settings.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nobody_listens")
 def test_without_a_broker_sensors_and_schedules_skip_and_say_why() -> None:
     with DagsterInstance.ephemeral() as instance:

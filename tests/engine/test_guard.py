@@ -299,6 +299,7 @@ def test_a_worker_that_starts_after_a_change_refuses(staged: Path, code: FrozenC
     assert f"CodeChanged: the frozen code of sums.v1, {staged}, is not what was staged" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_of_this_installation_looks_into_no_zip(staged: Path, code: FrozenCode) -> None:
     zips = sorted(Path(pyspark.__path__[0], "python", "lib").glob("*.zip"))
     assert len(zips) == 2

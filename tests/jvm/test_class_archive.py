@@ -100,6 +100,7 @@ def fail() -> None:
     assert caught.value.code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 def test_whatever_fails_is_said_and_leaves_its_logs(
     archive: Path, fakes: Fakes, failure: Exception, capsys: pytest.CaptureFixture[str]

@@ -104,6 +104,7 @@ def test_a_line_is_one_that_kafka_s_tool_takes() -> None:
         as_commands(of("driver"), "me", "k:9093")
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_where_a_batch_is_bounded_as_a_whole_no_input_is_cut_short() -> None:
 OFFSETS = st.dictionaries(st.integers(0, 5), st.integers(0, 1000))
 
 
+@pytest.mark.slow
 @given(OFFSETS, OFFSETS, OFFSETS)
 def test_samples_are_taken_where_there_is_something(
     first: dict[int, int], start: dict[int, int], end: dict[int, int]

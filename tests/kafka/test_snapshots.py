@@ -70,6 +70,7 @@ def test_a_snapshot_of_another_log_is_given_up(records: list[tuple[int, bytes]])
     assert folding.take(RECORDS) and folding.state == whole()
 
 
+@pytest.mark.slow
 def test_the_newest_whole_one_of_this_version_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "_PART_BYTES", 200)
     old, new = [*to_parts(after(5)).values()], [*to_parts(after(9)).values()]

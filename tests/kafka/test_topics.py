@@ -57,6 +57,7 @@ def test_the_broker_knows_a_topic_that_was_created_whoever_did_it(there: bool) -
     assert cluster.left == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

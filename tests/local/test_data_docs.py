@@ -115,6 +115,7 @@ def until(probe: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_it_lives_as_long_as_what_started_it_and_waits_for_its_port(settings: Settings) -> None:
     port = settings.data_docs_port
     environment = {**os.environ, **settings.environment(), "PYTHONPATH": str(ROOT)}

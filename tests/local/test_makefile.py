@@ -100,6 +100,7 @@ def test_a_lock_file_that_changes_beside_pyspark_makes_neither_anew(checkout: Ch
     assert checkout.setup() == []
 
 
+@pytest.mark.slow
 def test_another_pyspark_makes_both_anew(checkout: Checkout) -> None:
     before = checkout.made()
     checkout.change("requirements.lock", r"^pyspark==\S+", "pyspark==4.0.99")
@@ -108,6 +109,7 @@ def test_another_pyspark_makes_both_anew(checkout: Checkout) -> None:
     assert checkout.setup() == []
 
 
+@pytest.mark.slow
 def test_the_same_pyspark_installed_anew_makes_the_archive_anew(checkout: Checkout) -> None:
     shutil.rmtree(checkout.folder / ".venv")
     (checkout.folder / "installed").unlink()
@@ -133,6 +135,7 @@ def test_another_source_makes_both_anew(checkout: Checkout) -> None:
     assert checkout.setup() == []
 
 
+@pytest.mark.slow
 def test_an_extra_is_installed_when_it_is_named_and_kept_until_others_are(checkout: Checkout) -> None:
     def synced() -> list[str]:
         return re.findall(r"\S+\.lock", (checkout.folder / "synced").read_text())
@@ -149,6 +152,7 @@ def test_an_extra_is_installed_when_it_is_named_and_kept_until_others_are(checko
     assert checkout.setup() == []
 
 
+@pytest.mark.slow
 def test_a_set_up_without_the_archive_ends_well_and_the_next_one_tries_again(checkout: Checkout) -> None:
     spoilt = checkout.folder / "spoilt"
     spoilt.touch()

@@ -45,6 +45,7 @@ def jar(content: bytes = b"a jar") -> jars.Jar:
     )
 
 
+@pytest.mark.slow
 def test_jars_come_from_a_mirror_that_asks_for_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Mirror(files=FILES, login=basic("ann", PASSWORD))) as mirror:
         monkeypatch.setenv(MIRROR, f"http://ann:{QUOTED}@127.0.0.1:{mirror.port}/maven2")
@@ -56,6 +57,7 @@ def test_jars_come_from_a_mirror_that_asks_for_a_login(tmp_path: Path, monkeypat
             jars.ensure(tmp_path, [jar(b"another")])
 
 
+@pytest.mark.slow
 def test_jars_come_through_a_proxy_that_asks_for_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Mirror(files=FILES, proxy_login=basic("ann", PASSWORD))) as proxy:
         monkeypatch.setenv("http_proxy", f"http://ann:{QUOTED}@127.0.0.1:{proxy.port}")
@@ -64,6 +66,7 @@ def test_jars_come_through_a_proxy_that_asks_for_a_login(tmp_path: Path, monkeyp
         assert {f"maven.example.invalid{path}" for path in FILES} <= set(proxy.asked)
 
 
+@pytest.mark.slow
 def test_a_proxy_passes_https_on_and_a_login_is_in_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
     run = subprocess.run

@@ -82,6 +82,7 @@ def test_the_drivers_of_the_embedded_broker_are_named(start: Start, tmp_path: Pa
     assert drivers_of_embedded(tmp_path) == ["stock-stats.v1", "stock-stats.v2"]
 
 
+@pytest.mark.slow
 def test_all_of_several_state_directories_ends_by_force_if_need_be(start: Start, tmp_path: Path) -> None:
     driver = start(*DRIVER, "stock-stats.v1", state=tmp_path)
     stubborn = start(*DRIVER, "stock-stats.v2", state=tmp_path / "demo", code=STUBBORN)
@@ -107,6 +108,7 @@ time.sleep(600)"""
     assert (tmp_path / "late").exists()
 
 
+@pytest.mark.slow
 def test_make_clean_ends_what_was_started_by_hand_and_the_demo_s_before_it_deletes(
     start: Start, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_make_clean_ends_what_was_started_by_hand_and_the_demo_s_before_it_delet
     assert not (state / "checkpoints").exists() and not (state / "demo").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True])
 def test_down_names_the_drivers_that_it_leaves(
     start: Start, tmp_path: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

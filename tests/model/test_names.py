@@ -104,6 +104,7 @@ def test_every_kind_of_name_is_tried_here() -> None:
     assert {path[-1] for _, path in STAGE_NAMES} >= {"release", "name", "evidence", "operation", "alias"}
 
 
+@pytest.mark.slow
 @given(st.sampled_from(ENTRY_NAMES), HOSTILE)
 def test_an_entry_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
     data, path = where
@@ -114,6 +115,7 @@ def test_an_entry_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, 
         decode(json.dumps(forged(data, path, text)).encode())
 
 
+@pytest.mark.slow
 @given(st.sampled_from(STAGE_NAMES), HOSTILE)
 def test_a_plan_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
     data, path = where
@@ -194,6 +196,7 @@ def test_progress_and_heartbeats_name_topics_and_releases_too(topic: str) -> Non
 WORD = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.lists(WORD, min_size=1, max_size=4).map("-".join), st.integers(1, 10_000))
 def test_every_app_of_today_can_be_staged(app: str, version: int) -> None:
     assert is_app_name(app)
@@ -202,6 +205,7 @@ def test_every_app_of_today_can_be_staged(app: str, version: int) -> None:
     assert decode(encode(Staged(spec=spec))) == Staged(spec=spec)
 
 
+@pytest.mark.slow
 @given(st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda text: text not in (".", "..")))
 def test_every_topic_that_kafka_takes_can_be_an_input(topic: str) -> None:
     assert TypeAdapter(TopicName).validate_python(topic) == topic

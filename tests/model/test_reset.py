@@ -303,6 +303,7 @@ def test_a_throttle_holds_until_the_replay_is_over() -> None:
 positions = st.lists(st.integers(0, 1000), min_size=2, max_size=2)
 
 
+@pytest.mark.slow
 @given(begin=positions, more=positions, most=st.integers(1, 500))
 def test_a_way_in_portions_is_never_too_large_and_comes_to_its_end(
     begin: list[int], more: list[int], most: int

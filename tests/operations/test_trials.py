@@ -33,6 +33,7 @@ def tried(folder: Path, head: str, check: Any, **settings: Any) -> Mapping[str, 
     return probe(Settings(state_dir=folder / "state", **settings), freeze(folder), "odd", {}, check)
 
 
+@pytest.mark.slow
 def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,12 +78,14 @@ def test_a_trial_makes_the_file_of_a_static_table_in_its_own_process(tmp_path: P
     assert facts["topology"][-1]["does"] == "input rates" and not any(step["state"] for step in facts["topology"])
 
 
+@pytest.mark.slow
 def test_a_trial_that_can_not_start_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SwitchyardError, match="app odd could not be tried"):
         tried(tmp_path, "", lambda _: Known())
 
 
+@pytest.mark.slow
 def test_a_module_that_waits_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     wait = "import os\nos.system('sleep 60')\n"

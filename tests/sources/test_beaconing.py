@@ -6,6 +6,8 @@ import json
 from collections import Counter, defaultdict
 from itertools import chain, islice, pairwise
 
+import pytest
+
 from orchestration.sources import Faults, Options, source_for
 from orchestration.sources.beaconing import PROGRAMS
 
@@ -21,6 +23,7 @@ def contacts() -> dict[tuple[str, str], list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_programs_keep_their_intervals_and_people_have_none() -> None:
     found = contacts()
     for program in PROGRAMS:

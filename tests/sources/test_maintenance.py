@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain, islice
 
+import pytest
+
 from orchestration.sources import Faults, Options, source_for
 from orchestration.sources.base import START_MS
 from orchestration.sources.maintenance import FAILS_S, DeviceSignals
 
 
+@pytest.mark.slow
 def test_one_device_signals_twice_as_often_and_another_one_not_at_all() -> None:
     source = source_for("maintenance", Options(faults=Faults.none()))
     counts = Counter(

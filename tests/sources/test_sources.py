@@ -28,6 +28,7 @@ def stock_stats(faults: Faults = CLEAN, **options: Any) -> Source:
     return source_for("stock-stats", Options(faults=faults, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", app_names())
 def test_a_seed_makes_the_same_records(app: str) -> None:
     def make(seed: int) -> list[list[Record]]:
@@ -106,6 +107,7 @@ def test_fb_is_not_traded_before_its_first_day() -> None:
     assert b"GOOG" in keys
 
 
+@pytest.mark.slow
 def test_shares_of_faults() -> None:
     n = 200_000
     faults = Faults(out_of_order=0.05, late=0.01, duplicate=0.01, malformed=0.02, tombstone=0.005)

@@ -168,6 +168,7 @@ def search(kind: Kind, rules_: Rules, examples: int, phases: tuple[Phase, ...] =
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "table"])
 def test_no_history_breaks_a_law(kind: Kind) -> None:
     search(kind, Rules(), examples=100)
@@ -263,6 +264,7 @@ RARE = ("what was read past the cut counts as written ahead",
 PLANTED = [pytest.param(k, c, id=name, marks=[pytest.mark.long] if name in RARE else []) for k, name, c in DEFECTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "changes"), PLANTED)
 def test_the_search_finds(kind: Kind, changes: dict[str, Any]) -> None:
     with pytest.raises(Broken):

@@ -87,6 +87,7 @@ def test_every_heartbeat_of_0_1_is_read() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_frozen_code_of_0_1_is_what_its_registry_says() -> None:
     entries = [decode(value) for topic, value in recorded() if topic == REGISTRY_TOPIC]
     digests = {entry.spec.code_digest for entry in entries if isinstance(entry, Staged)}

@@ -17,6 +17,7 @@ def sample(key: str, size: int, letter: str = "x") -> dict[str, Any]:
     return {"key": {"ticker": key}, "live": {"note": letter * size}, "new": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600", '"', "\n"])
 def test_an_entry_with_as_many_samples_as_fit_is_one_that_kafka_takes(letter: str) -> None:
     samples = fitting(sample(str(n), 5_000, letter) for n in range(1000))

@@ -177,6 +177,7 @@ def applied(fold: Fold, changes: Changes) -> dict[str, str]:
 
 
 # a file is written per example: how long that takes is the machine's affair
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(live=folds, new=folds, live_since=updates, new_since=updates, reverse=st.booleans())
 def test_evidence_and_touch_up_take_a_consumer_from_one_result_to_the_other(

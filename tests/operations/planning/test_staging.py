@@ -359,6 +359,7 @@ def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Call
     assert plan.facts["disk"].startswith("state about 2.0 KiB, result up to 7 records, 1.0 KiB, the same as a.v2; ")
 
 
+@pytest.mark.slow
 def test_a_suite_is_looked_up_without_loading_great_expectations() -> None:
     code = "import sys, orchestration.operations.planning.stage; from expectations.names import require_suite; "
     code += "require_suite('stock_stats'); print('great_expectations' in sys.modules)"

@@ -78,6 +78,7 @@ def test_what_is_kept_is_read_as_it_was(settings: Settings) -> None:
     assert [p.name for p in path_of(settings, one).parent.iterdir()] == ["since.parquet"]
 
 
+@pytest.mark.slow
 def test_more_than_is_written_at_once_is_kept(settings: Settings) -> None:
     many = {f"k{n}": str(n) if n % 3 else None for n in range(250_001)}
     save(settings, compared(), upkeep_of(settings, compared()), many, {"k": "1"})
