@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
+from py4j.java_gateway import java_import  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -45,6 +46,13 @@ _LOCAL_IP = "SPARK_LOCAL_IP"
 _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
     "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
+)
+# PySpark calls these by their last names only. Unless they are imported by name, each call looks for them in each of nine
+# packages, in each of 280 jars
+_OFTEN_CALLED = (
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.sql.api.python.PythonSQLUtils",
 )
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
@@ -223,6 +231,8 @@ def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
             SparkConf(loadDefaults=False).setAll(shown), {"start_new_session": not leads}
         )
+    for name in _OFTEN_CALLED:
+        java_import(gateway.jvm, name)
     SparkContext._ensure_initialized(gateway=gateway)
     return os.getpid() if leads or gateway.proc is None else int(gateway.proc.pid)
 

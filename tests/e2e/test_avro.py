@@ -18,7 +18,7 @@ from pipelines.errors import BadUsage
 from pipelines.follow import LiveConsumer
 from tests.e2e.cluster import LARGE, Cluster, assert_nothing_differs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 V1, V2 = "log-router.v1", "log-router.v2"
 

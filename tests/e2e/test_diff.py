@@ -19,7 +19,7 @@ from pipelines.kafka.progress import progress_history
 from tests.e2e.cluster import LARGE, SMALL, Cluster, Follower, assert_nothing_differs
 from tests.e2e.harness import code_without_suite, committed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 FINALS = '''
 from __future__ import annotations
@@ -74,7 +74,6 @@ def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     cluster.stop("large-orders.v1", "large-orders.v2")
 
 
-@pytest.mark.long
 def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(finals: Cluster) -> None:
     with finals.producing("stock-stats", 400, per_second=200):
         assert_nothing_differs(diff(finals.context(), "finals.v2"), at_least=200)
@@ -125,7 +124,6 @@ def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
     cluster.until(f"{other} falls behind", lambda: committed(cluster.settings, other).boundary.position.dominates(end))
 
 
-@pytest.mark.long
 def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(orders: Cluster) -> None:
     one, other = "large-orders.v1", "large-orders.v2"
     diff(orders.context(), other)

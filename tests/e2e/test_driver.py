@@ -240,6 +240,7 @@ def kafka_groups(settings: Settings, *commands: tuple[str, ...]) -> list[str]:
         return list(pool.map(ask, commands))
 
 
+@pytest.mark.long
 def test_kafkas_own_tool_sees_member_and_lag_and_refuses_to_reset(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
@@ -343,6 +344,7 @@ def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping
         until("no transaction is open", frozen, BATCH_TIMEOUT_S, poll_s=0)
 
 
+@pytest.mark.long
 def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings: Settings, words: Words) -> None:
     words.run()
     zombie, token = words.process, words.token

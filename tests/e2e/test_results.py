@@ -22,7 +22,7 @@ from pipelines.kafka.topics import topic_names
 from pipelines.model.entries import Switch
 from tests.e2e.cluster import LARGE, SMALL, Cluster, Follower, folded
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 APP, V1, V2 = "last-and-bids", "last-and-bids.v1", "last-and-bids.v2"
 TWO = '''

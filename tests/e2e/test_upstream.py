@@ -17,7 +17,7 @@ from orchestration.operations.procedures.diff import diff
 from pipelines.errors import BadUsage, Refused
 from tests.e2e.cluster import LARGE, Cluster, Follower, folded
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 BOTH = """
 from __future__ import annotations

@@ -157,6 +157,7 @@ def nothing_is_late(world: World) -> None:
     assert max(p.batch.rows_in for p in batches) <= 100
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
 def test_a_partition_that_holds_only_recent_data_makes_nothing_late_nor_does_a_stop(

@@ -94,6 +94,7 @@ def test_an_unknown_alias(cluster: Cluster, app: typer.Typer) -> None:
         CliRunner().invoke(app, ["follow", "nope"], catch_exceptions=False)
 
 
+@pytest.mark.long
 def test_killed_again_and_again_it_keeps_every_record_once(cluster: Cluster, tmp_path: Path) -> None:
     luck = random.Random(5)
     script, out = tmp_path / "keeper.py", tmp_path / "kept.jsonl"

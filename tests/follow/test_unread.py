@@ -43,6 +43,7 @@ def say(release: Release, value: bytes) -> None:
     release._producer.commit_transaction(60)
 
 
+@pytest.mark.long
 def test_entries_that_can_not_be_read_stop_nobody_and_are_shown_and_repaired(cluster: Cluster, tmp_path: Path) -> None:
     v1 = cluster.first()
     terminal = Terminal(cluster.settings, tmp_path, Threads(cluster.settings))

@@ -148,6 +148,7 @@ def test_it_is_asked_for_its_id_now_and_then_only(
     assert len(asked) == 1
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.parametrize("entries", [0, 40])
 def test_a_follower_says_so_too(broker: Settings, entries: int) -> None:

@@ -151,6 +151,7 @@ def state_of(settings: Settings) -> RegistryState:
         return fold(RegistryState(), registry.history())
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.usefixtures("often")
 def test_readers_and_followers_begin_with_the_newest_snapshot(broker: Settings, log: Callable[[int], None]) -> None:
@@ -203,6 +204,7 @@ def test_a_supervisor_begins_by_writing_one_where_none_is_of_its_version(
     control.close()
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.usefixtures("often")
 def test_a_snapshot_of_a_registry_that_was_deleted_is_ignored(broker: Settings, log: Callable[[int], None]) -> None:

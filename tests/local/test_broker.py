@@ -189,6 +189,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return Ended(settings, up, as_json, shown, down, down_again, shown_again)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_the_terminal_starts_and_stops_it(ended: Ended) -> None:
     assert (ended.up.code, ended.up.errors) == (0, "")
@@ -201,6 +202,7 @@ def test_the_terminal_starts_and_stops_it(ended: Ended) -> None:
     assert server_config.port(ended.settings.state_dir / "broker") == PORT
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_data_is_kept_and_a_second_start_is_none(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, own = ended.settings, EmbeddedBroker(ended.settings)

@@ -17,7 +17,7 @@ from tests.reset.world import POISON, following, live_world
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, DEPRECATED]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, DEPRECATED, pytest.mark.long]
 
 
 def test_a_release_is_reset_and_taken_back(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:

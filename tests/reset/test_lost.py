@@ -43,7 +43,7 @@ from tests.reset.world import PARTITIONS, World, following, live_world
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 EARLIEST = Target(kind="earliest", text="--to-earliest")
 # a loss is reported within this time, on busy cores
@@ -169,7 +169,6 @@ def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_n
         follower.comes_to(world.expected({}))
 
 
-@pytest.mark.long
 def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tmp_path: Path) -> None:
     context, settings, name = world.context, world.settings, world.name
     with following(world) as follower:
@@ -213,7 +212,6 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
         assert path.is_file() and in_status(world, name) == ""
 
 
-@pytest.mark.long
 def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> None:
     context, second = world.context, f"{world.app}.v2"
     world.run(plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))

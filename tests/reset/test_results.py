@@ -24,7 +24,7 @@ from tests.reset.world import Following, World, folded, following, live_world
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 EARLIEST = Target(kind="earliest", text="--to-earliest")
 

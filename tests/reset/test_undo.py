@@ -50,6 +50,7 @@ from tests.shared.stages import before_stage
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
+@pytest.mark.long
 def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, along: Following) -> None:
     world, follower = standing, along
     first, last, before = world.release.generation, max(world.release.generations), switches(world)
