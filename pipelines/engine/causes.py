@@ -44,7 +44,22 @@ def cause(error: BaseException, lines: int = 4) -> str:
     if raised:
         # keep the first line, unless it is the traceback's; the others are frames of the worker
         useful = [*(line for line in useful[:1] if _TRACEBACK not in line), *raised]
-    return masked(" | ".join(useful[:lines]))[:_LONGEST_CHARS]
+    elif below := _raised(line for each in _below(error) for line in str(each).splitlines()):
+        # of the process that runs the `init` of a StatefulProcessor, Spark says above this only that it has crashed
+        useful = below
+    return _shown(useful[:lines])
+
+
+def _shown(said: Iterable[str]) -> str:
+    return masked(" | ".join(said))[:_LONGEST_CHARS]
+
+
+def _below(error: BaseException) -> Iterator[BaseException]:
+    """The errors of the JVM that caused an error of Spark's, the last one first. PySpark shows none of them."""
+    found = getattr(error, "_cause", None)
+    while isinstance(found, BaseException):
+        yield found
+        found = getattr(found, "_cause", None)
 
 
 def _of_spark(lines: Iterable[str]) -> list[str]:
@@ -122,11 +137,14 @@ class FailedAt:
 
 def failed_at(error: BaseException) -> FailedAt | None:
     """Where an author's code has failed, by what a Python worker reported; None: it has not."""
-    ends = [end for end in _ends(str(error).splitlines()) if end.place]
-    return ends[0] if ends else None
+    for each in (error, *_below(error)):
+        for end in _ends(str(each).splitlines()):
+            if end.place:
+                return FailedAt(end.place, _shown([end.raised]))
+    return None
 
 
-def _raised(lines: list[str]) -> list[str]:
+def _raised(lines: Iterable[str]) -> list[str]:
     """What each Python traceback in `lines` ends with, and where in an author's code; the innermost cause first, each once."""
     said = [f"{end.raised} ({end.place})" if end.place else end.raised for end in _ends(lines)]
     return list(dict.fromkeys(said))

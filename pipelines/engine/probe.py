@@ -47,10 +47,8 @@ from pipelines.settings import get_settings
 _ACTIONS = {"_LEGACY_ERROR_TEMP_3102", "CALL_ON_STREAMING_DATASET_UNSUPPORTED"}
 # how often a batch is tried that fails elsewhere than in the author's code
 _TRIES = 3
-_AT_START = (
-    "correct what runs before the first row, such as the init of a StatefulProcessor; if this machine is so busy that "
-    "a Python worker takes over 10 s to start, try again later"
-)
+_AT_START = "correct what runs before the first row, such as the init of a StatefulProcessor"
+_BUSY = "if this machine is so busy that a Python worker takes over 10 s to start, try again later"
 # as Spark reads the delay of a watermark
 _DAYS_PER_MONTH = 31
 
@@ -291,8 +289,13 @@ def _tried(app: App, written: DataFrame) -> StreamingQuery:
             ) from error
         except Exception as error:
             # an author's code fails each time, but a busy machine may start a Python worker too late for Spark
-            if failed_at(error) is not None or not left:
-                raise BadUsage(f"app {app.name} fails before its first row: {_cause(error)}", fix=_AT_START) from error
+            found = failed_at(error)
+            if found is not None or not left:
+                raised = f"{found.place}: {found.raised}" if found is not None else _cause(error)
+                raise BadUsage(
+                    f"app {app.name} fails before its first row: {raised}",
+                    fix=_AT_START if found is not None else f"{_AT_START}; {_BUSY}",
+                ) from error
     raise AssertionError
 
 

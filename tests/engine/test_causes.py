@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ig
 
 from pipelines.apps import word_count
 from pipelines.engine import trial
-from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
+from pipelines.engine.causes import cause, failed_at, is_lost_contact, jvm_ended
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.settings import Settings
 
@@ -80,6 +80,25 @@ def test_the_cause_is_told(error: Exception, said: str) -> None:
     assert cause(error) == said
 
 
+class Caused(RuntimeError):
+    """An error as PySpark makes it of one of the JVM's: with its cause, which its text leaves out."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
+def test_what_a_worker_has_raised_is_told_where_spark_says_only_that_it_has_crashed() -> None:
+    crashed = "TransformWithStateInPandas driver worker exited unexpectedly (crashed)"
+    error = Caused(f"query 1 terminated: {crashed}", Caused(crashed, Caused(CHAINED)))
+    first = "decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (worker.py, line 1, in main)"
+    assert cause(error) == f"{first} | KeyError (helper.py, line 6, in price)"
+    found = failed_at(error)
+    assert found is not None and f"{found.raised} ({found.place})" == first
+    without = Caused(crashed, Caused("the process was killed"))
+    assert (cause(without), failed_at(without)) == (crashed, None)
+
+
 def test_a_line_of_the_platform_is_not_named_as_the_author_s() -> None:
     frames = f'  File "{trial.__file__}", line 62, in discard\n    rows.count()\n'
     error = f"no such word\nTraceback (most recent call last):\n{frames}ValueError: x is no price\n"
@@ -92,6 +111,8 @@ def test_a_line_of_the_platform_is_not_named_as_the_author_s() -> None:
 def test_a_long_error_is_cut() -> None:
     assert len(cause(ValueError("x" * 10_000))) == 1500
     assert cause(ValueError("a\nb\nc\nd\ne"), lines=2) == "a | b"
+    found = failed_at(RuntimeError(WORKER.replace("x is", "x" * 10_000)))
+    assert found is not None and len(found.raised) == 1500
 
 
 def test_a_jvm_that_answers_no_more_is_told_from_one_that_answers_with_an_error() -> None:

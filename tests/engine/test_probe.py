@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from pipelines.engine import probe as probing
+from pipelines.engine.causes import cause
 from pipelines.engine.probe import delay_of, run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.repeats import notes
@@ -240,13 +242,36 @@ class Broken(StatefulProcessor):
         yield from ()
 
 
-def test_a_state_that_can_not_be_set_up_is_the_authors_to_correct(spark: SparkSession) -> None:
+def test_a_state_that_can_not_be_set_up_is_the_authors_to_correct(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, wait = list[StreamingQuery](), StreamingQuery.awaitTermination
+
+    def watched(query: StreamingQuery) -> None:
+        ended.append(query)
+        wait(query)
+
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", watched)
+
     def broken(trades: DataFrame) -> DataFrame:
         return trades.groupBy("ticker").transformWithStateInPandas(Broken(), "ticker string, n long", "append", "none")
 
-    with pytest.raises(BadUsage, match="app odd fails before its first row: ") as refused:
-        on_nothing(spark, app_of(broken, "trades"))
-    assert "the init of a StatefulProcessor" in refused.value.fix
+    app = app_of(broken, "trades")
+    line = Broken.init.__code__.co_firstlineno + 1
+    raised = f"test_probe.py, line {line}, in init: KeyError: 'prices'"
+    with pytest.raises(BadUsage) as refused:
+        on_nothing(spark, app)
+    assert refused.value.what == f"app odd fails before its first row: {raised}"
+    assert refused.value.fix == "correct what runs before the first row, such as the init of a StatefulProcessor"
+    with AppTest(spark, app) as test:
+        test.send("trades", {"price": 1}, key="IBM")
+        with pytest.raises(AppFailed) as failed:
+            test.run()
+    assert failed.value.what == raised
+    # no second try, and a driver asks its query
+    assert len(ended) == 2
+    error = ended[0].exception()
+    assert error is not None and cause(error) == f"KeyError: 'prices' (test_probe.py, line {line}, in init)"
 
 
 @pytest.mark.parametrize("failures", [2, 3])
