@@ -22,6 +22,7 @@ from orchestration.operations.plans.stages.releases import DeleteFiles
 from orchestration.operations.procedures.check import docs_dir
 from pipelines.engine.checkpoint import fence, forget, inherit, newest_folder, release_folder
 from pipelines.engine.code import code_path
+from pipelines.engine.table_file import table_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.paths import below, remove
@@ -112,6 +113,7 @@ def test_a_link_inside_what_is_deleted_goes_and_what_it_leads_to_stays(settings:
 
 PATHS: list[tuple[Callable[[Settings, str], object], str]] = [
     (code_path, "code"),
+    (table_path, "tables"),
     (release_folder, "checkpoints"),
     (lambda settings, name: newest_folder(settings, name, 1), "checkpoints"),
     (lambda settings, name: forget(settings, name, 1), "checkpoints"),
