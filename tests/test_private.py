@@ -105,6 +105,7 @@ def test_the_broker_is_told_to_listen_here_alone(tmp_path: Path) -> None:
 
 def test_spark_is_told_to_listen_here_alone() -> None:
     conf = session_conf(Settings(spark_ui_port=4040), heap_mb=512, cores=1)
+    assert conf["spark.ui.killEnabled"] == "false"
     assert is_local(conf["spark.driver.bindAddress"]) and is_local(conf["spark.driver.host"])
 
 

@@ -89,6 +89,8 @@ def session_conf(
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING[settings.log_format]} {_archived()}",
         "spark.ui.enabled": str(ui > 0).lower(),
         **({"spark.ui.port": str(ui), "spark.ui.prometheus.enabled": "true"} if ui else {}),
+        # any page in a browser on this machine could end a batch by a link
+        "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         origins.PROPERTY: "false",
