@@ -278,3 +278,11 @@ def test_what_is_shown_of_an_entry_holds_no_control_characters() -> None:
     assert all(c.isprintable() for c in f"{found}{found.kind}{found.writer}{found.about}")
     assert (found.kind, found.writer, found.about) == ("x\\x1b[2J", "a\\nb", ("r\\x07",))
     assert len(unread(written(kind="\x1b" * 1000)).kind or "") == 200
+    # a follower logs it in its own program
+    for record in (
+        PROGRESS,
+        Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running"),
+    ):
+        with pytest.raises(ValueError, match=r"^\\x1b\[2J: Extra inputs") as error:
+            read_record(type(record), json.dumps({**json.loads(record.model_dump_json()), "\x1b[2J": 1}).encode())
+        assert str(error.value).isprintable()
