@@ -22,6 +22,9 @@ MODULE = __name__
 
 def escaped(value: Any) -> Any:
     """`value` with every text in it, including keys, escaped for HTML."""
+    if isinstance(value, bytes | bytearray):
+        # of a binary column: as Python writes them, they keep their letters
+        return html.escape(repr(bytes(value)))
     if isinstance(value, str):
         return html.escape(visible(value, lines=True))
     if isinstance(value, dict):

@@ -15,6 +15,10 @@ from orchestration.defs.results import results_assets
 from orchestration.defs.schedules import janitor_often, quality_checks_hourly, refresh_hourly, reprocessing_schedules
 from orchestration.defs.supervisor import supervisor_sensor
 from orchestration.defs.watching import failure_alert, watch_after_promotion
+from pipelines.logs import configure_command
+
+# what modules log beside Dagster's own log: without control characters and secrets, on its terminal, too
+configure_command("text")
 
 _APPS = find_apps()
 

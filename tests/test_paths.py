@@ -22,11 +22,13 @@ from orchestration.operations.plans.stages.releases import DeleteFiles
 from orchestration.operations.procedures.check import docs_dir
 from pipelines.engine.checkpoint import fence, forget, inherit, newest_folder, release_folder
 from pipelines.engine.code import code_path
+from pipelines.engine.table_file import table_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
+from pipelines.model.entries import Staged, StaticTableSpec
 from pipelines.paths import below, remove
 from pipelines.settings import Settings
-from tests.operations.builders import Log, evidence
+from tests.operations.builders import Log, evidence, spec
 
 NAME, DIGEST = "sums.v1", "0" * 64
 
@@ -54,7 +56,9 @@ def link(path: Path, to: Path) -> Path:
 
 
 def applied(settings: Settings, stage: DeleteFiles | DeleteCheckpoint) -> None:
-    context = Context(settings=settings, registry=cast(Registry, Log()), launcher=cast(Any, None))
+    table = StaticTableSpec(topic="rates", topic_id="t", position={0: 1}, rows=1, size_bytes=9, digest=DIGEST)
+    log = Log(Staged(spec=spec(NAME, static_tables={"rates": table})))
+    context = Context(settings=settings, registry=cast(Registry, log), launcher=cast(Any, None))
     Applier(context, Plan(id="retire-1", operation=Kind.RETIRE, releases=(stage.release,), stages=(stage,))).apply(
         stage
     )
@@ -112,6 +116,7 @@ def test_a_link_inside_what_is_deleted_goes_and_what_it_leads_to_stays(settings:
 
 PATHS: list[tuple[Callable[[Settings, str], object], str]] = [
     (code_path, "code"),
+    (table_path, "tables"),
     (release_folder, "checkpoints"),
     (lambda settings, name: newest_folder(settings, name, 1), "checkpoints"),
     (lambda settings, name: forget(settings, name, 1), "checkpoints"),

@@ -105,12 +105,13 @@ def test_the_broker_is_told_to_listen_here_alone(tmp_path: Path) -> None:
 
 def test_spark_is_told_to_listen_here_alone() -> None:
     conf = session_conf(Settings(spark_ui_port=4040), heap_mb=512, cores=1)
+    assert conf["spark.ui.killEnabled"] == "false"
     assert is_local(conf["spark.driver.bindAddress"]) and is_local(conf["spark.driver.host"])
 
 
 @pytest.mark.parametrize(
     ("given", "program"),
-    [([], "dagster dev"), (["READ_ONLY=0"], "dagster dev"), (["READ_ONLY=1"], "dagster-webserver --read-only")],
+    [([], "dev"), (["READ_ONLY=0"], "dev"), (["READ_ONLY=1"], "webserver --read-only")],
 )
 def test_the_ui_listens_here_alone_and_can_be_read_only(
     given: list[str], program: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -134,7 +135,7 @@ def test_the_ui_listens_here_alone_and_can_be_read_only(
     get_settings.cache_clear()
     docs, dagster = begun
     assert docs[1:] == ["data-docs", "--beside", str(os.getpid())]
-    assert " ".join(dagster).endswith(f"/{program} -h 127.0.0.1 -p 3999")
+    assert " ".join(dagster).endswith(f" -m orchestration.defs.guarded {program} -h 127.0.0.1 -p 3999")
     assert mode(tmp_path / "state") == "0o700" and mode(tmp_path / "state" / "dagster" / "dagster.yaml") == "0o600"
     # and what Dagster writes
     assert os.umask(0o077) == 0o077

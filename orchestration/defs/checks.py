@@ -113,6 +113,7 @@ def _check(
     except Unavailable as error:
         raise report.failure(error) from error
     except SwitchyardError as error:
+        report.make_visible(error)
         context.log.error(str(error))
         return [
             AssetCheckResult(

@@ -32,6 +32,7 @@ from orchestration.operations.procedures.refresh import refresh, to_refresh
 from orchestration.operations.procedures.reprocess import Reprocessed, first_step, in_order, reprocess
 from orchestration.operations.supervising import watch
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.text import visible
 
 _EXECUTE = "Carry out the plan; without it, the plan is only shown."
 _REASON = "Why you do this, for the audit trail."
@@ -316,7 +317,7 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
             try:
                 verdict = run_gate(operations, release.name)
             except BeingReset as error:
-                context.log.info(f"not checked: {error}")
+                context.log.info(visible(f"not checked: {error}", lines=True))
                 continue
             except SwitchyardError as error:
                 # the other releases are still checked
@@ -348,7 +349,7 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
                 cleaned.append(name)
             except Refused as error:
                 # the other releases are still cleaned
-                context.log.warning(f"{error.what}; {error.fix}")
+                context.log.warning(visible(f"{error.what}; {error.fix}", lines=True))
         context.add_output_metadata(
             {
                 "ended": len(ended),
@@ -370,7 +371,7 @@ def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
                 context.log.info(done[-1])
             except Refused as error:
                 # for example, a switch of this app has started in the meantime
-                context.log.warning(f"{app}: {error.what}; {error.fix}")
+                context.log.warning(visible(f"{app}: {error.what}; {error.fix}", lines=True))
             except SwitchyardError as error:
                 failures.append(f"{app}: {error.what}; {error.fix}")
         context.add_output_metadata({"refreshed": report.of_lines(done)})

@@ -53,13 +53,28 @@ Metadata = dict[str, Any]
 
 
 def failure(error: SwitchyardError, plan: Plan | None = None) -> Failure:
-    """The failure of a run: what is wrong, what to do, the plan, and what was found, if anything. Retries only outages."""
+    """The failure of a run: what is wrong, what to do, the plan, and what was found, if anything. Retries only outages.
+
+    Makes the texts of `error` and its causes visible, as Dagster prints them, too.
+    """
+    make_visible(error)
     metadata: Metadata = {"error": error.what, "to do": error.fix or "see the run's log", "exit_code": error.exit_code}
     if plan is not None:
         metadata["plan"] = MetadataValue.md(plan.markdown())
     if isinstance(error, ChecksFailed):
         metadata |= of_found(error.comparison, error.verdict)
     return Failure(description=str(error), metadata=metadata, allow_retries=error.retryable)
+
+
+def make_visible(error: BaseException | None) -> None:
+    """Escapes the control characters in the texts of an error and of what caused it: Dagster prints these texts on its
+    terminal and keeps them, as they are.
+    """
+    while error is not None:
+        error.args = tuple(visible(each, lines=True) if isinstance(each, str) else each for each in error.args)
+        if isinstance(error, SwitchyardError):
+            error.what, error.fix = visible(error.what, lines=True), visible(error.fix, lines=True)
+        error = error.__cause__ or error.__context__
 
 
 def of_plan(plan: Plan, *, executed: bool) -> Metadata:
@@ -197,7 +212,7 @@ def _result_of(app: str, check: str, outcome: str, metadata: Metadata) -> AssetC
         check_name=check_name(check),
         passed=outcome in _NOT_AGAINST,
         severity=AssetCheckSeverity.WARN if outcome == "skipped" else AssetCheckSeverity.ERROR,
-        description=_OUTCOMES.get(outcome, outcome),
+        description=_OUTCOMES.get(outcome) or visible(outcome),
         metadata=metadata,
     )
 
@@ -281,7 +296,7 @@ def running_event(status: ReleaseStatus) -> AssetObservation:
     return AssetObservation(
         asset_key=results_key(release.spec.app),
         partition=release.name,
-        description=f"{release.name}: {status.health}",
+        description=visible(f"{release.name}: {status.health}"),
         metadata=of_release(release, status.beat),
     )
 
@@ -291,7 +306,7 @@ def live_event(status: ReleaseStatus, switch: Switch) -> AssetMaterialization:
     release = status.release
     return AssetMaterialization(
         asset_key=live_key(release.spec.app),
-        description=f"{release.name}, run by {status.holder}",
+        description=visible(f"{release.name}, run by {status.holder}"),
         metadata={"release": release.name, "switch": switch.number, **of_release(release, status.beat)},
     )
 

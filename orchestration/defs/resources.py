@@ -18,6 +18,7 @@ from orchestration.operations.reading import Say
 from orchestration.operations.supervising import alerts as alerting
 from pipelines.engine.session import build_session, session_conf
 from pipelines.model.entries import ReadyRecorded, VerdictRecorded
+from pipelines.model.text import visible
 from pipelines.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -90,10 +91,15 @@ class Platform(ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def open(self, say: Say, spark: SparkResource | None = None) -> Iterator[Context]:
-        """A context for operations, closed afterwards. Raises Unavailable if the cluster can't be reached."""
+        """A context for operations, closed afterwards. Raises Unavailable if the cluster can't be reached.
+
+        Dagster prints what is said on its terminal, as it is: so control characters are escaped.
+        """
         session: Callable[[], SparkSession] | None = None if spark is None else lambda: spark.spark_session
         actor = getpass.getuser() + _BY_DAGSTER
-        context = open_context(self.settings(), say=say, actor=actor, via="dagster", spark=session)
+        context = open_context(
+            self.settings(), say=lambda text: say(visible(text, lines=True)), actor=actor, via="dagster", spark=session
+        )
         try:
             yield context
         finally:

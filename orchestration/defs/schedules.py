@@ -26,6 +26,7 @@ from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App
 from pipelines.model.registry import RegistryState
 from pipelines.model.switch import expired
+from pipelines.model.text import visible
 
 # Sunday night, UTC
 _REPROCESS_CRON = "0 3 * * 0"
@@ -70,7 +71,7 @@ def _reprocessing(app: str) -> ScheduleDefinition:
                 state = operations.registry.state()
                 reason, live = why_not(state, app), live_release(state, app)
         except SwitchyardError as error:
-            return SkipReason(str(error))
+            return SkipReason(visible(str(error), lines=True))
         if reason is not None or live is None:
             return SkipReason(reason or "")
         # the live release's code, not whatever is in the apps' folder now
@@ -98,7 +99,7 @@ def _when_due(
             with platform.open(context.log.info) as operations:
                 found = due(operations)
         except SwitchyardError as error:
-            return SkipReason(str(error))
+            return SkipReason(visible(str(error), lines=True))
         return RunRequest() if found else SkipReason(idle)
 
     return turn

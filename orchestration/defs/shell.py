@@ -16,25 +16,30 @@ from orchestration.operations.plans.plan import Plan
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.names import split_release
+from pipelines.model.text import visible
 
 RunContext = OpExecutionContext | AssetExecutionContext
 
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """Turns an operation's error into the run's failure, with what to do."""
+    """Turns an operation's error into the run's failure, with what to do. No error keeps control characters."""
     try:
         yield
     except SwitchyardError as error:
         raise report.failure(error) from error
+    except Exception as error:
+        report.make_visible(error)
+        raise
 
 
 def carry_out(context: RunContext, operations: Context, make: Callable[[], Plan], *, execute: bool) -> Plan:
     """Makes the plan and, with `execute`, applies it. The run shows the plan either way, even if it fails."""
     plan = make()
-    context.log.info(f"plan {plan.id}:\n" + "\n".join(f"{n}. {step}" for n, step in enumerate(plan.steps(), 1)))
+    steps = "\n".join(f"{n}. {visible(step)}" for n, step in enumerate(plan.steps(), 1))
+    context.log.info(f"plan {plan.id}:\n{steps}")
     for warning in plan.warnings:
-        context.log.warning(warning)
+        context.log.warning(visible(warning, lines=True))
     tag_run(context, plan.releases[0])
     if not execute:
         context.log.info("nothing is changed; set execute: true to carry out the plan")

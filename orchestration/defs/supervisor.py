@@ -36,6 +36,7 @@ from pipelines.kafka.offsets import end_offsets, first_offsets
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import RegistryState
+from pipelines.model.text import visible
 
 _INTERVAL_S = 10
 # once a minute is enough for the UI's plots and freshness, and the event log is kept for a long time
@@ -156,7 +157,7 @@ def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefin
             if context.cursor is not None:
                 # only `silent` is reset: when Kafka answers again, drivers get time to be heard
                 context.update_cursor(Memory.of(context.cursor).model_copy(update={"silent": {}}).model_dump_json())
-            return SkipReason(str(error))
+            return SkipReason(visible(str(error), lines=True))
 
     return supervisor
 

@@ -25,6 +25,7 @@ from orchestration.operations.supervising.alerts import RunFailed
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState
+from pipelines.model.text import visible
 
 _INTERVAL_S = 15
 _SWITCH_TAG = "switchyard/switch"
@@ -71,7 +72,7 @@ def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) 
             state = operations.registry.state()
             watches = to_watch(state, now_ms(), _FOR_S)
     except SwitchyardError as error:
-        return SkipReason(str(error))
+        return SkipReason(visible(str(error), lines=True))
     if not watches:
         return SkipReason("no promotion of the last ten minutes is still live")
     return [

@@ -15,7 +15,7 @@ from pipelines.settings import Settings
 
 _HOST = "127.0.0.1"
 # by these names a browser on this machine, or at the other end of a tunnel, asks
-_LOCAL = frozenset({"127.0.0.1", "localhost"})
+LOCAL = frozenset({"127.0.0.1", "localhost"})
 _HEADERS = {
     # the pages quote records: were a tag ever to get through, it could ask nobody and read nothing
     "Content-Security-Policy": "sandbox allow-scripts allow-popups; connect-src 'none'; form-action 'none'",
@@ -41,6 +41,12 @@ def url_of(settings: Settings, page: Path) -> str | None:
     except ValueError:
         return None
     return f"{base.rstrip('/')}/{quote(below_folder.as_posix())}" if base else None
+
+
+def names_of(settings: Settings) -> frozenset[str]:
+    """The names of hosts by which browsers may ask: those of this machine, and that of `data_docs_url`."""
+    url = urlsplit(settings.data_docs_url or "")
+    return LOCAL | ({url.hostname} if url.hostname else set())
 
 
 class _Pages(SimpleHTTPRequestHandler):
@@ -84,9 +90,7 @@ def server_of(settings: Settings, port: int) -> ThreadingHTTPServer:
     """A server of the Data Docs on `port` of this machine (0: a free one), not serving yet. Raises OSError if the port
     is busy.
     """
-    url = urlsplit(settings.data_docs_url or "")
-    names = _LOCAL | ({url.hostname} if url.hostname else set())
-    handler = partial(_Pages, directory=str(folder_of(settings)), names=names)
+    handler = partial(_Pages, directory=str(folder_of(settings)), names=names_of(settings))
     return ThreadingHTTPServer((_HOST, port), handler)
 
 

@@ -20,7 +20,7 @@ from orchestration.local.process import POLL_S, ProcessRef
 _VARIABLE = "SWITCHYARD_STATE_DIR"
 # the second one started drivers before this version
 _DRIVERS = ("pipelines.engine.start", "pipelines.engine.driver")
-_PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.local.ui", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
+_PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.local.ui", "orchestration.defs.guarded", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
              "dagster_webserver", "dagster._daemon")  # fmt: skip
 # Dagster's supervisor may start a driver again before it has ended itself
 _ROUNDS = 3

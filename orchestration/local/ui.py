@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # ends with the process that this one becomes
         command = [_program("switchyard"), "data-docs", "--beside", str(os.getpid())]
         subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    program = ["dagster-webserver", "--read-only"] if asked.read_only else ["dagster", "dev"]
-    command = [_program(program[0]), *program[1:], "-h", "127.0.0.1", "-p", str(asked.port)]
+    program = ["webserver", "--read-only"] if asked.read_only else ["dev"]
+    command = [sys.executable, "-m", "orchestration.defs.guarded", *program, "-h", "127.0.0.1", "-p", str(asked.port)]
     os.execve(command[0], command, environment)
 
 

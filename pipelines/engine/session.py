@@ -66,7 +66,7 @@ def session_conf(
     `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
     an app's expressions and compiles none.
     """
-    ui, master, jars = settings.spark_ui_port, settings.spark_master or f"local[{cores}]", spark_jars()
+    master, jars = settings.spark_master or f"local[{cores}]", spark_jars()
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -95,9 +95,7 @@ def session_conf(
         # two properties, so that a setting can replace one and keep the other
         "spark.driver.defaultJavaOptions": compiler,
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING[settings.log_format]} {_archived()}",
-        "spark.ui.enabled": str(ui > 0).lower(),
-        **({"spark.ui.port": str(ui), "spark.ui.prometheus.enabled": "true"} if ui else {}),
-        "spark.ui.showConsoleProgress": "false",
+        **_ui_conf(settings.spark_ui_port),
         "spark.sql.session.timeZone": "UTC",
         origins.PROPERTY: "false",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
@@ -120,6 +118,17 @@ def session_conf(
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         **(INTERPRETED if few_rows else {}),
         **settings.spark,
+    }
+
+
+def _ui_conf(port: int) -> dict[str, str]:
+    """`port`: of Spark's UI; 0: there is none."""
+    return {
+        "spark.ui.enabled": str(port > 0).lower(),
+        **({"spark.ui.port": str(port), "spark.ui.prometheus.enabled": "true"} if port else {}),
+        # any page in a browser on this machine could end a batch by a link
+        "spark.ui.killEnabled": "false",
+        "spark.ui.showConsoleProgress": "false",
     }
 
 

@@ -35,6 +35,8 @@ _COLUMN = re.compile(r"(?:^|, )`((?:[^`]|``)+)` (.+?)(?=, `|$)")
 
 ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retired", "failed"]
 Wanted = Literal["running", "stopped"]
+# of a topic: whoever reads it lists them, so a forged number must not fill the memory
+Partitions = Annotated[int, Field(ge=1, le=100_000)]
 # the program, besides the commands, in which an operation runs
 Via = Literal["dagster"]
 
@@ -65,7 +67,7 @@ class InputSpec(Frozen):
     """An input as staged: its topic, and its number of partitions then. `release`: the one whose result it is."""
 
     topic: TopicName
-    partitions: int
+    partitions: Partitions
     release: ReleaseName | None = None
 
 
@@ -97,7 +99,7 @@ class ResultSpec(Frozen):
 
     table: bool
     key: tuple[str, ...]
-    partitions: int
+    partitions: Partitions
     schema_ddl: str
     suite: ModuleName | None
     avro: str | None = None
@@ -142,7 +144,7 @@ class ReleaseSpec(Frozen):
     inputs: dict[str, InputSpec]
     table: bool
     key: tuple[str, ...]
-    partitions: int
+    partitions: Partitions
     schema_ddl: str
     suite: ModuleName | None
     watermark: str | None

@@ -257,14 +257,14 @@ class RegistryState:
 
 
 class UnknownRelease(ValueError):
-    """An entry moves consumers to or from a release that the state doesn't have."""
+    """An entry moves consumers to or from a release that the state doesn't have, or to no result."""
 
 
 def fold(state: RegistryState, entries: Iterable[Entry | Unread], *, strict: bool = False) -> RegistryState:
     """The state after `entries`, in order. An entry about something unknown changes nothing.
 
     Each table is copied once, when an entry first changes it. So the cost is one copy of the state plus the entries.
-    `strict`: raises UnknownRelease for a switch to or from a release that the state doesn't have.
+    `strict`: raises UnknownRelease for a switch to or from a release that the state doesn't have, or to no result.
     """
     draft = _Draft(state)
     for entry in entries:
@@ -280,6 +280,9 @@ def _refuse_unknown(switch: Switch, releases: Mapping[str, Release]) -> None:
             raise UnknownRelease(
                 f"it names release {name}, but this version can't read the entry that staged it, or there is none"
             )
+    if not switch.new_start.topics:
+        # followers look for the topic that it leads to
+        raise UnknownRelease(f"it leads to no result of {switch.new}")
 
 
 class _Draft:

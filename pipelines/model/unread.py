@@ -154,9 +154,9 @@ def unread(data: bytes, offset: int, reason: str) -> Unread:
 
 
 def reason_of(error: ValidationError) -> str:
-    """Which fields are wrong, without their values."""
+    """Which fields are wrong, without their values. Their names are those of the record, so they are made visible."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in found[:3])
+    return visible("; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in found[:3]))
 
 
 def _names(fields: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # prints what is defined; fails on a connection, which has no place in an import, and without a package that is an extra
 LOAD = """
-import json, socket, sys
+import json, logging, socket, sys
 
 def forbidden(*arguments, **options):
     raise AssertionError("a connection at import")
@@ -30,6 +30,7 @@ sys.modules |= {"bokeh_sampledata": None, "dagster_postgres": None}
 
 from orchestration.definitions import defs
 
+logging.getLogger("switchyard.alerts").error("it says \\x1b[2J")
 repository = defs.get_repository_def()
 graph = repository.asset_graph
 assets = {}
@@ -95,7 +96,11 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"said": done.stderr}
+
+
+def test_a_log_of_ours_obeys_nothing_of_a_record(loaded: Any) -> None:
+    assert r"it says \x1b[2J" in loaded["said"] and "\x1b" not in loaded["said"]
 
 
 APPS = {app.name: topics_of(app) for app in find_apps()}

@@ -26,6 +26,7 @@ NAME = "sums.v1"
 RESULT, PROGRESS, LETTERS = f"{NAME}.g1", f"{NAME}.progress", f"{NAME}.dead-letters"
 TOPICS = ("trades", RESULT, PROGRESS, LETTERS, REGISTRY_TOPIC, HEARTBEATS_TOPIC)
 IDS = {topic: f"id of {topic}" for topic in TOPICS}
+AGAIN_S = module._AGAIN_S
 AT = SourcePosition(sources={"trades": {0: 500}})
 
 
@@ -69,6 +70,11 @@ def looked(kafka: Kafka, at: SourcePosition = AT, *, busy: bool = False, **optio
 
 def without(*gone: str) -> dict[str, str]:
     return {topic: found for topic, found in IDS.items() if topic not in gone}
+
+
+def test_a_loss_is_looked_for_twice_within_ten_seconds() -> None:
+    """And told at once: the answers of Kafka take what is left."""
+    assert watch_of(Kafka(), lambda: (AT, False))._every_s + AGAIN_S < 7
 
 
 def test_all_is_there() -> None:

@@ -81,5 +81,8 @@ def test_no_page_runs_what_a_record_holds(spark: SparkSession, tmp_path: Path) -
 
 
 def test_text_is_escaped_wherever_it_is() -> None:
-    found = escaped({"<b>": ["<i>", ("a\x1b[0m", 1)], "n": None})
-    assert found == {"&lt;b&gt;": ["&lt;i&gt;", ["a\\x1b[0m", 1]], "n": None}
+    found = escaped({"<b>": ["<i>", ("a\x1b[0m", 1)], "n": None, "bytes": [b"<b>", bytearray(b"<i>\x1b")]})
+    assert found == {
+        "&lt;b&gt;": ["&lt;i&gt;", ["a\\x1b[0m", 1]], "n": None,
+        "bytes": ["b&#x27;&lt;b&gt;&#x27;", "b&#x27;&lt;i&gt;\\x1b&#x27;"],
+    }  # fmt: skip

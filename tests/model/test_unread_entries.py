@@ -171,6 +171,27 @@ def test_what_must_be_understood_holds_the_app_that_it_names_and_no_other(data: 
     assert state == log.state()
 
 
+def test_a_switch_that_leads_to_no_result_holds_its_app_and_stops_no_follower() -> None:
+    [moved] = [json.loads(encode(e)) for e in switched(1, None, "a.v1") if isinstance(e, Promoted)]
+    moved["switch"]["new_start"]["topics"] = {}
+    folding = Folding()
+    folding.take(list(enumerate([*map(encode, staged("a.v1", "b.v1")), written(**moved)])))
+    state = folding.state
+    assert "a" not in state.chains and state.not_understood("a") is not None and state.not_understood("b") is None
+
+
+@pytest.mark.parametrize("partitions", [0, -1, MAX_NUMBER])
+def test_a_number_of_partitions_that_no_topic_has_is_not_read(partitions: int) -> None:
+    """Whoever starts or resets the release would list them."""
+    said = json.loads(encode(staged("a.v1")[0]))
+    for place in (said["spec"], said["spec"]["inputs"]["trades"]):
+        before, place["partitions"] = place["partitions"], partitions
+        with pytest.raises(ValueError, match="partitions: "):
+            decode(written(**said))
+        place["partitions"] = before
+    decode(written(**said))
+
+
 def test_a_switch_to_an_unread_release_holds_its_app_until_it_is_repaired() -> None:
     newer = written(kind="staged", schema_version=9, spec={"release": "a.v2", "app": "a", "shape": "new"})
     moved = [encode(e) for e in switched(2, "a.v1", "a.v2") if isinstance(e, Promoted)]
@@ -257,3 +278,11 @@ def test_what_is_shown_of_an_entry_holds_no_control_characters() -> None:
     assert all(c.isprintable() for c in f"{found}{found.kind}{found.writer}{found.about}")
     assert (found.kind, found.writer, found.about) == ("x\\x1b[2J", "a\\nb", ("r\\x07",))
     assert len(unread(written(kind="\x1b" * 1000)).kind or "") == 200
+    # a follower logs it in its own program
+    for record in (
+        PROGRESS,
+        Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running"),
+    ):
+        with pytest.raises(ValueError, match=r"^\\x1b\[2J: Extra inputs") as error:
+            read_record(type(record), json.dumps({**json.loads(record.model_dump_json()), "\x1b[2J": 1}).encode())
+        assert str(error.value).isprintable()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestration.commands.show import show_plan
 from orchestration.operations import journal
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.context import Context
@@ -76,6 +77,15 @@ def test_an_operation_whose_plan_has_another_shape_can_be_ended(plan: dict[str, 
     end(context_of(log), "reset-9")
     closed = log.state().operations["reset-9"].closed
     assert closed is not None and closed.outcome == "abandoned"
+
+
+def test_words_of_a_plan_that_are_no_text_are_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"title": 1, "columns": [None], "rows": [[{"a": 1}]]}
+    said = {"facts": {"a": 5}, "tables": [table], "warnings": [2], "undo": 3, "stages": []}
+    plan = Plan.from_journal(Opened(id="reset-9", name="reset", releases=("a.v1",), deadline_ms=1, plan=said))
+    show_plan(plan)
+    for shown in (capsys.readouterr().out, plan.markdown()):
+        assert all(text in shown for text in ("5", "'a': 1", "2", "3"))
 
 
 def test_one_process_at_a_time_carries_an_operation_out() -> None:

@@ -36,6 +36,7 @@ from pipelines.model.switch import promotion
 @applies(Tombstone)
 def write_tombstones(work: Work, stage: Tombstone) -> None:
     """Writes all tombstones in one transaction. The new generation's first progress record shows them to followers."""
+    work.refuse_foreign(stage.release)
     last = work.context.progress(stage.release)
     if last is not None and last.generation == stage.generation:
         return

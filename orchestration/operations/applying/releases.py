@@ -32,7 +32,7 @@ from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import Entry, HistoryAccepted, Repaired, StateSet
 from pipelines.model.missing import without
 from pipelines.model.names import app_of, is_delta_topic
-from pipelines.model.registry import RegistryState
+from pipelines.model.registry import RegistryState, Release
 from pipelines.paths import below, remove
 
 
@@ -177,17 +177,40 @@ def delete_group(work: Work, stage: DeleteGroup) -> None:
 @applies(DeleteFiles)
 def delete_files(work: Work, stage: DeleteFiles) -> None:
     work.refuse_foreign(stage.release)
-    settings = work.context.settings
+    settings, state = work.context.settings, work.context.registry.state()
     # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
-    files = [code_path(settings, stage.code_digest)] if stage.code_digest is not None else []
-    files += [table_path(settings, digest) for digest in stage.tables]
+    code = [stage.code_digest] if stage.code_digest is not None else []
+    files = {code_path(settings, digest): digest for digest in code}
+    files |= {table_path(settings, digest): digest for digest in stage.tables}
     folders = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
     for folder in folders:
         below(settings.state_dir, *folder)
+    _refuse_foreign_files(work, state, stage)
+    # a release may have been staged with the same code or table after the plan was made
+    kept = {digest for r in state.releases.values() if r.name != stage.release and r.state != "retired"
+            for digest in _digests(r)}  # fmt: skip
     for folder in folders:
         remove(settings.state_dir, *folder)
-    for file in files:
-        file.unlink(missing_ok=True)
+    for file, digest in files.items():
+        if digest not in kept:
+            file.unlink(missing_ok=True)
+
+
+def _refuse_foreign_files(work: Work, state: RegistryState, stage: DeleteFiles) -> None:
+    """Raises Refused if the plan would delete the code, a table or evidence of other releases."""
+    own = _digests(find_release(state, stage.release))
+    for digest in (stage.code_digest, *stage.tables):
+        if digest is not None and digest not in own:
+            raise work.foreign(f"the file of digest {digest}")
+    # older evidence is no longer in the state; nobody uses it any more
+    others = {e.id for e in state.evidence if stage.release not in (e.live, e.new)}
+    for evidence in stage.evidence:
+        if evidence in others:
+            raise work.foreign(f"the evidence {evidence}")
+
+
+def _digests(release: Release) -> set[str]:
+    return {release.spec.code_digest, *(table.digest for table in release.spec.static_tables.values())}
 
 
 @applies(Repair)

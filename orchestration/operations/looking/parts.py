@@ -14,6 +14,7 @@ from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
+from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
 
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
@@ -121,7 +122,7 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
         if not path.is_file():
             yield Loss(release=name, part="static table", name=str(path))
     if release.state in _BEGUN and newest_folder(settings, name, release.generation) is None:
-        last = context.progress(name) if progress_topic(name) in topics else None
+        last = _last(context, name) if progress_topic(name) in topics else None
         if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
             yield Loss(release=name, part="checkpoint", name=str(release_folder(settings, name)))
 
@@ -131,9 +132,18 @@ def _group(context: Reading, release: Release, topics: Set[str], groups: Set[str
     if release.state not in _BEGUN or name in groups or progress_topic(name) not in topics:
         return
     # a release that has committed nothing has a group only while it runs
-    last = context.progress(name)
+    last = _last(context, name)
     if last is not None and last.boundary.batch_id >= 0:
         yield Loss(release=name, part="group", name=name)
+
+
+def _last(context: Reading, name: str) -> Progress | None:
+    """The newest progress record of a release; None if it can't be read, which must not hide what others have lost."""
+    try:
+        return context.progress(name)
+    except Refused as error:
+        context.say(f"can't tell whether {name} has lost its checkpoint or its group: {error.what}; {error.fix}")
+        return None
 
 
 def _is_here(context: Reading, release: Release) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -137,14 +137,15 @@ class Plan:
             alias=opened.alias,
             request=request_of(opened),
             stages=tuple(from_journal(stage) for stage in opened.plan.get("stages", [])),
-            facts=opened.plan.get("facts", {}),
+            # words are for people, so another version's, or a forged plan's, are shown as they are
+            facts={name: str(text) for name, text in opened.plan.get("facts", {}).items() if text is not None},
             figures=opened.plan.get("figures", {}),
             tables=tuple(
-                Table(title=t["title"], columns=tuple(t["columns"]), rows=tuple(map(tuple, t["rows"])))
+                Table(title=str(t["title"]), columns=_texts(t["columns"]), rows=tuple(map(_texts, t["rows"])))
                 for t in opened.plan.get("tables", [])
             ),
-            warnings=tuple(opened.plan.get("warnings", [])),
-            undo=opened.plan.get("undo", ""),
+            warnings=_texts(opened.plan.get("warnings", [])),
+            undo=str(opened.plan.get("undo", "")),
             reason=opened.reason,
         )
 
@@ -160,6 +161,10 @@ class Plan:
         if self.undo:
             parts.append(f"To undo: {markdown(self.undo)}")
         return "\n\n".join(parts)
+
+
+def _texts(values: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(map(str, values))
 
 
 def _row(cells: Sequence[str]) -> str:

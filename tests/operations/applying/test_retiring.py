@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestration.operations.applying.applier import Applier
@@ -10,12 +12,12 @@ from orchestration.operations.looking import in_use
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
-from orchestration.operations.plans.stages.generations import DeleteCheckpoint
+from orchestration.operations.plans.stages.generations import DeleteCheckpoint, Tombstone
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, SetState, Want
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, FollowerRegistered, InputSpec, Staged, StateSet, WantedSet
 from pipelines.model.registry import RegistryState, fold
-from tests.operations.builders import Kafka, Log, context_of, generation, spec, staged, switched
+from tests.operations.builders import Kafka, Log, context_of, evidence, generation, spec, staged, switched
 
 STOP = Want(release="a.v1", wanted="stopped")
 RETIRE = SetState(release="a.v1", state="retired")
@@ -98,7 +100,11 @@ FOREIGN: list[Stage] = [
     DeleteTopic(name="a.delta."),
     DeleteGroup(group="a.v2"),
     DeleteFiles(release="a.v2", code_digest=None),
+    DeleteFiles(release="a.v1", code_digest="1" * 64),
+    DeleteFiles(release="a.v1", code_digest=None, tables=("0" * 64, "1" * 64)),
+    DeleteFiles(release="a.v1", code_digest=None, evidence=("diff-1",)),
     DeleteCheckpoint(release="a.v2", generation=1),
+    Tombstone(release="a.v2", generation=1),
 ]
 
 
@@ -106,8 +112,20 @@ FOREIGN: list[Stage] = [
 def test_a_plan_deletes_only_parts_of_its_own_releases(stage: Stage) -> None:
     """A plan in the journal is input: whoever resumes it did not make it."""
     with pytest.raises(Refused, match=r"op-1 would delete .*, which does not belong to a\.v1") as error:
-        applied(stage, *READY)
+        applied(stage, *READY, evidence("b.v1", "b.v2"))
     assert "`switchyard abandon op-1`" in error.value.fix
+
+
+@pytest.mark.parametrize("other", [StateSet(release="a.v2", state="retired"), None])
+def test_code_that_another_release_was_staged_with_since_the_plan_stays(
+    other: Entry | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path))
+    code = tmp_path / "code" / f"{'0' * 64}.zip"
+    code.parent.mkdir()
+    code.touch()
+    applied(DeleteFiles(release="a.v1", code_digest="0" * 64), *READY, *([other] if other else []))
+    assert code.exists() is (other is None)
 
 
 @pytest.mark.parametrize("topic", ["a.v1.g1", "a.v1.progress", "a.v1.dead-letters", "a.delta.diff-1"])

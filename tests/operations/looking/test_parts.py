@@ -150,6 +150,23 @@ def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
     assert heard == ["can't tell whether releases have lost parts: not allowed; ask for the ACL"]
 
 
+def test_progress_that_can_not_be_read_hides_no_other_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Refused("the newest record of a.v1.progress can't be read", fix="upgrade")
+
+    monkeypatch.setattr("orchestration.operations.reading.newest_progress", refuse)
+    heard: list[str] = []
+    log = live()
+    log.entries += staged("b.v1")
+    ids = without(f"{NAME}.dead-letters")
+    kafka = Kafka(
+        ids=lambda topics: {t: ids.get(t, "") for t in topics if t in ids or t == "b.v1.g1"}, groups={"another"}
+    )
+    found = told_losses(context_of(log, kafka, say=heard.append), log.state())
+    assert len(found[NAME]) == 1 and f"{NAME}.dead-letters of {NAME} is gone" in found[NAME][0] and "b.v1" in found
+    assert heard == [f"can't tell whether {NAME} has lost its checkpoint or its group: the newest record of a.v1.progress can't be read; upgrade"]  # fmt: skip
+
+
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])
 def test_a_live_release_is_not_started_without_them(topic: str) -> None:
     context = context_of(live(), Kafka(ids=lambda topics: {t: IDS[t] for t in topics if t in without(topic)}))
