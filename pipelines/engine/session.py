@@ -58,7 +58,7 @@ def session_conf(
     `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
     an app's expressions and compiles none.
     """
-    ui, master, jars = settings.spark_ui_port, settings.spark_master or f"local[{cores}]", spark_jars()
+    ui, master = settings.spark_ui_port, settings.spark_master or f"local[{cores}]"
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -69,15 +69,7 @@ def session_conf(
     return {
         "spark.master": master,
         "spark.driver.memory": f"{heap_mb}m",
-        # the JVM maps archived classes only from the class path; executors on other hosts must be sent the jars
-        **(
-            {
-                "spark.driver.extraClassPath": ":".join(map(str, jars)),
-                "spark.python.daemon.module": "pipelines.engine.python_daemon",
-            }
-            if master.startswith("local")
-            else {"spark.jars": ",".join(map(str, jars))}
-        ),
+        **_jars_conf(master),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work),
@@ -112,6 +104,17 @@ def session_conf(
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         **(INTERPRETED if few_rows else {}),
         **settings.spark,
+    }
+
+
+def _jars_conf(master: str) -> dict[str, str]:
+    """The JVM maps archived classes only from the class path; executors on other hosts must be sent the jars."""
+    jars = spark_jars()
+    if not master.startswith("local"):
+        return {"spark.jars": ",".join(map(str, jars))}
+    return {
+        "spark.driver.extraClassPath": ":".join(map(str, jars)),
+        "spark.python.daemon.module": "pipelines.engine.python_daemon",
     }
 
 

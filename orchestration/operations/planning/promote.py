@@ -21,7 +21,7 @@ from orchestration.operations.plans.stages.switching import AppendSwitch, Verify
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
-from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.entries import EvidenceRecorded, ReleaseSpec
 from pipelines.model.registry import RegistryState, Release
 
 
@@ -81,14 +81,18 @@ def plan_promote(
         stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
         reason=reason,
         facts={**switch_facts(live, new, number, evidence, backlog), **history.facts, **_readers(state, live)},
-        warnings=(
-            *changes(live.spec if live is not None else None, new.spec),
-            *unchecked(new.spec),
-            *input_warnings(live, new.spec),
-            *incomparable(new.spec),
-        ),
+        warnings=_warnings(live, new.spec),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if apart else 0.0),
+    )
+
+
+def _warnings(live: Release | None, new: ReleaseSpec) -> tuple[str, ...]:
+    return (
+        *changes(live.spec if live is not None else None, new),
+        *unchecked(new),
+        *input_warnings(live, new),
+        *incomparable(new),
     )
 
 

@@ -17,12 +17,12 @@ from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import AwaitStopped, Launch, Want
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
-from pipelines.model.parts import Loss
+from pipelines.model.parts import Loss, Part
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 
 # a candidate that has lost one of these starts again in a new generation
-_BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}
+_REPLACED: set[Part] = {"result", "progress", "checkpoint", "input"}
 
 
 def plan_start(
@@ -46,10 +46,7 @@ def plan_start(
         refuse_blocked(state, release.name)
     candidate = starting_state(state, release) == "hydrating"
     lost = losses(context, state, release)
-    gone = lost_parts(lost)
-    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
-    if not candidate or no_input or gone - _BEGUN_ANEW:
-        refuse_lost(lost)
+    gone = _replaceable(lost, candidate=candidate)
     anew = candidate and (release.state == "failed" or bool(gone))
     history = history_of(context, state, release, anew=anew)
     if release.state == "failed":
@@ -86,6 +83,15 @@ def plan_start(
         ),
         undo=f"switchyard stop {release.name} --execute",
     )
+
+
+def _replaceable(lost: list[Loss], *, candidate: bool) -> set[Part]:
+    """The lost parts, which a new generation of a candidate replaces. Raises Refused if none may or can replace them."""
+    gone = lost_parts(lost)
+    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
+    if not candidate or no_input or gone - _REPLACED:
+        refuse_lost(lost)
+    return gone
 
 
 def _refuse_cut_off(context: Reading, release: Release) -> None:
