@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -154,7 +154,7 @@ def undo(
     from orchestration.operations.planning.reset.undo import plan_undo
 
     context = open_context(load_settings(), say=say)
-    plan: Any = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout, least_s=1), reason=reason)
+    plan = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout, least_s=1), reason=reason)
     run_plan(plan, context, apply=execute, as_json=as_json)
 
 

@@ -216,7 +216,7 @@ def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn()
     def fail() -> None:
         raise Unavailable("gone")
 
-    driver._quietly(fail)
+    driver._unless_outage(fail)
 
 
 class FailingProducer:

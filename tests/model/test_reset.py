@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.operations.planning.reset.positions import read_anew
+from orchestration.operations.planning.reset.positions import read_whole
 from orchestration.operations.planning.reset.request import Request
 from pipelines.errors import Refused
 from pipelines.model.entries import GenerationStarted
@@ -74,7 +74,7 @@ def test_what_is_read_anew_must_be_there_whole_or_be_accepted(
     request = Request(target=Target(kind=target, text=target), state=state)
     losses = [Loss(release="a.v1", part=part, name=name, how=how) for part, name, how in lost]
     both = {("trades", 0): here, ("trades", 1): here}
-    found = read_anew(both, {("trades", p) for p in scope}, request, losses)
+    found = read_whole(both, {("trades", p) for p in scope}, request, losses)
     assert found == {("trades", p) for p in expected}
 
 

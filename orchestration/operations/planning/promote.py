@@ -44,7 +44,7 @@ def plan_promote(
     condition, MissingHistory, and BadUsage for an unknown app or version.
     """
     state = context.standing()
-    new = _meant(state, app, version)
+    new = _release_to_promote(state, app, version)
     alias = new.spec.app
     live = live_release(state, alias)
     if live is new:
@@ -78,7 +78,7 @@ def plan_promote(
         operation=Kind.PROMOTE,
         releases=(new.name, live.name) if live else (new.name,),
         alias=alias,
-        stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
+        stages=(*history.stages, *_stages_before_switch(context, new, live, append, backlog, max_changed), append),
         reason=reason,
         facts={**switch_facts(live, new, number, evidence, backlog), **history.facts, **_readers(state, live)},
         warnings=_warnings(live, new.spec),
@@ -96,7 +96,7 @@ def _warnings(live: Release | None, new: ReleaseSpec) -> tuple[str, ...]:
     )
 
 
-def _meant(state: RegistryState, app: str, version: int | None) -> Release:
+def _release_to_promote(state: RegistryState, app: str, version: int | None) -> Release:
     """The release to promote. Raises BadUsage for an unknown one, and if `app` names another version than `version`."""
     if app not in state.releases:
         return version_of(state, app, version)
@@ -106,7 +106,7 @@ def _meant(state: RegistryState, app: str, version: int | None) -> Release:
     return named
 
 
-def _lead_up(
+def _stages_before_switch(
     context: Reading,
     new: Release,
     live: Release | None,

@@ -75,8 +75,8 @@ def plan_rollback(
     warnings: tuple[str, ...] = ()
     if dead:
         # a dead release has no barrier to meet at
-        warnings = _without_meeting(context, live, standby, allowed) if not apart else ()
-        meeting = _apart(live, standby, allowed, compare=lacking is not None)
+        warnings = _warnings_without_meeting(context, live, standby, allowed) if not apart else ()
+        meeting = _stages_without_meeting(live, standby, allowed, compare=lacking is not None)
     else:
         require_near(context, standby, beats)
         meeting = (*stages_ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
@@ -159,13 +159,13 @@ def _since(
     return backlog, WriteDelta(evidence=compared, old=live.name, new=standby.name, max_changed=None)
 
 
-def _apart(
+def _stages_without_meeting(
     live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None, *, compare: bool
 ) -> tuple[Stage, ...]:
     """The stages that move consumers to the standby when the live release is dead or stuck."""
     if live.spec.topics != standby.spec.topics:
         return stages_apart(live, standby, compare=compare)
-    choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
+    choose = ChooseStart(release=standby.name, other=live.name, allowed=_accepted(standby, allowed))
     whole = (Compare(live=live.name, new=standby.name, tolerance=0.0, samples=10),) if compare else ()
     return (Fence(release=live.name), choose, *whole)
 
@@ -188,7 +188,7 @@ def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) ->
     return age_s >= context.settings.lease_timeout_s
 
 
-def _how(
+def _accepted(
     standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> Literal["gap", "duplicates", "either"] | None:
     """What consumers may see. If all results are tables, a gap and duplicates are both fine, because the delta corrects
@@ -197,7 +197,7 @@ def _how(
     return allowed or ("either" if not standby.spec.streams else None)
 
 
-def _without_meeting(
+def _warnings_without_meeting(
     context: Reading, live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> tuple[str, ...]:
     last = progress_of(context, live)
@@ -208,7 +208,7 @@ def _without_meeting(
         )
     end = last.boundary.position
     history = of_generation(progress_history(context.settings, standby.name), standby.generation)
-    found = choose_start(history, end, _how(standby, allowed)).boundary.position
+    found = choose_start(history, end, _accepted(standby, allowed)).boundary.position
     if found.same(end):
         what = "the standby has a boundary exactly where it ended, so consumers miss nothing and get nothing twice"
     elif not standby.spec.streams:

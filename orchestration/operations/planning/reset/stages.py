@@ -41,7 +41,7 @@ def stages_of(context: Reading, reset: Reset) -> tuple[Stage, ...]:
         *stop_stages(name, reset.release.wanted),
         *_change(context, reset),
         *_start(reset),
-        *_lead_consumers(reset),
+        *_move_consumers(reset),
         *_delete_old(reset),
     )
 
@@ -111,7 +111,7 @@ def _is_switched(reset: Reset) -> bool:
     return reset.choice.live and reset.has_own_topic
 
 
-def _lead_consumers(reset: Reset) -> list[Stage]:
+def _move_consumers(reset: Reset) -> list[Stage]:
     """Moves consumers when the replay has reached the old end, or at once."""
     if not _is_switched(reset):
         return []
