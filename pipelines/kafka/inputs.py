@@ -15,7 +15,6 @@ from pipelines.kafka.topics import AHEAD
 from pipelines.model.missing import NO_LIMIT_MS, InputNow
 from pipelines.settings import Settings
 
-Inputs = Callable[[Settings, Iterable[str]], Mapping[str, InputNow]]
 Ids = Callable[[Settings, Iterable[str]], Mapping[str, str]]
 
 
