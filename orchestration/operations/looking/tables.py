@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, Message
 
-from orchestration.operations.comparing.reading import read_records
+from orchestration.operations.comparing.records import read_records
 from orchestration.operations.looking.kafka_tools import kafka_tool
 from orchestration.operations.reading import Reading
 from pipelines.engine.known import table_beside
