@@ -56,8 +56,8 @@ class Driver:
         """Takes the lease. Raises as `take_lease` does.
 
         `settle`: only brings Spark's log up to what Kafka has, even for a stopped release, and ends. `signalled`: set to
-        stop the driver. `end_session`: called after the query has ended and before the lease ends, because then another driver
-        may take the checkpoint.
+        stop the driver. `end_session`: called after the query has ended and before the lease ends, because then another
+        driver may take the checkpoint.
         """
         self._end_session = end_session
         self._settle = settle

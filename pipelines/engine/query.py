@@ -77,8 +77,9 @@ class Query:
     def prepare(
         self, spark: SparkSession, limits: Limits, portion: Portion, tables: StaticTables, *, ahead_records: int
     ) -> None:
-        """Makes the frame that runs. `ahead_records`: how many records the input has that are not read yet. Raises BadUsage if the result of the app's function can't be written, TableChanged as
-        `StaticTables.frames` does.
+        """Makes the frame that runs. `ahead_records`: how many records the input has that are not read yet.
+
+        Raises BadUsage if the result of the app's function can't be written, TableChanged as `StaticTables.frames` does.
         """
         self._limits, self._portion = limits, portion
         self._expressions = Expressions(spark, ahead_records)

@@ -71,8 +71,8 @@ class History:
 def history_of(
     context: Reading, state: RegistryState, release: Release, other: Release | None = None, *, starts_over: bool = False
 ) -> History:
-    """The history of a release, compared with `other` or with the live release of its app. `starts_over`: the history of its
-    next generation, which has read nothing yet.
+    """The history of a release, compared with `other` or with the live release of its app. `starts_over`: the history
+    of its next generation, which has read nothing yet.
     """
     theirs = other or live_release(state, release.spec.app)
     theirs = None if theirs is release else theirs
