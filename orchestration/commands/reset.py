@@ -129,8 +129,9 @@ def reset(
 def _ask(release: str, *, shown: bool) -> None:
     """`shown`: whether the plan was printed before the question."""
     if not (shown and sys.stdin.isatty()):
+        why = "this is not a terminal" if shown else "--json asks no question"
         raise Refused(
-            f"the result of {release} would be deleted, and you can't confirm that because this is not a terminal",
+            f"the result of {release} would be deleted, and you can't confirm that because {why}",
             fix="to skip the question, add --yes",
         )
     answer = ask(f"this deletes the result of {release} for good; type {release} to continue")

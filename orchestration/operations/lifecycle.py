@@ -41,6 +41,15 @@ def find_release(state: RegistryState, name: str) -> Release:
     )
 
 
+def unknown_app(state: RegistryState, app: str) -> BadUsage:
+    """The error for an app without a release. It names the apps that have one."""
+    known = ", ".join(sorted({r.spec.app for r in state.releases.values()}))
+    return BadUsage(
+        f"there is no app {app}",
+        fix=f"the apps with a release are: {known or 'none; `switchyard stage APP` makes one'}",
+    )
+
+
 def version_of(state: RegistryState, app: str, version: int | None) -> Release:
     """Release `version` of an app; None: the newest that is neither live, standby nor retired."""
     if version is not None:

@@ -9,7 +9,13 @@ from typing import Literal, NoReturn
 from orchestration.operations.comparing.backlog import Backlog, backlog_of
 from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old, upkeep_of
-from orchestration.operations.lifecycle import before_live, find_release, refuse_blocked, switches_under_way
+from orchestration.operations.lifecycle import (
+    before_live,
+    find_release,
+    refuse_blocked,
+    switches_under_way,
+    unknown_app,
+)
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.looking.progress import progress_of
 from orchestration.operations.planning.meeting import (
@@ -23,7 +29,7 @@ from orchestration.operations.planning.meeting import (
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.stage import input_warnings
 from orchestration.operations.plans.kind import Kind
-from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import AppendSwitch, ChooseStart, Compare, Fence, WriteDelta
 from orchestration.operations.reading import Reading
@@ -131,10 +137,8 @@ def _refuse_not_live(state: RegistryState, app: str) -> NoReturn:
         raise BadUsage(
             f"{app} is a release, not an app", fix=f"name the app: `switchyard rollback {state.releases[app].spec.app}`"
         )
-    releases = state.of_app(app)
-    if not releases:
-        apps = sorted({r.spec.app for r in state.releases.values()})
-        raise BadUsage(f"there is no app {app}", fix=f"the apps with a release are: {join(apps)}")
+    if not state.of_app(app):
+        raise unknown_app(state, app)
     if switches_under_way(state, app):
         raise Refused(
             f"the first switch of {app} is under way, so there is nothing to go back to",
