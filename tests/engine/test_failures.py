@@ -17,7 +17,8 @@ from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
 from pipelines.kafka import client
-from pipelines.kafka.client import admin, consumer, failure, producer, require_broker
+from pipelines.kafka.client import admin, consumer, producer, require_broker
+from pipelines.kafka.failures import failure
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings

@@ -16,7 +16,8 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.known import table_beside
 from pipelines.engine.table_file import TableFile
 from pipelines.errors import Refused
-from pipelines.kafka.client import consumer, failure
+from pipelines.kafka.client import consumer
+from pipelines.kafka.failures import failure
 from pipelines.model.entries import StaticTableSpec
 
 if TYPE_CHECKING:
