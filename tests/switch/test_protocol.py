@@ -16,7 +16,7 @@ from pipelines.follow import moves
 from pipelines.model import switch as rules
 from pipelines.model.switch import Met, Run
 from tests.switch.readers import Follower
-from tests.switch.rules import ALIAS, Broken, Kind, Rules
+from tests.switch.rules import ALIAS, Broken, Kind, Rules, differences
 from tests.switch.world import World, planted
 
 # PROTOCOL_SEARCH_EXAMPLES=20000 searches for long
@@ -221,7 +221,7 @@ def does_not_wait_for_members(*args: Any, member: Any, commits: Any) -> Any:
 
 
 def without_tombstones(old: Any, new: Any) -> Any:
-    return {k: v for k, v in rules.changes(old, new).items() if v is not None}
+    return {k: v for k, v in differences(old, new).items() if v is not None}
 
 
 def promotes_what_was_aborted(state: Any, alias: str, op: str, switch: Any) -> Any:
