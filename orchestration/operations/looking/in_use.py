@@ -31,7 +31,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     needed = needed_by(context, state, release)
     if needed:
         raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
+                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; first retire the releases that read it: `switchyard retire RELEASE`")  # fmt: skip
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
@@ -74,7 +74,7 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
         now = owner.result_topics[result_of(topic)]
         if now != topic:
             found.append(
-                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version of {release.spec.app} that reads {now}"
+                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version of {release.spec.app} that reads {now} (`switchyard stage {release.spec.app}`)"
             )
             continue
         begun = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
