@@ -91,13 +91,9 @@ CODE = [
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef, *, command: bool) -> int:
-    """Its lines without the classes in it, whose functions count for themselves. `command`: without its signature, which
-    has all options of a command.
-    """
-    classes = [node for node in function.body if isinstance(node, ast.ClassDef)]
-    inner = sum((node.end_lineno or 0) - node.lineno + 1 for node in classes)
+    """Its lines. `command`: without its signature, which has all options of a command."""
     first = function.body[0].lineno if command else function.lineno
-    return (function.end_lineno or 0) - first + 1 - inner
+    return (function.end_lineno or 0) - first + 1
 
 
 def test_modules_and_functions_can_be_read_at_once() -> None:
