@@ -76,7 +76,7 @@ class Consumer(threading.Thread):
         self._consumer = LiveConsumer(APP, group="bench", settings=settings)
         self.first: dict[int, float] = {}
         self.records = 0
-        # the switch behind which it stands in the new result: the delta is applied
+        # the switch after which it reads the new result: the delta is applied
         self.settled = 1
         self._stopped = threading.Event()
 

@@ -77,7 +77,8 @@ def _inputs(request: GateRequest) -> SuiteInputs:
 def check_rows(rows: DataFrame, checks: Sequence[Check], request: GateRequest, *, docs: bool = True) -> Verdict:
     """The verdict of `checks` on `rows`, a result's final rows. Writes the Data Docs to `request.docs_dir`.
 
-    `docs=False`: writes nothing, as a test of a suite needs no page. GX's SQL metrics share one temporary view of the session, so never run two of these at once in a session.
+    `docs=False`: writes nothing, as a test of a suite needs no page. GX's SQL metrics share one temporary view of the
+    session, so never run two of these at once in a session.
     """
     # if the result can't be read, fail here once, not in each check
     count = rows.count()

@@ -21,11 +21,11 @@ Outcome = Literal["passed", "failed", "errored", "skipped"]
 class GateRequest:
     """The range of a result, and what to compare it with.
 
-    `result`: its name, empty for the only one. `end`: partition -> next offset, exclusive; `start`: the same, 0 for a partition that it lacks. `schema_ddl`: the
-    result's columns, Spark DDL. `avro`: the Avro schema of its values, None: they are JSON. `code`: the app's
-    frozen code, which may have the suite. `app_settings`: the release's own settings. `live_rows`: rows of the live release as of
-    the same cut, None without one. `late_dropped`: rows that the release itself dropped as late. `volume_tolerance`:
-    the ratio by which the number of rows may differ from `live_rows`.
+    `result`: its name, empty for the only one. `end`: partition -> next offset, exclusive; `start`: the same, 0 for a
+    partition that it lacks. `schema_ddl`: the result's columns, Spark DDL. `avro`: the Avro schema of its values, None:
+    they are JSON. `code`: the app's frozen code, which may have the suite. `app_settings`: the release's own settings.
+    `live_rows`: rows of the live release as of the same cut, None without one. `late_dropped`: rows that the release
+    itself dropped as late. `volume_tolerance`: the ratio by which the number of rows may differ from `live_rows`.
     """
 
     suite: str

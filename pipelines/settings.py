@@ -370,8 +370,3 @@ def revealed(properties: Mapping[str, SecretStr | str]) -> dict[str, str]:
 def get_settings() -> Settings:
     """The settings of this process."""
     return Settings()
-
-
-def override(**changes: Any) -> Settings:
-    """A copy of the process's settings with `changes`, for tests and embedding."""
-    return Settings(**{**get_settings().model_dump(), **changes})

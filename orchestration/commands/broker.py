@@ -153,7 +153,7 @@ def _unknown(
     """Says that the releases are unknown, which does not mean that there are none. Raises Unavailable if a name is
     given.
     """
-    from pipelines.kafka.client import unavailable
+    from pipelines.kafka.failures import unavailable
 
     error = unavailable(settings, None)
     if as_json:

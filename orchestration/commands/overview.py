@@ -192,6 +192,7 @@ def register_follower(
     A release that a registered follower still needs can't be retired.
     """
     from orchestration.operations.context import open_context
+    from orchestration.operations.lifecycle import unknown_app
     from pipelines.errors import BadUsage
     from pipelines.model.entries import FollowerRegistered
     from pipelines.model.names import is_group_name
@@ -202,11 +203,7 @@ def register_follower(
 
     def decide(state: RegistryState) -> list[Entry]:
         if not state.of_app(alias):
-            known = sorted({release.spec.app for release in state.releases.values()})
-            raise BadUsage(
-                f"there is no app {alias}",
-                fix=f"the apps are: {', '.join(known) or 'none; `switchyard stage APP` makes a release of one'}",
-            )
+            raise unknown_app(state, alias)
         return [] if group in state.followers.get(alias, ()) else [FollowerRegistered(alias=alias, group=group)]
 
     open_context(load_settings(), say=say).registry.step(decide)

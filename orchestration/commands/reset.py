@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -129,8 +129,9 @@ def reset(
 def _ask(release: str, *, shown: bool) -> None:
     """`shown`: whether the plan was printed before the question."""
     if not (shown and sys.stdin.isatty()):
+        why = "this is not a terminal" if shown else "--json asks no question"
         raise Refused(
-            f"the result of {release} would be deleted, and you can't confirm that because this is not a terminal",
+            f"the result of {release} would be deleted, and you can't confirm that because {why}",
             fix="to skip the question, add --yes",
         )
     answer = ask(f"this deletes the result of {release} for good; type {release} to continue")
@@ -154,7 +155,7 @@ def undo(
     from orchestration.operations.planning.reset.undo import plan_undo
 
     context = open_context(load_settings(), say=say)
-    plan: Any = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout, least_s=1), reason=reason)
+    plan = plan_undo(context, reset_id, stop=stop, timeout_s=seconds(timeout, least_s=1), reason=reason)
     run_plan(plan, context, apply=execute, as_json=as_json)
 
 

@@ -31,7 +31,7 @@ def supervise(
 
     from orchestration.operations.context import open_context
     from orchestration.operations.supervising import alerts
-    from orchestration.operations.supervising.turns import attend
+    from orchestration.operations.supervising.turns import take_turns
     from pipelines.logs import configure_command, configure_service
 
     settings, every_s = load_settings(), seconds(every, least_s=0.1)
@@ -40,7 +40,7 @@ def supervise(
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         log.info("supervising the releases on %s", settings.bootstrap)
-        attend(
+        take_turns(
             settings,
             lambda: open_context(settings, say=log.info),
             stopped=stopped,

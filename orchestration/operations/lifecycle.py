@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.entries import Entry, ReleaseState, StateSet, Wanted, WantedSet
-from pipelines.model.names import progress_topic, release_name, split_release
+from pipelines.model.names import dead_letter_topic, progress_topic, release_name, split_release
 from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import refuse_unread
 
 
 def find_release(state: RegistryState, name: str) -> Release:
-    """The release of that name. For an app's name: its only release that is not retired or aborted.
+    """The release of that name. For an app's name: its only release that is not retired.
 
     Raises BadUsage if the name fits no release, or several.
     """
@@ -41,8 +41,17 @@ def find_release(state: RegistryState, name: str) -> Release:
     )
 
 
+def unknown_app(state: RegistryState, app: str) -> BadUsage:
+    """The error for an app without a release. It names the apps that have one."""
+    known = ", ".join(sorted({r.spec.app for r in state.releases.values()}))
+    return BadUsage(
+        f"there is no app {app}",
+        fix=f"the apps with a release are: {known or 'none; `switchyard stage APP` makes one'}",
+    )
+
+
 def version_of(state: RegistryState, app: str, version: int | None) -> Release:
-    """Release `version` of an app; None: the newest that is neither live, standby, retired nor aborted."""
+    """Release `version` of an app; None: the newest that is neither live, standby nor retired."""
     if version is not None:
         return find_release(state, release_name(app, version))
     if not state.of_app(app):
@@ -114,7 +123,5 @@ def owned_topics(state: RegistryState, name: str) -> list[str]:
     """The topics that release `name` owns, as the registry records them: results of all generations, progress, dead
     letters.
     """
-    from pipelines.model.names import dead_letter_topic
-
     release = state.releases[name]
     return [*release.all_results, progress_topic(name), dead_letter_topic(name)]

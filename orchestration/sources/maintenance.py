@@ -13,8 +13,8 @@ FAILS_S = 2 * 3600
 
 
 class DeviceSignals(PerSecond):
-    """`per_second` signals (1) of `keys` devices (60) per second of event time. A device is judged when it is known for a day, so ask
-    for 200,000 records of history.
+    """`per_second` signals (1) of `keys` devices (60) per second of event time. A device is judged when it is known for
+    a day, so ask for 200,000 records of history.
     """
 
     topic = "device-signals"

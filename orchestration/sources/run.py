@@ -12,7 +12,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from orchestration.sources.base import Record, Source
 from pipelines.errors import BadUsage, SwitchyardError
-from pipelines.kafka.client import admin, await_connection, failure, producer, require_broker
+from pipelines.kafka.client import admin, await_connection, producer, require_broker
+from pipelines.kafka.failures import failure
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
 

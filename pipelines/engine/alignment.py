@@ -64,7 +64,7 @@ class Alignment:
             query.sink.turnstile.limit(None)
         if not query.sink.begun:
             log.warning("%s: no batch yet; it aligns after the first one", self._name)
-            query.run_first(self._orders.check_anew)
+            query.run_first(self._orders.check_newest)
         settings = self._orders.registry.settings
         try:
             with closing(ProgressTail(settings, order.other)) as tail, closing(HeartbeatTail(settings)) as beats:

@@ -90,6 +90,7 @@ class Boot:
                 f"{self._name} has no generation", fix=f"`switchyard stage {spec.app}` makes a new version"
             )
         release, watch = self._first_look(release)
+        # 2. the frozen code; Python workers get it once Spark runs
         code = code_path(self._settings, spec.code_digest)
         app, _ = load(code, spec.code_digest, spec.app, (spec.module,), of=self._name)
         app = app.reading(spec.topics)
@@ -99,7 +100,7 @@ class Boot:
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
         seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
         begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
-        # 2. the checkpoint's fence
+        # 3. the checkpoint's fence
         await_understood()
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
         self._path = path
@@ -108,7 +109,6 @@ class Boot:
         query = Query(
             self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
         )
-        # 3. the frozen code, in Python workers too
         goal, limits = self._prepare(query, release, app, tables, code, stands, throttled)
         if limits.total < throttled:
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)

@@ -51,15 +51,15 @@ class Driver:
         force: bool = False,
         settle: bool = False,
         signalled: threading.Event | None = None,
-        let_go: Callable[[], None] = lambda: None,
+        end_session: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes the lease. Raises as `take_lease` does.
 
         `settle`: only brings Spark's log up to what Kafka has, even for a stopped release, and ends. `signalled`: set to
-        stop the driver. `let_go`: called after the query has ended and before the lease ends, because then another driver
-        may take the checkpoint.
+        stop the driver. `end_session`: called after the query has ended and before the lease ends, because then another
+        driver may take the checkpoint.
         """
-        self._let_go = let_go
+        self._end_session = end_session
         self._settle = settle
         self._settings = settings
         self._name = name
@@ -111,7 +111,7 @@ class Driver:
     def _work(self) -> None:
         """Boots, then runs until it is told to stop."""
         try:
-            booted = self._boot.run(self._go_when_understood)
+            booted = self._boot.run(self._await_understood)
             self._query, self._goal = booted.query, booted.goal
             self._alignment, self._member = booted.alignment, booted.member
             if self._settle:
@@ -139,7 +139,7 @@ class Driver:
 
     def _loop(self, query: Query) -> None:
         while True:
-            state = self._go_when_understood()
+            state = self._await_understood()
             query.sink.turnstile.limit(self._goal.free_until())
             try:
                 if state.standing_align(self._name) is None:
@@ -148,7 +148,7 @@ class Driver:
             except Held:
                 query.pause()
 
-    def _go_when_understood(self) -> RegistryState:
+    def _await_understood(self) -> RegistryState:
         """Waits while the registry has an entry about this release that must be understood and can't be read.
 
         The entry may say who writes, or where this release must stop. So no batch is committed until the entry is repaired
@@ -178,7 +178,7 @@ class Driver:
             state = self._orders.check()
             mark = state.standing_mark(self._name)
             query.sink.marks.flag_for(mark)
-            self._say_ahead(query.sink.marks.foreseen())
+            self._announce_flagging(query.sink.marks.foreseen())
             query.sink.turnstile.pace(self._pace_s(query, state, mark))
             order = state.standing_align(self._name)
             if order is not None and not self._alignment.is_over(order):
@@ -191,11 +191,11 @@ class Driver:
             wanted = self._goal.ahead
             query.sink.turnstile.limit(self._goal.free_until())
             if wanted is not None and self._goal.is_next(wanted):
-                self._by_hand(query, f"on the way to the boundary of {wanted.op}", partial(self._goal.reach, wanted))
+                self._then_start(query, f"on the way to the boundary of {wanted.op}", partial(self._goal.reach, wanted))
             elif not query.active:
                 self._recover(query)
             elif mark is not None and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s:
-                self._quietly(query.sink.flag_idle)
+                self._unless_outage(query.sink.flag_idle)
 
     def _pace_s(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> float:
         """The least time from the start of one batch to the start of the next."""
@@ -205,7 +205,7 @@ class Driver:
         waits = state.releases[self._name].state in ("ready", "standby")
         return self._settings.standby_trigger_s if waits else self._settings.trigger_s
 
-    def _say_ahead(self, word: Flagging | None) -> None:
+    def _announce_flagging(self, word: Flagging | None) -> None:
         """Tells which boundary will be flagged, at once: another release waits to run to it."""
         if word != self._status.flagging:
             self._status.flagging = word
@@ -221,9 +221,9 @@ class Driver:
             finally:
                 self._status.pausing = None
 
-        self._by_hand(query, f"while meeting {order.other}", align)
+        self._then_start(query, f"while meeting {order.other}", align)
 
-    def _by_hand(self, query: Query, what: str, work: Callable[[], None]) -> None:
+    def _then_start(self, query: Query, what: str, work: Callable[[], None]) -> None:
         """Does `work` on the query while it doesn't run by itself, then starts it again.
 
         An error is handled like that of a batch; the next turn does `work` again.
@@ -273,7 +273,7 @@ class Driver:
 
     def _end_spark(self) -> None:
         self._telemetry.jvm_ends()
-        self._let_go()
+        self._end_session()
 
     def _jvm_lost(self, error: Exception) -> SwitchyardError | None:
         """The error to report if `error` means that the JVM has ended; None: it still runs."""
@@ -330,7 +330,7 @@ class Driver:
         self._outages.wait_out(what, error)
         query.sink.disconnect()
 
-    def _quietly(self, call: Callable[[], object]) -> None:
+    def _unless_outage(self, call: Callable[[], object]) -> None:
         """Logs an outage only: the next turn tries again. Other errors are raised."""
         try:
             call()

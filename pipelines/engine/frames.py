@@ -38,6 +38,7 @@ from pipelines.model.app import (
     Value,
 )
 from pipelines.model.names import SOURCE_COLUMNS
+from pipelines.model.positions import SourcePosition
 from pipelines.model.tables import TABLE_KEY
 from pipelines.settings import Settings
 
@@ -295,6 +296,25 @@ def read_stream(
         .option("maxOffsetsPerTrigger", max_records)
         .load()
     )
+
+
+def input_streams(
+    spark: SparkSession,
+    settings: Settings,
+    sources: Mapping[str, Source],
+    start: SourcePosition,
+    limits: Mapping[str, int],
+) -> dict[str, DataFrame]:
+    """The streams that an app's function gets, by source: parsed, good rows only, observed by the source's name.
+
+    `start`: as for `read_stream`. `limits`: source -> the most records of a batch.
+    """
+    return {
+        name: observed(
+            parse(read_stream(spark, settings, source, start.sources.get(name, {}), limits[name]), source), name
+        )
+        for name, source in sources.items()
+    }
 
 
 def read_range(

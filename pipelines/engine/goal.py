@@ -68,7 +68,7 @@ class Goal:
         try:
             while steps := steps_to(wanted, query.sink.last.boundary if query.sink.last else start):
                 stop = next_stop(wanted, steps, query.sink.position, self._batch_records)
-                query.run_to(stop, self._orders.check_anew)
+                query.run_to(stop, self._orders.check_newest)
             release = self._orders.release()
             if release.bounded:
                 # before the mark: after a crash between the two, the release must not run on

@@ -63,8 +63,8 @@ def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_
 def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTaken:
     """Takes the next token of release `name` for this process.
 
-    `force`: an operator's order to take it from a holder that still runs. Raises Refused if the release is unknown, retired,
-    aborted or held, or if an entry about it that must be understood can't be read.
+    `force`: an operator's order to take it from a holder that still runs. Raises Refused if the release is unknown, retired
+    or held, or if an entry about it that must be understood can't be read.
     """
     settings = registry.settings
     taken: list[LeaseTaken] = []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.raw import Record, as_arrow
@@ -17,7 +18,7 @@ class MemorySource:
     """A streaming source that reads what `add` is given, each call in a batch of its own."""
 
     def __init__(self, spark: SparkSession) -> None:
-        schema = spark._jsparkSession.parseDataType(_struct(spark))
+        schema = spark._jsparkSession.parseDataType(_struct())
         encoder = java_class("org.apache.spark.sql.Encoders").row(schema)
         memory = java_class("org.apache.spark.sql.execution.streaming.MemoryStream")
         self._spark = spark
@@ -35,9 +36,8 @@ class MemorySource:
         self._stream.addData(self._converters.asScala(rows).toSeq())
 
 
-def _struct(spark: SparkSession) -> str:
-    from pyspark.sql.types import StructType
-
+def _struct() -> str:
+    # Spark parses it, in the session that is active
     schema = StructType.fromDDL(_SCHEMA)
     assert isinstance(schema, StructType)
     return schema.json()

@@ -48,7 +48,8 @@ class BatchMetrics:
 
 
 def batch_metrics(query: Any, inputs: Mapping[str, Source]) -> BatchMetrics:
-    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as its `inputs`, the app's sources.
+    """Metrics of the last execution of `query` (a StreamingQuery), by the observations named as its `inputs`, the app's
+    sources.
 
     Spark reports them only after the batch is committed; the sink needs them within the batch's transaction.
     """

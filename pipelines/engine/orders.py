@@ -55,7 +55,7 @@ class Orders:
         self._check_understood()
         return state
 
-    def check_anew(self) -> None:
+    def check_newest(self) -> None:
         """Reads the registry's new entries, then does the same as `check`."""
         self.registry.poll(0)
         self.check()

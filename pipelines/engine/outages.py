@@ -12,7 +12,8 @@ from pipelines.engine.causes import cause
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.engine.writer import OutcomeUnknown
 from pipelines.errors import SwitchyardError, Unavailable
-from pipelines.kafka.client import admin, answers, login_refused, passes
+from pipelines.kafka.client import admin, answers, login_refused
+from pipelines.kafka.failures import passes
 from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.settings import Settings
 

@@ -40,7 +40,7 @@ from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import refuse_large, rows_in_topic
 from pipelines.engine.table_file import Row, as_file
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Table, setting_like
+from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Result, Table, setting_like
 from pipelines.settings import get_settings
 
 # Spark's names of the errors that an action on a stream raises
@@ -97,23 +97,24 @@ def probe(
         "columns": {source: _columns_of(source, spec) for source, spec in app.inputs.items()},
         "tables": sorted(source for source, spec in app.inputs.items() if isinstance(spec, Changelog)),
         "static_tables": {source: said for source, (_, said) in tables.items()},
-        "results": {
-            result: {
-                "table": isinstance(spec, Table),
-                "key": list(spec.key),
-                "partitions": spec.partitions,
-                "schema_ddl": _ddl_of(columns[result]),
-                "suite": spec.suite,
-                "avro": avro_of(spec),
-            }
-            for result, spec in app.results.items()
-        },
+        "results": {result: _result_as_json(spec, columns[result]) for result, spec in app.results.items()},
         "watermark": app.watermark,
         "watermark_delay_ms": delay_of(app),
         "comparable": rehearsal.comparable,
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
         "notes": notes(result),
+    }
+
+
+def _result_as_json(result: Result, columns: StructType) -> dict[str, Any]:
+    return {
+        "table": isinstance(result, Table),
+        "key": list(result.key),
+        "partitions": result.partitions,
+        "schema_ddl": _ddl_of(columns),
+        "suite": result.suite,
+        "avro": avro_of(result),
     }
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.expressions import Expressions
-from pipelines.engine.frames import observed, parse, read_stream
+from pipelines.engine.frames import input_streams
 from pipelines.engine.history import Portion
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.results import result_of, serializer
@@ -77,22 +77,14 @@ class Query:
     def prepare(
         self, spark: SparkSession, limits: Limits, portion: Portion, tables: StaticTables, *, ahead_records: int
     ) -> None:
-        """Makes the frame that runs. `ahead_records`: how many records the input has that are not read yet. Raises BadUsage if the result of the app's function can't be written, TableChanged as
-        `StaticTables.frames` does.
+        """Makes the frame that runs. `ahead_records`: how many records the input has that are not read yet.
+
+        Raises BadUsage if the result of the app's function can't be written, TableChanged as `StaticTables.frames` does.
         """
         self._limits, self._portion = limits, portion
         self._expressions = Expressions(spark, ahead_records)
-        start = self.sink.destination.start.sources
-        frames = {
-            name: observed(
-                parse(
-                    read_stream(spark, self._settings, source, start.get(name, {}), limits.by_source[name]),
-                    source,
-                ),
-                name,
-            )
-            for name, source in self._app.sources.items()
-        }
+        start = self.sink.destination.start
+        frames = input_streams(spark, self._settings, self._app.sources, start, limits.by_source)
         frames |= tables.frames(spark, self._app)
         self._frame = result_of(self._app, frames, self._spec.settings)
 

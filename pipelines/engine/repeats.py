@@ -114,7 +114,9 @@ def _refuse_order(app: App, plan: Any) -> None:
 
 
 def notes(result: DataFrame) -> list[str]:
-    """What the author should know of `result`, each once: a replay may give another result, and only the author knows whether it does."""
+    """What the author should know of `result`, each once: a replay may give another result, and only the author knows
+    whether it does.
+    """
     said: list[str] = []
     for node in nodes(result._jdf.queryExecution().analyzed()):
         kind = class_name(node)

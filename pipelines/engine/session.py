@@ -66,7 +66,7 @@ def session_conf(
     `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
     an app's expressions and compiles none.
     """
-    master, jars = settings.spark_master or f"local[{cores}]", spark_jars()
+    master = settings.spark_master or f"local[{cores}]"
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -77,15 +77,7 @@ def session_conf(
     return {
         "spark.master": master,
         "spark.driver.memory": f"{heap_mb}m",
-        # the JVM maps archived classes only from the class path; executors on other hosts must be sent the jars
-        **(
-            {
-                "spark.driver.extraClassPath": ":".join(map(str, jars)),
-                "spark.python.daemon.module": "pipelines.engine.python_daemon",
-            }
-            if master.startswith("local")
-            else {"spark.jars": ",".join(map(str, jars))}
-        ),
+        **_jars_conf(master),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work),
@@ -129,6 +121,17 @@ def _ui_conf(port: int) -> dict[str, str]:
         # any page in a browser on this machine could end a batch by a link
         "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _jars_conf(master: str) -> dict[str, str]:
+    """The JVM maps archived classes only from the class path; executors on other hosts must be sent the jars."""
+    jars = spark_jars()
+    if not master.startswith("local"):
+        return {"spark.jars": ",".join(map(str, jars))}
+    return {
+        "spark.driver.extraClassPath": ":".join(map(str, jars)),
+        "spark.python.daemon.module": "pipelines.engine.python_daemon",
     }
 
 

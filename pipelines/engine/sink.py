@@ -29,9 +29,9 @@ class Sink:
     """Spark's foreachBatch function, and the driver's control of it. `turnstile` decides which batches run, and when;
     `marks`, which boundaries are flagged for operations. Only the sink writes.
 
-    `serialize` turns the batch's rows into records, as `results.serialized` does. `metrics` asks Spark about the batch that just ran.
-    `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while Spark waits, unless
-    the number of batches is limited.
+    `serialize` turns the batch's rows into records, as `results.serialized` does. `metrics` asks Spark about the batch
+    that just ran. `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while
+    Spark waits, unless the number of batches is limited.
     """
 
     def __init__(

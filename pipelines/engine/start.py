@@ -67,8 +67,8 @@ def _run(release: str, *, force: bool, settle: bool, signalled: threading.Event)
     # so what takes half a second to import comes after it
     from pipelines.engine.driver import Driver
 
-    let_go = partial(end_session, settings.jvm_end_timeout_s)
-    return Driver(settings, release, force=force, settle=settle, signalled=signalled, let_go=let_go).run()
+    end = partial(end_session, settings.jvm_end_timeout_s)
+    return Driver(settings, release, force=force, settle=settle, signalled=signalled, end_session=end).run()
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def refuse_large(what: str, size: int, max_bytes: int) -> None:
 
 
 def frame_of(spark: SparkSession, name: str, source: StaticTable, rows: Sequence[Row]) -> DataFrame:
-    """The DataFrame of static table `name`, parsed anew each time it is read. Raises BadUsage as `input_columns` does."""
+    """The DataFrame of static table `name`, parsed again each time it is read. Raises BadUsage as `input_columns` does."""
     return F.broadcast(_parsed(spark, name, source, rows))
 
 

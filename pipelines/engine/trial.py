@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.engine.causes import cause
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.code import code_path, load
-from pipelines.engine.frames import observed, parse, read_stream
+from pipelines.engine.frames import input_streams
 from pipelines.engine.results import result_of, serialized
 from pipelines.engine.session import send_code
 from pipelines.engine.static import StaticTables
@@ -49,15 +49,9 @@ class Trial:
         batch_id = log.plan_next(to)
         # the returned error is the answer; Spark would log pages about it
         self._spark.sparkContext.setLogLevel("OFF")
-        frames = {
-            name: observed(
-                parse(
-                    read_stream(self._spark, self._settings, source, start.sources.get(name, {}), 1_000_000_000), source
-                ),
-                name,
-            )
-            for name, source in self._app.sources.items()
-        }
+        # the plan of the batch limits it
+        limits = dict.fromkeys(self._app.sources, 1_000_000_000)
+        frames = input_streams(self._spark, self._settings, self._app.sources, start, limits)
         frames |= self._tables
         app, done = self._app, batch_id
 

@@ -9,7 +9,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipelines.errors import Unavailable
-from pipelines.kafka.client import consumer, failure, unavailable
+from pipelines.kafka.client import consumer
+from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.log import Record, value_of
 from pipelines.kafka.snapshots import Folding, newest_snapshot
 from pipelines.model.names import REGISTRY_TOPIC, progress_topic

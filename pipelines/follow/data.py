@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipelines.errors import SwitchyardError
 from pipelines.follow.control import FETCH_WAIT_MS, passing
-from pipelines.kafka.client import consumer, failure
+from pipelines.kafka.client import consumer
+from pipelines.kafka.failures import failure
 from pipelines.settings import Settings
 
 _AT_ONCE = 1000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, assert_never, get_args
 
 from pipelines.errors import BadUsage
-from pipelines.kafka.client import NO_GROUP
+from pipelines.kafka.failures import NO_GROUP
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, SNAPSHOTS_TOPIC, is_app_name
 
 Role = Literal["driver", "operator", "follower"]

@@ -1,9 +1,8 @@
-"""Kafka clients: confluent-kafka's own, configured once from the settings, with errors that say what to do."""
+"""Kafka clients: confluent-kafka's own, configured once from the settings."""
 
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,15 +13,14 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, LoginRefused, SwitchyardError
 from pipelines.kafka import login
+from pipelines.kafka.failures import LOGIN_TABLE, NO_GROUP, NOT_REACHED, failure, is_login
 from pipelines.settings import Settings
 
 # errors reach us as exceptions; librdkafka would also print each fencing, which is normal here, to the terminal
 _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
 Answer = TypeVar("Answer")
-# group id of consumers without a group: librdkafka asks for its coordinator all the same
-NO_GROUP = "switchyard-unused"
 # Kafka's default message.max.bytes (1 MiB and 12 bytes) minus the 61 bytes of a batch header, which librdkafka doesn't
 # count when it measures a record. So a broker accepts whatever librdkafka queues. librdkafka's own default, 1,000,000,
 # would refuse records that a Java producer (max.request.size: 1 MiB) has written
@@ -144,7 +142,7 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
         ]
         raise BadUsage(
             f"the Kafka client rejects its settings: {'; '.join(missing) or error.args[0].str()}",
-            fix=f"correct them in {_TABLE}",
+            fix=f"correct them in {LOGIN_TABLE}",
         ) from error
 
 
@@ -197,7 +195,7 @@ def require_broker(settings: Settings, timeout_s: float | None = None) -> AdminC
         except KafkaException as error:
             client.poll(0)
             refused = errors.last is not None and is_login(errors.last)
-            if refused or left_s < _LOOK_S or error.args[0].code() not in _NOT_REACHED:
+            if refused or left_s < _LOOK_S or error.args[0].code() not in NOT_REACHED:
                 raise failure(settings, errors.last or error.args[0]) from error
 
 
@@ -217,156 +215,5 @@ def answers(client: AdminClient, topic: str, timeout_s: float = 1.0) -> bool:
     try:
         client.list_topics(topic, timeout=timeout_s)
     except KafkaException as error:
-        return error.args[0].code() not in _NOT_REACHED
+        return error.args[0].code() not in NOT_REACHED
     return True
-
-
-# no answer, or no usable connection: the problem is the way to the cluster
-_NOT_REACHED = (
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._AUTHENTICATION,
-    KafkaError._SSL,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-)
-# answers that Kafka's protocol calls retriable; librdkafka's own flag says so only for transaction calls
-_PASSING = (
-    KafkaError.INVALID_MSG,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.CONCURRENT_TRANSACTIONS,
-    KafkaError.KAFKA_STORAGE_ERROR,
-    KafkaError.LISTENER_NOT_FOUND,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
-    KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-    KafkaError.THROTTLING_QUOTA_EXCEEDED,
-    KafkaError.UNKNOWN_TOPIC_ID,
-)
-# missing ACL -> its resource, and the operations that Switchyard needs on it
-_ACLS = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", "Read, Write, Describe, Create and Delete"),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "Read, Describe and Delete"),
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "Write and Describe"),
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("cluster", "Describe, Create and IdempotentWrite"),
-}
-# where a login is set
-_TABLE = "the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA"
-_LOGIN = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
-
-
-def is_login(error: KafkaError) -> bool:
-    """Whether the cluster or the client refuses the user, the password or a certificate."""
-    return error.code() in _LOGIN
-
-
-def unreached(error: KafkaError) -> bool:
-    """Whether the cluster didn't get the request, or its answer was lost. The client keeps trying to connect."""
-    return error.code() in _NOT_REACHED
-
-
-def forbidden(error: KafkaError) -> bool:
-    """Whether an ACL is missing."""
-    return error.code() in _ACLS
-
-
-def passes(error: KafkaError) -> bool:
-    """Whether the cluster may accept the same request a little later."""
-    return bool(error.retriable()) or error.code() in _PASSING
-
-
-def failure(
-    settings: Settings,
-    error: KafkaError,
-    *,
-    topic: str | None = None,
-    group: str = NO_GROUP,
-    transactional_id: str | None = None,
-) -> SwitchyardError:
-    """`error` as an error for a person. `topic`, `group`, `transactional_id`: what was asked for, where known.
-
-    Unavailable if the cluster isn't reached or a retry may help. Refused, with the missing ACL, if an ACL is missing.
-    Otherwise SwitchyardError with the broker's own words.
-    """
-    if error.code() in _NOT_REACHED or "security.protocol" in error.str():
-        return unavailable(settings, error)
-    if forbidden(error):
-        kind, operations = _ACLS[error.code()]
-        name = {"topic": topic, "group": group, "transactional id": transactional_id}.get(kind)
-        resource = f"the {kind}" if name is None else f"{kind} {name}"
-        return Refused(
-            f"Kafka refuses: {error.str()}",
-            fix=f"ask for the ACL on {resource} ({operations}), then try again; `switchyard acls` prints all that a role needs",
-        )
-    if passes(error):
-        return Unavailable(
-            f"Kafka refuses for now: {error.str()}",
-            fix="try again; if it keeps failing, look at the brokers and their logs",
-        )
-    # the client's own errors; drivers and followers wait until they pass
-    if error.code() < 0:
-        return Unavailable(f"the Kafka client fails: {error.str()}", fix="run `switchyard status`, then try again")
-    return SwitchyardError(
-        f"Kafka refuses: {error.str()}",
-        fix="a retry alone will not help: look at the limits of the cluster and the topic",
-    )
-
-
-def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
-    """Why the cluster at `settings.bootstrap` can't be reached. `error` None: it didn't answer in time."""
-    where, table = settings.bootstrap, settings.kafka_properties
-    if error is not None and error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
-        user = f" of {table['sasl.username']}" if "sasl.username" in table else ""
-        return LoginRefused(
-            f"the Kafka cluster at {where} refuses the login{user}: {error.str()}",
-            fix=f"check sasl.mechanism, sasl.username and sasl.password in {_TABLE}",
-        )
-    if error is not None and error.code() == KafkaError._SSL:
-        return LoginRefused(
-            f"no TLS connection to the Kafka cluster at {where}: {error.str()}", fix=_tls_fix(error.str())
-        )
-    # all brokers down, but no connection failed: each was accepted, then dropped at the first request
-    if error is not None and (error.code() == KafkaError._ALL_BROKERS_DOWN or "security.protocol" in error.str()):
-        now = table.get("security.protocol", "plaintext")
-        return Unavailable(
-            f"the Kafka cluster at {where} accepts connections and drops them, as a cluster does that expects a login or TLS; "
-            f"security.protocol is {now}",
-            fix=f"check security.protocol and the login in {_TABLE}",
-        )
-    fix = "start it with `switchyard up`" if settings.embedded else "check SWITCHYARD_BOOTSTRAP_SERVERS and the network"
-    if not settings.embedded and "security.protocol" in table:
-        fix += f", and whether it speaks {table['security.protocol']}"
-    # librdkafka says again which address it tried, and for how long
-    reason = re.sub(r"^\S+: Connect to \S+ failed: | \(after \d+ms in state \w+\)", "", error.str()) if error else ""
-    return Unavailable(f"no Kafka broker answers at {where}" + (f": {reason}" if reason else ""), fix=fix)
-
-
-def _tls_fix(said: str) -> str:
-    """What to do about a TLS error, as far as OpenSSL's text tells."""
-    if "expired" in said:
-        return "the certificate has expired: renew the broker's or the client's certificate, and check this machine's clock"
-    if "verif" in said or "unknown ca" in said:
-        return (
-            f"check ssl.ca.location in {_TABLE}: it must name the CA that signed the brokers' certificates. The certificates "
-            "must not have expired, and must contain the host name that bootstrap_servers uses"
-        )
-    return f"check security.protocol and ssl.ca.location in {_TABLE}"

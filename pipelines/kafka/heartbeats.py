@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from pipelines.kafka.client import drain, failure, once_led, unavailable
+from pipelines.kafka.client import drain, once_led
+from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import LogReader
 from pipelines.kafka.offsets import end_of

@@ -9,13 +9,13 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from pipelines.kafka.client import answer_of, failure, forbidden, own
+from pipelines.kafka.client import answer_of, own
+from pipelines.kafka.failures import failure, forbidden
 from pipelines.kafka.offsets import first_of
 from pipelines.kafka.topics import AHEAD
 from pipelines.model.missing import NO_LIMIT_MS, InputNow
 from pipelines.settings import Settings
 
-Inputs = Callable[[Settings, Iterable[str]], Mapping[str, InputNow]]
 Ids = Callable[[Settings, Iterable[str]], Mapping[str, str]]
 
 

@@ -10,18 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import (
-    await_connection,
-    consumer,
-    drain,
-    failure,
-    forbidden,
-    once_led,
-    own,
-    producer,
-    unavailable,
-    unreached,
-)
+from pipelines.kafka.client import await_connection, consumer, drain, once_led, own, producer
+from pipelines.kafka.failures import failure, forbidden, unavailable, unreached
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings

@@ -9,7 +9,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.client import answer_of, failure, own, unavailable
+from pipelines.kafka.client import answer_of, own
+from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from pipelines.kafka.client import require_broker, unavailable
+from pipelines.kafka.client import require_broker
 from pipelines.kafka.cluster import Cluster
+from pipelines.kafka.failures import unavailable
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of

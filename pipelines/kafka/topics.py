@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import answer_of, failure, own
+from pipelines.kafka.client import answer_of, own
+from pipelines.kafka.failures import failure
 from pipelines.model.names import PROGRESS_SUFFIX, REGISTRY_TOPIC, split_release
 from pipelines.settings import Settings
 

@@ -177,9 +177,9 @@ class AppendStream:
     """A result to which rows are only ever appended.
 
     If the result has all of the columns `topic`, `partition` and `offset`, they name the source record of a row. They
-    become the header `source`, which a comparison of two runs uses, and are left out of the value. Without a `key`, records have
-    none, and Kafka spreads them over the partitions. `suite`: the expectation suite of this result, if the app has
-    several. `avro`: the Avro schema of the value, a JSON text whose fields are the value's columns; None: JSON.
+    become the header `source`, which a comparison of two runs uses, and are left out of the value. Without a `key`,
+    records have none, and Kafka spreads them over the partitions. `suite`: the expectation suite of this result, if the
+    app has several. `avro`: the Avro schema of the value, a JSON text whose fields are the value's columns; None: JSON.
     """
 
     key: tuple[str, ...] = ()

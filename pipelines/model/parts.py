@@ -82,21 +82,21 @@ class Loss:
     def way(self) -> str:
         """How to restore it, or to continue without it."""
         app = app_of(self.release)
-        anew = f"`switchyard reset {self.release} --to-earliest --output new --execute`"
-        fresh = f"`switchyard reset {self.release} --to-earliest --output new --missing-history accept --execute`"
+        reset = f"`switchyard reset {self.release} --to-earliest --output new --execute`"
+        accepting = f"`switchyard reset {self.release} --to-earliest --output new --missing-history accept --execute`"
         match self.part:
             case "input" if self.how == "another":
                 return (
-                    f"choose one: to read the new topic from its start, with an empty state, run {fresh}; "
+                    f"choose one: to read the new topic from its start, with an empty state, run {accepting}; "
                     f"to read it with a new release, run `switchyard stage {app}`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
                     f"then run `switchyard start {self.release} --execute`"
                 )
             case "input":
-                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {fresh} to read it from its start"
+                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {accepting} to read it from its start"
             case "result" | "progress":
-                return f"run {anew} to write it again from the input"
+                return f"run {reset} to write it again from the input"
             case "checkpoint":
-                return f"restore the folder from a backup; or run {anew} to read history again"
+                return f"restore the folder from a backup; or run {reset} to read history again"
             case "registry" if self.how == "another":
                 return _REGISTRY_WAY
             case "registry":

@@ -188,11 +188,6 @@ def _steps_ahead(word: Flagging, at: Boundary) -> list[Step]:
 # -- the operation -----------------------------------------------------------------------------------------------------
 
 
-def changes(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> dict[bytes, bytes | None]:
-    """What turns the fold `old` into `new`: the values that differ, None for keys that `new` doesn't have."""
-    return {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
-
-
 def touch_ups(touched: Iterable[K], new: Mapping[K, V], ahead: Mapping[K, V]) -> dict[K, V | None]:
     """The delta's first segment: every key touched since the evidence, in either result, as `new` has it at the cut.
 

@@ -81,6 +81,8 @@ def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
     with pytest.raises(Refused, match="you can't confirm that because this is not a terminal"):
         reset()
     assert "ask sums.v2 to stop" in capsys.readouterr().out
+    with pytest.raises(Refused, match="you can't confirm that because --json asks no question"):
+        reset(as_json=True)
     assert not export.exists() and did == []
     reset(yes=True)
     assert did == ["numbers,0,7\n"]

@@ -36,7 +36,7 @@ from tests.shared.threads import trials_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# what restarts do to one is also tried without a broker, in tests/engine/test_as_of.py
+# what restarts do to one is also tried without a broker, in tests/model/test_as_of.py
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 RECORDS = 16_000

@@ -271,8 +271,7 @@ class Story:
             say("the first release is live")
             stage(context, self.app, 2, self.second, correction=self.correction)
             start(context, new)
-            keeper_2 = stack.enter_context(Keeper(settings, drivers, new))
-            keepers = [keeper_1, keeper_2]
+            keepers = [keeper_1, stack.enter_context(Keeper(settings, drivers, new))]
             say("the second release hydrates beside it")
             # both at once, so that one boots while the other is killed
             self._kill_both(killer, keepers, [live, hydrating // 2], phase_of)

@@ -17,7 +17,8 @@ from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
 from pipelines.kafka import client
-from pipelines.kafka.client import admin, consumer, failure, producer, require_broker
+from pipelines.kafka.client import admin, consumer, producer, require_broker
+from pipelines.kafka.failures import failure
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
@@ -216,7 +217,7 @@ def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn()
     def fail() -> None:
         raise Unavailable("gone")
 
-    driver._quietly(fail)
+    driver._unless_outage(fail)
 
 
 class FailingProducer:

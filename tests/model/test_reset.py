@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.operations.planning.reset.positions import read_anew
-from orchestration.operations.planning.reset.request import Request
 from pipelines.errors import Refused
 from pipelines.model.entries import GenerationStarted
-from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.reset import (
@@ -48,34 +45,6 @@ def seen(**changes: int | None) -> dict[tuple[str, int], Seen]:
 
 def resolved(target: Target, **changes: int | None) -> int:
     return resolve(target, seen(**changes), [("trades", 0)]).sources["trades"][0]
-
-
-# -- which input it covers
-
-
-@pytest.mark.parametrize(
-    ("target", "state", "scope", "lost", "expected"),
-    [
-        ("earliest", "clear", {0, 1}, [], {0, 1}),
-        ("earliest", "clear", {1}, [], {1}),
-        ("earliest", "keep", {0, 1}, [], set()),
-        ("current", "clear", {0, 1}, [], set()),
-        # an offset of the old topic means nothing in the recreated one
-        ("current", "clear", {0}, [("input", "trades", "another")], {0, 1}),
-        ("earliest", "clear", set(), [("input", "trades", "another")], {0, 1}),
-        ("current", "clear", {0, 1}, [("input", "orders", "another")], set()),
-        ("current", "clear", {0, 1}, [("result", "trades", "another")], set()),
-    ],
-)
-def test_what_is_read_anew_must_be_there_whole_or_be_accepted(
-    target: Any, state: Any, scope: set[int], lost: list[Any], expected: set[int]
-) -> None:
-    here = Seen(topic="trades", first=0, end=9, position=5, committed=5)
-    request = Request(target=Target(kind=target, text=target), state=state)
-    losses = [Loss(release="a.v1", part=part, name=name, how=how) for part, name, how in lost]
-    both = {("trades", 0): here, ("trades", 1): here}
-    found = read_anew(both, {("trades", p) for p in scope}, request, losses)
-    assert found == {("trades", p) for p in expected}
 
 
 # -- where it moves to

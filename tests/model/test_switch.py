@@ -21,7 +21,6 @@ from pipelines.model.switch import (
     Step,
     abortion,
     candidate_move,
-    changes,
     expired,
     flags,
     foreseen,
@@ -180,11 +179,6 @@ def test_evidence_is_aligned_to_the_evidence_mark() -> None:
 
 
 # -- deltas
-
-
-def test_changes_have_a_tombstone_for_what_is_gone() -> None:
-    old, new = {b"a": b"1", b"b": b"1", b"c": b"1"}, {b"a": b"2", b"b": b"1", b"d": b"1"}
-    assert changes(old, new) == {b"a": b"2", b"c": None, b"d": b"1"}
 
 
 def test_a_group_stands_where_the_slower_of_two_sources_on_a_topic_does() -> None:

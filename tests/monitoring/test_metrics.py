@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from orchestration.commands import metrics as command
-from orchestration.operations.supervising.metrics import KafkaReader, Reading, ReleaseCollector, families
+from orchestration.operations.supervising.metrics import KafkaReader, Observation, ReleaseCollector, families
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.model.entries import Entry, FollowerRegistered, LeaseTaken, Opened, WantedSet
@@ -48,7 +48,7 @@ def entries() -> list[Entry]:
     ]  # fmt: skip
 
 
-def reading(**changes: Any) -> Reading:
+def reading(**changes: Any) -> Observation:
     unread = [Unread(offset=99, reason="garbage"), Unread(offset=100, reason="newer", must=True, about=(OTHER,))]
     state = fold(RegistryState(), [*entries(), *unread])
     found = [
@@ -56,13 +56,13 @@ def reading(**changes: Any) -> Reading:
         ReleaseStatus(release=state.releases[OTHER], beat=None, holder=None, live=False),
     ]
     heard = {LIVE: BEAT.at_ms}
-    return replace(Reading(state=state, found=found, totals={LIVE: TOTAL}, heard_ms=heard, at_ms=NOW_MS), **changes)
+    return replace(Observation(state=state, found=found, totals={LIVE: TOTAL}, heard_ms=heard, at_ms=NOW_MS), **changes)
 
 
 class Fake:
     """A reader that does what it is told to."""
 
-    def __init__(self, read: Callable[[], Reading]) -> None:
+    def __init__(self, read: Callable[[], Observation]) -> None:
         self.read = read
         self.readings = 0
         self.closed = False
@@ -72,7 +72,7 @@ class Fake:
 
 
 @contextmanager
-def collected(read: Callable[[], Reading], timeout_s: float = 5.0) -> Iterator[Callable[[], dict[str, float]]]:
+def collected(read: Callable[[], Observation], timeout_s: float = 5.0) -> Iterator[Callable[[], dict[str, float]]]:
     """What a scrape gets, as OpenMetrics' own parser reads it: sample -> value."""
     reader = Fake(read)
     collector = ReleaseCollector(reader, timeout_s=timeout_s)
@@ -154,7 +154,7 @@ def test_a_release_s_name_is_escaped() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("no Kafka broker answers"), ValueError("a bug")])
 def test_without_a_broker_it_says_so_and_nothing_else(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> Reading:
+    def fail() -> Observation:
         raise error
 
     with collected(fail) as scrape:
@@ -171,7 +171,7 @@ def test_without_a_broker_it_says_so_and_nothing_else(error: Exception, caplog: 
 def test_it_recovers_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     outcomes: list[Any] = [Unavailable("gone"), None, None]
 
-    def read() -> Reading:
+    def read() -> Observation:
         error = outcomes.pop(0)
         if error is not None:
             raise error
@@ -185,7 +185,7 @@ def test_it_recovers_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_reading_that_takes_long_bounds_the_scrape_and_is_not_begun_twice() -> None:
     go_on, readings = threading.Event(), 0
 
-    def read() -> Reading:
+    def read() -> Observation:
         nonlocal readings
         readings += 1
         assert go_on.wait(30)
@@ -238,7 +238,7 @@ def test_what_an_earlier_generation_has_read_is_not_told_of_the_one_under_way(
 
 
 def test_registering_asks_no_broker() -> None:
-    def fail() -> Reading:
+    def fail() -> Observation:
         raise AssertionError("read")
 
     with collected(fail) as scrape:

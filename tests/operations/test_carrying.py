@@ -206,7 +206,7 @@ def at(op: str, number: int, offset: int, **changes: Any) -> GenerationStarted:
     ("begun", "said"),
     [
         ([], []),
-        ([at("reset-2", 2, 0)], ["a.v1 no longer writes a.v1.g1; since reset-2 it writes a.v1.g2: stage a version of b that reads a.v1.g2"]),
+        ([at("reset-2", 2, 0)], ["a.v1 no longer writes a.v1.g1; since reset-2 it writes a.v1.g2: stage a version of b that reads a.v1.g2 (`switchyard stage b`)"]),
         ([at("reset-2", 2, 0, result=1)], ["a.v1 wrote a.v1.g1 again with reset-2: `switchyard reset b.v1 --to-earliest`"]),
         ([at("reset-2", 2, 9, result=1, cleared=True)], ["a.v1 wrote a.v1.g1 again with reset-2: `switchyard reset b.v1 --to-earliest`"]),
         # a record was left out: nothing came again

@@ -19,7 +19,8 @@ from orchestration.local.preflight import find_java
 from pipelines.errors import Refused
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.acls import ROLES, Role, as_commands, rights
-from pipelines.kafka.client import admin, forbidden, producer
+from pipelines.kafka.client import admin, producer
+from pipelines.kafka.failures import forbidden
 from pipelines.kafka.login import java_properties
 from pipelines.kafka.topics import partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC

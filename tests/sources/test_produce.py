@@ -13,7 +13,7 @@ from orchestration.sources import Faults, Options, last_timestamp_ms, produce, s
 from orchestration.sources.run import SLICE_S
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.topics import INPUT, topic_names
-from pipelines.settings import Settings, override
+from pipelines.settings import Settings, get_settings
 
 pytestmark = pytest.mark.broker
 
@@ -107,6 +107,6 @@ def test_the_topic_is_made_with_its_history_kept(broker: Settings, fresh_topic: 
 
 
 def test_no_broker_is_a_clear_error() -> None:
-    settings = override(broker_port=1, request_timeout_s=1.0)
+    settings = get_settings().model_copy(update={"broker_port": 1, "request_timeout_s": 1.0})
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         produce(settings, source_for("stock-stats", Options()), history=10)

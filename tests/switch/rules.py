@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,11 @@ def law(holds: bool, what: str) -> None:
         raise Broken(what)
 
 
+def differences(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What turns the fold `old` into `new`, as a diff writes it: the values that differ, None for keys that are gone."""
+    return {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
+
+
 @dataclass(frozen=True)
 class Rules:
     """The decisions under test; a planted defect replaces one."""
@@ -42,7 +47,7 @@ class Rules:
     pauses_by: Callable[..., SourcePosition] = rules.pauses_by
     foreseen: Callable[..., Flagging | None] = rules.foreseen
     candidate_move: Callable[..., rules.CandidateMove] = rules.candidate_move
-    changes: Callable[..., Any] = rules.changes
+    changes: Callable[..., Any] = differences
     touch_ups: Callable[..., Any] = rules.touch_ups
     holds_ahead: Callable[..., bool] = rules.holds_ahead
     promotion: Callable[..., list[Entry]] = rules.promotion

@@ -16,7 +16,7 @@ from pipelines.follow import moves
 from pipelines.model import switch as rules
 from pipelines.model.switch import Met, Run
 from tests.switch.readers import Follower
-from tests.switch.rules import ALIAS, Broken, Kind, Rules
+from tests.switch.rules import ALIAS, Broken, Kind, Rules, differences
 from tests.switch.world import World, planted
 
 # PROTOCOL_SEARCH_EXAMPLES=20000 searches for long
@@ -31,131 +31,129 @@ records = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), max_size=12)
 history = [(0, 0), (1, 2), (3, 3), (2, 4), (0, 4), (3, 4), (1, 4), (0, 4)]
 
 
-def machine(kind: Kind, rules_: Rules) -> type[RuleBasedStateMachine]:
-    """A state machine over a fresh world of that kind of result, under these rules."""
+class Protocol(RuleBasedStateMachine):
+    """A state machine over a fresh world of results of that kind, under these rules."""
 
-    class Protocol(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.world = World(kind, rules_, VERSIONS)
-            self.world.followers.append(Follower(self.world, count=1, earliest=True))
+    def __init__(self, kind: Kind, rules_: Rules) -> None:
+        super().__init__()
+        self.world = World(kind, rules_, VERSIONS)
+        self.world.followers.append(Follower(self.world, count=1, earliest=True))
 
-            for number, record in enumerate(history):
-                self.world.source.append(number % 2, *record)
-            for driver in self.world.drivers.values():
-                driver.turn({0: 100, 1: 100}, None)
+        for number, record in enumerate(history):
+            self.world.source.append(number % 2, *record)
+        for driver in self.world.drivers.values():
+            driver.turn({0: 100, 1: 100}, None)
 
-        @rule(records=records)
-        def produce(self, records: list[tuple[int, int]]) -> None:
-            for number, record in enumerate(records):
-                self.world.source.append(number % 2, *record)
+    @rule(records=records)
+    def produce(self, records: list[tuple[int, int]]) -> None:
+        for number, record in enumerate(records):
+            self.world.source.append(number % 2, *record)
 
-        @rule(turns=st.lists(st.tuples(version, few, few, st.integers(0, 5)), min_size=1, max_size=5))
-        def drive(self, turns: list[tuple[int, int, int, int]]) -> None:
-            """Drivers take turns; some don't see news, some crash in a batch."""
-            for number, a, b, luck in turns:
-                driver = self.world.drivers[f"{ALIAS}.v{number}"]
-                if luck != 1:
-                    driver.look()
-                driver.turn({0: a, 1: b}, {4: "planned", 5: "produced"}.get(luck))  # type: ignore[arg-type]
+    @rule(turns=st.lists(st.tuples(version, few, few, st.integers(0, 5)), min_size=1, max_size=5))
+    def drive(self, turns: list[tuple[int, int, int, int]]) -> None:
+        """Drivers take turns; some don't see news, some crash in a batch."""
+        for number, a, b, luck in turns:
+            driver = self.world.drivers[f"{ALIAS}.v{number}"]
+            if luck != 1:
+                driver.look()
+            driver.turn({0: a, 1: b}, {4: "planned", 5: "produced"}.get(luck))  # type: ignore[arg-type]
 
-        @precondition(lambda self: len(self.world.chain) < MOST_SWITCHES)
-        @rule(
-            turn=st.integers(0, 1),
-            who=st.integers(0, 1),
-            steps=st.integers(1, 12),
-            reuse=st.booleans(),
-            slow_ms=st.sampled_from([0, 3]),
-            tail=st.sampled_from(["no", "yes", "sees no registry"]),
-            every=st.sampled_from([1, 1, 4]),
-            slow=st.booleans(),
-            ahead=st.integers(0, 9),
-            input_=records,
-        )
-        def part_of_a_switch(
-            self,
-            turn: int,
-            who: int,
-            steps: int,
-            reuse: bool,
-            slow_ms: int,
-            tail: str,
-            every: int,
-            slow: bool,
-            ahead: int,
-            input_: list[tuple[int, int]],
-        ) -> None:
-            """An operator and the drivers go on for some steps, under load or idle; with `tail`, a follower, too.
+    @precondition(lambda self: len(self.world.chain) < MOST_SWITCHES)
+    @rule(
+        turn=st.integers(0, 1),
+        who=st.integers(0, 1),
+        steps=st.integers(1, 12),
+        reuse=st.booleans(),
+        slow_ms=st.sampled_from([0, 3]),
+        tail=st.sampled_from(["no", "yes", "sees no registry"]),
+        every=st.sampled_from([1, 1, 4]),
+        slow=st.booleans(),
+        ahead=st.integers(0, 9),
+        input_=records,
+    )
+    def part_of_a_switch(
+        self,
+        turn: int,
+        who: int,
+        steps: int,
+        reuse: bool,
+        slow_ms: int,
+        tail: str,
+        every: int,
+        slow: bool,
+        ahead: int,
+        input_: list[tuple[int, int]],
+    ) -> None:
+        """An operator and the drivers go on for some steps, under load or idle; with `tail`, a follower, too.
 
-            `slow`: a batch is planned in one step and ends in the next. The operator acts in each `every`th step, and from step `ahead` on writes of the delta what there is.
-            """
-            world = self.world
-            for step in range(steps):
-                world.now_ms += slow_ms
-                if step < len(input_):
-                    world.source.append(step % 2, *input_[step])
-                if step % every == 0:
-                    world.operate(world.operators[who], world.candidate(turn), reuse)
-                if step >= ahead:
-                    world.write_ahead(world.operators[who])
-                for driver in world.drivers.values():
-                    driver.look()
-                    driver.turn({0: 2, 1: 2}, "planned" if slow and step % 2 == 0 else None)
-                if tail != "no":
-                    reader = world.followers[0].members[0]
-                    reader.look(tail == "yes", True)
-                    reader.read(1000)
-                    reader.commit()
+        `slow`: a batch is planned in one step and ends in the next. The operator acts in each `every`th step, and from step
+        `ahead` on writes of the delta what there is.
+        """
+        world = self.world
+        for step in range(steps):
+            world.now_ms += slow_ms
+            if step < len(input_):
+                world.source.append(step % 2, *input_[step])
+            if step % every == 0:
+                world.operate(world.operators[who], world.candidate(turn), reuse)
+            if step >= ahead:
+                world.write_ahead(world.operators[who])
+            for driver in world.drivers.values():
+                driver.look()
+                driver.turn({0: 2, 1: 2}, "planned" if slow and step % 2 == 0 else None)
+            if tail != "no":
+                reader = world.followers[0].members[0]
+                reader.look(tail == "yes", True)
+                reader.read(1000)
+                reader.commit()
 
-        @rule(turn=st.integers(0, 1), who=st.integers(0, 1), reuse=st.booleans())
-        def operate(self, turn: int, who: int, reuse: bool) -> None:
-            self.world.operate(self.world.operators[who], self.world.candidate(turn), reuse)
+    @rule(turn=st.integers(0, 1), who=st.integers(0, 1), reuse=st.booleans())
+    def operate(self, turn: int, who: int, reuse: bool) -> None:
+        self.world.operate(self.world.operators[who], self.world.candidate(turn), reuse)
 
-        @precondition(lambda self: any(o.closed is None for o in self.world.state.operations.values()))
-        @rule()
-        def overdue(self) -> None:
-            self.world.overdue()
+    @precondition(lambda self: any(o.closed is None for o in self.world.state.operations.values()))
+    @rule()
+    def overdue(self) -> None:
+        self.world.overdue()
 
-        @rule(who=st.integers(0, 1))
-        def operator_gone(self, who: int) -> None:
-            self.world.operators[who].leave()
+    @rule(who=st.integers(0, 1))
+    def operator_gone(self, who: int) -> None:
+        self.world.operators[who].leave()
 
-        @precondition(lambda self: len(self.world.followers) < 4)
-        @rule(count=st.integers(1, 2), earliest=st.booleans())
-        def follower_comes(self, count: int, earliest: bool) -> None:
-            self.world.followers.append(Follower(self.world, count, earliest))
+    @precondition(lambda self: len(self.world.followers) < 4)
+    @rule(count=st.integers(1, 2), earliest=st.booleans())
+    def follower_comes(self, count: int, earliest: bool) -> None:
+        self.world.followers.append(Follower(self.world, count, earliest))
 
-        @rule(
-            which=st.integers(0, 3),
-            who=st.integers(0, 1),
-            registry=st.booleans(),
-            progress=st.booleans(),
-            slots=st.sampled_from([1, 2, 5, 1000]),
-            end=st.sampled_from(["", "commit", "commit", "crash"]),
-        )
-        def follow(self, which: int, who: int, registry: bool, progress: bool, slots: int, end: str) -> None:
-            """A member of a follower reads on; it need not see news of the registry and of progress alike."""
-            follower = self.world.followers[which % len(self.world.followers)]
-            reader = follower.members[who % follower.count]
-            reader.look(registry, progress)
-            reader.read(slots)
-            if end:
-                reader.commit() if end == "commit" else reader.crash()
+    @rule(
+        which=st.integers(0, 3),
+        who=st.integers(0, 1),
+        registry=st.booleans(),
+        progress=st.booleans(),
+        slots=st.sampled_from([1, 2, 5, 1000]),
+        end=st.sampled_from(["", "commit", "commit", "crash"]),
+    )
+    def follow(self, which: int, who: int, registry: bool, progress: bool, slots: int, end: str) -> None:
+        """A member of a follower reads on; it need not see news of the registry and of progress alike."""
+        follower = self.world.followers[which % len(self.world.followers)]
+        reader = follower.members[who % follower.count]
+        reader.look(registry, progress)
+        reader.read(slots)
+        if end:
+            reader.commit() if end == "commit" else reader.crash()
 
-        @invariant()
-        def laws(self) -> None:
-            self.world.check()
+    @invariant()
+    def laws(self) -> None:
+        self.world.check()
 
-        def teardown(self) -> None:
-            self.world.settle()
-            self.world.check_settled()
-
-    return Protocol
+    def teardown(self) -> None:
+        self.world.settle()
+        self.world.check_settled()
 
 
 def search(kind: Kind, rules_: Rules, examples: int, phases: tuple[Phase, ...] = (Phase.generate,)) -> None:
     run_state_machine_as_test(
-        machine(kind, rules_),
+        lambda: Protocol(kind, rules_),
         settings=settings(
             max_examples=EXAMPLES or examples,
             stateful_step_count=25,
@@ -222,7 +220,7 @@ def does_not_wait_for_members(*args: Any, member: Any, commits: Any) -> Any:
 
 
 def without_tombstones(old: Any, new: Any) -> Any:
-    return {k: v for k, v in rules.changes(old, new).items() if v is not None}
+    return {k: v for k, v in differences(old, new).items() if v is not None}
 
 
 def promotes_what_was_aborted(state: Any, alias: str, op: str, switch: Any) -> Any:

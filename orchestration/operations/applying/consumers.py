@@ -9,7 +9,7 @@ from orchestration.operations.applying.generations import take_lease
 from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
 from orchestration.operations.comparing.fold import compare_at
-from orchestration.operations.comparing.reading import read_changes
+from orchestration.operations.comparing.records import read_changes
 from orchestration.operations.comparing.tags import prefix
 from orchestration.operations.looking.in_use import followers_before
 from orchestration.operations.plans.stages.generations import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from orchestration.operations.comparing.reading import read_records
+from orchestration.operations.comparing.records import read_records
 from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import ends_of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from orchestration.operations.comparing.reading import read_changes
+from orchestration.operations.comparing.records import read_changes
 from orchestration.operations.comparing.tags import tagged
 from pipelines.kafka.offsets import ends_of
 from pipelines.model.names import result_of

@@ -77,7 +77,7 @@ class Delta:
 
     def begin(self) -> None:
         """Starts a thread that does as much as possible in advance."""
-        self._in_advance.begin(self._prepare, self._begin_anew)
+        self._in_advance.begin(self._prepare, self._start_over)
 
     def advance(self, go_on: Callable[[], None], few: int) -> None:
         """Does as much as possible in advance. Calls `go_on` now and then, which raises to end it.
@@ -174,7 +174,7 @@ class Delta:
         # the other result is about to touch most of these, so they are not looked up in the fold yet
         self._open = self._old.changes.keys() ^ self._new.changes.keys()
 
-    def _begin_anew(self) -> None:
+    def _start_over(self) -> None:
         self._forget()
         # aborts the unfinished transaction when it connects
         self._topic = DeltaTopic(self._settings, self._base.topic)

@@ -47,6 +47,10 @@ class Comparison:
         """Share of keys that differ; 0 if there is nothing to compare."""
         return (self.total - self.identical) / self.total if self.total else 0.0
 
+    def in_words(self) -> str:
+        """Its counts."""
+        return f"{self.changed:,} changed, {self.only_live:,} only live, {self.only_new:,} only new, {self.identical:,} identical"
+
     def as_json(self) -> dict[str, Any]:
         said = {**asdict(self), "ratio": self.ratio}
         return said if self.results else {name: value for name, value in said.items() if name != "results"}

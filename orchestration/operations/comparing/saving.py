@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # key -> last value; None: deleted
-Changes = Mapping[str, str | None]
+LastValues = Mapping[str, str | None]
 
 
-def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: Changes, new: Changes) -> None:
+def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: LastValues, new: LastValues) -> None:
     """Replaces what is saved beside the evidence, atomically: Parquet of `new boolean, key string, value string`.
 
     Raises SwitchyardError if the file can't be written.
@@ -52,7 +52,7 @@ def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: C
         unfinished.unlink(missing_ok=True)
 
 
-def _batches(side: bool, changes: Changes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(side: bool, changes: LastValues, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     keys = list(changes)

@@ -69,10 +69,10 @@ class History:
 
 
 def history_of(
-    context: Reading, state: RegistryState, release: Release, other: Release | None = None, *, anew: bool = False
+    context: Reading, state: RegistryState, release: Release, other: Release | None = None, *, starts_over: bool = False
 ) -> History:
-    """The history of a release, compared with `other` or with the live release of its app. `anew`: the history of its
-    next generation, which has read nothing yet.
+    """The history of a release, compared with `other` or with the live release of its app. `starts_over`: the history
+    of its next generation, which has read nothing yet.
     """
     theirs = other or live_release(state, release.spec.app)
     theirs = None if theirs is release else theirs
@@ -81,11 +81,11 @@ def history_of(
     if not now or release.start is None:
         return History(name=release.name, of=theirs.name if theirs else None)
     ours, held = _begun(release), _begun(theirs) if theirs else None
-    if anew:
+    if starts_over:
         ours = replace(ours, since_ms=now_ms(), ids={})
     # asks how far they have read only if it matters
     if may_be_missing(held, ours, now):
-        ours = ours if anew else _read(context, release, ours)
+        ours = ours if starts_over else _read(context, release, ours)
         held = _read(context, theirs, held) if theirs and held else None
     gaps = missing(held, ours, now)
     return History(

@@ -31,7 +31,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     needed = needed_by(context, state, release)
     if needed:
         raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; `switchyard retire` releases that read it first")  # fmt: skip
+                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; first retire the releases that read it: `switchyard retire RELEASE`")  # fmt: skip
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
@@ -74,12 +74,12 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
         now = owner.result_topics[result_of(topic)]
         if now != topic:
             found.append(
-                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version of {release.spec.app} that reads {now}"
+                f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version of {release.spec.app} that reads {now} (`switchyard stage {release.spec.app}`)"
             )
             continue
         begun = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
         since = release.under.at_ms if release.under is not None else 0
-        again = [e.op for e in begun.values() if e.at_ms > since and _came_again(owner, e, topic)]
+        again = [e.op for e in begun.values() if e.at_ms > since and _is_written_again(owner, e, topic)]
         if again:
             found.append(
                 f"{owner.name} wrote {topic} again with {again[-1]}: `switchyard reset {release.name} --to-earliest`"
@@ -87,7 +87,7 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
     return found
 
 
-def _came_again(owner: Release, begun: GenerationStarted, topic: str) -> bool:
+def _is_written_again(owner: Release, begun: GenerationStarted, topic: str) -> bool:
     """Whether a generation that writes its predecessor's topic writes the same results there again."""
     if begun.ended is None:
         return False
@@ -101,7 +101,7 @@ def is_at(switch: Switch, release: Release) -> bool:
     return not switch.new_start.topics.keys().isdisjoint(release.result_topics.values())
 
 
-def left_behind(state: RegistryState, release: Release) -> str | None:
+def unfinished_move(state: RegistryState, release: Release) -> str | None:
     """The unfinished operation that changed the live release's result but did not move its consumers yet; None: none."""
     newest = state.live(release.spec.app)
     if newest is None or newest.new != release.name or is_at(newest, release):
@@ -113,15 +113,15 @@ def refuse_unfinished(state: RegistryState, release: Release) -> None:
     """Raises Refused if an unfinished operation has not moved the consumers: they read a result that the release no
     longer writes, and that has no boundary in common with another release's.
     """
-    begun_by = left_behind(state, release)
+    begun_by = unfinished_move(state, release)
     if begun_by is not None:
         raise Refused(
             f"{begun_by} has not moved the consumers of {release.spec.app} to the new result yet",
-            fix=_lead_on(state, begun_by),
+            fix=_way_to_finish(state, begun_by),
         )
 
 
-def _lead_on(state: RegistryState, operation: str) -> str:
+def _way_to_finish(state: RegistryState, operation: str) -> str:
     known = state.known_operations.get(operation)
     if known is not None and known.closed is None:
         return f"`switchyard resume {operation}` moves them"
@@ -136,11 +136,11 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     unread = state.not_understood(release.name)
     if unread is not None:
         found.append(f"held: {not_read(unread)}")
-    begun_by = left_behind(state, release)
+    begun_by = unfinished_move(state, release)
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if begun_by is not None:
         found.append(
-            f"{begun_by} has not moved the consumers of {release.spec.app} to the new result yet; {_lead_on(state, begun_by)}"
+            f"{begun_by} has not moved the consumers of {release.spec.app} to the new result yet; {_way_to_finish(state, begun_by)}"
         )
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(

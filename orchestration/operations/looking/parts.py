@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
-from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.comparing.evidence import evidence_for, evidence_path
 from orchestration.operations.lifecycle import live_release
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, release_folder
@@ -84,9 +84,8 @@ def _serving(state: RegistryState, release: Release) -> list[EvidenceRecorded]:
     live = live_release(state, release.spec.app)
     if live is None or live is release:
         return []
-    wanted = {(live.name, live.generation), (release.name, release.generation)}
-    both = [e for e in state.evidence if {(e.live, e.live_generation), (e.new, e.new_generation)} == wanted]
-    return both[-1:]
+    evidence = evidence_for(state, live, release, apart=True)
+    return [evidence] if evidence is not None else []
 
 
 def _deltas(evidence: EvidenceRecorded) -> dict[str, int]:

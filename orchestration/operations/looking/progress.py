@@ -94,7 +94,9 @@ def _same_inputs(release: Release, generation: int) -> bool:
 
 
 def cut_off(context: Reading, release: Release, at: SourcePosition) -> list[str]:
-    """The input of `release` from a position on that retention has deleted, as ranges of offsets; empty if nothing is missing."""
+    """The input of `release` from a position on that retention has deleted, as ranges of offsets; empty if nothing is
+    missing.
+    """
     first = context.cluster.first_offsets(sorted(set(release.spec.topics.values())))
     return [
         f"{topic}[{p}] {offset:,} to {begins - 1:,}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from orchestration.operations.lifecycle import switches_under_way
+from orchestration.operations.lifecycle import switches_under_way, unknown_app
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.switching import AbortSwitch
 from orchestration.operations.reading import Reading
-from pipelines.errors import BadUsage, Refused
+from pipelines.errors import Refused
 
 
 def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan:
@@ -18,8 +18,7 @@ def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan
     state = context.standing()
     under_way = switches_under_way(state, app)
     if not state.of_app(app):
-        known = sorted({r.spec.app for r in state.releases.values()})
-        raise BadUsage(f"there is no app {app}", fix=f"the apps are: {', '.join(known) or 'none'}")
+        raise unknown_app(state, app)
     if not under_way:
         raise Refused(f"no switch of {app} is under way", fix=f"`switchyard log {app}` shows how the last one ended")
     operation = under_way[-1]

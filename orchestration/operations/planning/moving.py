@@ -25,10 +25,7 @@ def switch_facts(
 ) -> dict[str, str]:
     facts = {"from": live.name if live else "nothing", "to": new.name, "switch": str(number)}
     if evidence is not None:
-        found = Comparison.of(evidence)
-        facts["evidence"] = (
-            f"{evidence.id}: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical"
-        )
+        facts["evidence"] = f"{evidence.id}: {Comparison.of(evidence).in_words()}"
     if backlog is not None:
         facts["since the diff"] = str(backlog)
     if new.verdict is not None:

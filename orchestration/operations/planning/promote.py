@@ -21,7 +21,7 @@ from orchestration.operations.plans.stages.switching import AppendSwitch, Verify
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
-from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.entries import EvidenceRecorded, ReleaseSpec
 from pipelines.model.registry import RegistryState, Release
 
 
@@ -44,7 +44,7 @@ def plan_promote(
     condition, MissingHistory, and BadUsage for an unknown app or version.
     """
     state = context.standing()
-    new = _meant(state, app, version)
+    new = _release_to_promote(state, app, version)
     alias = new.spec.app
     live = live_release(state, alias)
     if live is new:
@@ -78,21 +78,25 @@ def plan_promote(
         operation=Kind.PROMOTE,
         releases=(new.name, live.name) if live else (new.name,),
         alias=alias,
-        stages=(*history.stages, *_lead_up(context, new, live, append, backlog, max_changed), append),
+        stages=(*history.stages, *_stages_before_switch(context, new, live, append, backlog, max_changed), append),
         reason=reason,
         facts={**switch_facts(live, new, number, evidence, backlog), **history.facts, **_readers(state, live)},
-        warnings=(
-            *changes(live.spec if live is not None else None, new.spec),
-            *unchecked(new.spec),
-            *input_warnings(live, new.spec),
-            *incomparable(new.spec),
-        ),
+        warnings=_warnings(live, new.spec),
         undo=_way_back(alias, new, live) if live else "",
         deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if apart else 0.0),
     )
 
 
-def _meant(state: RegistryState, app: str, version: int | None) -> Release:
+def _warnings(live: Release | None, new: ReleaseSpec) -> tuple[str, ...]:
+    return (
+        *changes(live.spec if live is not None else None, new),
+        *unchecked(new),
+        *input_warnings(live, new),
+        *incomparable(new),
+    )
+
+
+def _release_to_promote(state: RegistryState, app: str, version: int | None) -> Release:
     """The release to promote. Raises BadUsage for an unknown one, and if `app` names another version than `version`."""
     if app not in state.releases:
         return version_of(state, app, version)
@@ -102,7 +106,7 @@ def _meant(state: RegistryState, app: str, version: int | None) -> Release:
     return named
 
 
-def _lead_up(
+def _stages_before_switch(
     context: Reading,
     new: Release,
     live: Release | None,

@@ -9,7 +9,13 @@ from typing import Literal, NoReturn
 from orchestration.operations.comparing.backlog import Backlog, backlog_of
 from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old, upkeep_of
-from orchestration.operations.lifecycle import before_live, find_release, refuse_blocked, switches_under_way
+from orchestration.operations.lifecycle import (
+    before_live,
+    find_release,
+    refuse_blocked,
+    switches_under_way,
+    unknown_app,
+)
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.looking.progress import progress_of
 from orchestration.operations.planning.meeting import (
@@ -23,7 +29,7 @@ from orchestration.operations.planning.meeting import (
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.stage import input_warnings
 from orchestration.operations.plans.kind import Kind
-from orchestration.operations.plans.plan import Plan, join, new_id
+from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import AppendSwitch, ChooseStart, Compare, Fence, WriteDelta
 from orchestration.operations.reading import Reading
@@ -75,8 +81,8 @@ def plan_rollback(
     warnings: tuple[str, ...] = ()
     if dead:
         # a dead release has no barrier to meet at
-        warnings = _without_meeting(context, live, standby, allowed) if not apart else ()
-        meeting = _apart(live, standby, allowed, compare=lacking is not None)
+        warnings = _warnings_without_meeting(context, live, standby, allowed) if not apart else ()
+        meeting = _stages_without_meeting(live, standby, allowed, compare=lacking is not None)
     else:
         require_near(context, standby, beats)
         meeting = (*stages_ahead(backlog, delta), *meeting_stages(context, standby, live, switch=number, alias=app))
@@ -131,10 +137,8 @@ def _refuse_not_live(state: RegistryState, app: str) -> NoReturn:
         raise BadUsage(
             f"{app} is a release, not an app", fix=f"name the app: `switchyard rollback {state.releases[app].spec.app}`"
         )
-    releases = state.of_app(app)
-    if not releases:
-        apps = sorted({r.spec.app for r in state.releases.values()})
-        raise BadUsage(f"there is no app {app}", fix=f"the apps with a release are: {join(apps)}")
+    if not state.of_app(app):
+        raise unknown_app(state, app)
     if switches_under_way(state, app):
         raise Refused(
             f"the first switch of {app} is under way, so there is nothing to go back to",
@@ -159,13 +163,13 @@ def _since(
     return backlog, WriteDelta(evidence=compared, old=live.name, new=standby.name, max_changed=None)
 
 
-def _apart(
+def _stages_without_meeting(
     live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None, *, compare: bool
 ) -> tuple[Stage, ...]:
     """The stages that move consumers to the standby when the live release is dead or stuck."""
     if live.spec.topics != standby.spec.topics:
         return stages_apart(live, standby, compare=compare)
-    choose = ChooseStart(release=standby.name, other=live.name, allowed=_how(standby, allowed))
+    choose = ChooseStart(release=standby.name, other=live.name, allowed=_accepted(standby, allowed))
     whole = (Compare(live=live.name, new=standby.name, tolerance=0.0, samples=10),) if compare else ()
     return (Fence(release=live.name), choose, *whole)
 
@@ -188,7 +192,7 @@ def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) ->
     return age_s >= context.settings.lease_timeout_s
 
 
-def _how(
+def _accepted(
     standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> Literal["gap", "duplicates", "either"] | None:
     """What consumers may see. If all results are tables, a gap and duplicates are both fine, because the delta corrects
@@ -197,7 +201,7 @@ def _how(
     return allowed or ("either" if not standby.spec.streams else None)
 
 
-def _without_meeting(
+def _warnings_without_meeting(
     context: Reading, live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> tuple[str, ...]:
     last = progress_of(context, live)
@@ -208,7 +212,7 @@ def _without_meeting(
         )
     end = last.boundary.position
     history = of_generation(progress_history(context.settings, standby.name), standby.generation)
-    found = choose_start(history, end, _how(standby, allowed)).boundary.position
+    found = choose_start(history, end, _accepted(standby, allowed)).boundary.position
     if found.same(end):
         what = "the standby has a boundary exactly where it ended, so consumers miss nothing and get nothing twice"
     elif not standby.spec.streams:

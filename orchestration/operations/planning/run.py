@@ -17,12 +17,12 @@ from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import AwaitStopped, Launch, Want
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
-from pipelines.model.parts import Loss
+from pipelines.model.parts import Loss, Part
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 
 # a candidate that has lost one of these starts again in a new generation
-_BEGUN_ANEW = {"result", "progress", "checkpoint", "input"}
+_REPLACED: set[Part] = {"result", "progress", "checkpoint", "input"}
 
 
 def plan_start(
@@ -46,21 +46,18 @@ def plan_start(
         refuse_blocked(state, release.name)
     candidate = starting_state(state, release) == "hydrating"
     lost = losses(context, state, release)
-    gone = lost_parts(lost)
-    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
-    if not candidate or no_input or gone - _BEGUN_ANEW:
-        refuse_lost(lost)
-    anew = candidate and (release.state == "failed" or bool(gone))
-    history = history_of(context, state, release, anew=anew)
+    gone = _replaceable(lost, candidate=candidate)
+    starts_over = candidate and (release.state == "failed" or bool(gone))
+    history = history_of(context, state, release, starts_over=starts_over)
     if release.state == "failed":
         context.say(f"{release.name} failed last time: {release.failure}")
-    if candidate and not anew and history.unread and context.holder(release) is None:
-        anew, history = True, history_of(context, state, release, anew=True)
+    if candidate and not starts_over and history.unread and context.holder(release) is None:
+        starts_over, history = True, history_of(context, state, release, starts_over=True)
     # a candidate never continues from a failed run, nor from a position whose next input is deleted
-    generation = max(release.generations) + 1 if anew else release.generation
+    generation = max(release.generations) + 1 if starts_over else release.generation
     if candidate:
         history.require(accept=accept_missing)
-    if not anew:
+    if not starts_over:
         _refuse_cut_off(context, release)
     return Plan(
         id=new_id("start"),
@@ -68,7 +65,7 @@ def plan_start(
         releases=(release.name,),
         stages=(
             *(history.stages if candidate else ()),
-            *(_fresh(context, release, generation, lost) if anew else ()),
+            *(_stages_of_generation(context, release, generation, lost) if starts_over else ()),
             Want(release=release.name, wanted="running"),
             Launch(release=release.name, force=force),
         ),
@@ -81,11 +78,20 @@ def plan_start(
         },
         # a new generation has no position yet that could have been moved
         warnings=(
-            *((moved,) if not anew and (moved := moved_by_hand(context, release)) else ()),
+            *((moved,) if not starts_over and (moved := moved_by_hand(context, release)) else ()),
             *(f"{loss.what}; {loss.way}" for loss in lost if loss.part not in gone),
         ),
         undo=f"switchyard stop {release.name} --execute",
     )
+
+
+def _replaceable(lost: list[Loss], *, candidate: bool) -> set[Part]:
+    """The lost parts, which a new generation of a candidate replaces. Raises Refused if none may or can replace them."""
+    gone = lost_parts(lost)
+    no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
+    if not candidate or no_input or gone - _REPLACED:
+        refuse_lost(lost)
+    return gone
 
 
 def _refuse_cut_off(context: Reading, release: Release) -> None:
@@ -98,7 +104,9 @@ def _refuse_cut_off(context: Reading, release: Release) -> None:
         )
 
 
-def _fresh(context: Reading, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
+def _stages_of_generation(
+    context: Reading, release: Release, generation: int, lost: Sequence[Loss]
+) -> tuple[Stage, ...]:
     """The stages that start a new generation of a candidate, from its old start or the first offsets that are kept."""
     spec = release.spec
     first = context.cluster.first_offsets(sorted({i.topic for i in spec.inputs.values()}))

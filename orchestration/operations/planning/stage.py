@@ -236,17 +236,6 @@ def _plan_of(
     history, now = history_of_staging(context, state, app, name, spec.topics, start)
     history.require(accept=accept_missing)
     live = live_release(state, app)
-    warnings = (
-        *changes(before.spec if before is not None else None, spec),
-        *input_warnings(live, spec),
-        *unchecked(spec),
-        *incomparable(spec),
-        *facts["notes"],
-        *malformed_notes(kept),
-        *read_by_name(state, spec, tables),
-        *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
-        *future_notes(context.settings, now, facts["watermark_delay_ms"]),
-    )
     return Plan(
         id=new_id("stage"),
         operation=Kind.STAGE,
@@ -261,19 +250,30 @@ def _plan_of(
             "code": f"{code.digest[:12]} from {origin}",
             "change": spec.change + (f" against {before.name}" if before else ""),
             "settings": json.dumps(spec.settings),
-            **{
-                f"result {name}".rstrip(): f"{result.in_words()}: {result.schema_ddl}"
-                for name, result in spec.outputs.items()
-            },
+            **_result_facts(spec),
             **reads(spec, live.spec if live is not None else None),
             **table_facts(spec, before.spec if before is not None else None),
             "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
             "disk": room_of(context, before),
             **history.facts,
         },
-        warnings=warnings,
+        warnings=(
+            *changes(before.spec if before is not None else None, spec),
+            *input_warnings(live, spec),
+            *unchecked(spec),
+            *incomparable(spec),
+            *facts["notes"],
+            *malformed_notes(kept),
+            *read_by_name(state, spec, tables),
+            *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
+            *future_notes(context.settings, now, facts["watermark_delay_ms"]),
+        ),
         undo=f"switchyard retire {name} --after 0s --execute",
     )
+
+
+def _result_facts(spec: ReleaseSpec) -> dict[str, str]:
+    return {f"result {n}".rstrip(): f"{result.in_words()}: {result.schema_ddl}" for n, result in spec.outputs.items()}
 
 
 def _stages(

@@ -36,7 +36,8 @@ def pinned(
         release = chosen.get(of["app"]) or _live(state, app, source, of["app"])
         if release.state in _UNUSABLE:
             raise Refused(
-                f"{release.name} is {release.state}", fix=f"name another release of {of['app']} with --upstream"
+                f"{release.name} is {release.state}",
+                fix=f"name another release of {of['app']} with --upstream; `switchyard status {of['app']}` lists them",
             )
         _refuse_unfit(app, source, of, release)
         result = release.spec.outputs[of["result"]]

@@ -126,7 +126,7 @@ def _refreshed(
             fix=f"look at the differences; if they are right, approve the new plan: `switchyard approve {now.id} --execute`, or the job promote with plan: {now.id}",
         )
     if found is not None:
-        context.say(f"no worse than shown: {found.changed:,} changed, {found.only_live:,} only live, {found.only_new:,} only new, {found.identical:,} identical")  # fmt: skip
+        context.say(f"no worse than shown: {found.in_words()}")
     return now
 
 

@@ -45,7 +45,7 @@ _RELEASE = ("app", "release")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Observation:
     """What one look at the registry, the heartbeats and the progress topics found. Times in milliseconds since the
     epoch.
 
@@ -63,7 +63,7 @@ class Reading:
 class Reader(Protocol):
     """Reads, and closes what it reads with."""
 
-    def read(self) -> Reading:
+    def read(self) -> Observation:
         """Raises SwitchyardError or KafkaException if the broker does not answer."""
 
     def close(self) -> None: ...
@@ -83,7 +83,7 @@ class KafkaReader:
         # kept for longer than the window of heartbeats, because an alert waits some time before it fires
         self._heard_ms: dict[str, int] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> Observation:
         if self._context is None:
             self._context = open_context(self._settings, actor="metrics")
         try:
@@ -99,10 +99,10 @@ class KafkaReader:
         self._heard_ms.update({each.release.name: each.beat.at_ms for each in found if each.beat is not None})
         wanted = [each.release.name for each in found if each.beat is not None or each.release.wanted == "running"]
         heard = {name: self._heard_ms[name] for name in wanted if name in self._heard_ms}
-        return Reading(state=state, found=found, totals=totals, heard_ms=heard, at_ms=now_ms())
+        return Observation(state=state, found=found, totals=totals, heard_ms=heard, at_ms=now_ms())
 
     def close(self) -> None:
-        """Closes its connection; the next reading opens another."""
+        """Closes its connection; the next read opens another."""
         if self._context is not None:
             self._context.registry.close()
             self._context = None
@@ -152,7 +152,7 @@ class ReleaseCollector(Collector):
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(1, "metrics")
         self._lock = threading.Lock()
-        self._under_way: Future[Reading] | None = None
+        self._under_way: Future[Observation] | None = None
         self._failing = False
 
     def describe(self) -> Iterable[Metric]:
@@ -161,14 +161,14 @@ class ReleaseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         began_s = time.monotonic()
-        reading = self._reading()
+        observation = self._observe()
         found: list[Metric] = []
         try:
-            found = families(reading) if reading is not None else []
+            found = families(observation) if observation is not None else []
         except Exception as error:
-            reading = None
+            observation = None
             self._trouble(f"{type(error).__name__}: {error}", error)
-        yield from _health(int(reading is not None), time.monotonic() - began_s)
+        yield from _health(int(observation is not None), time.monotonic() - began_s)
         yield from found
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class ReleaseCollector(Collector):
         self._pool.submit(self._reader.close)
         self._pool.shutdown()
 
-    def _reading(self) -> Reading | None:
+    def _observe(self) -> Observation | None:
         with self._lock:
             # a reading that ended after its collection gave up is out of date, so a new one starts
             if self._under_way is None or self._under_way.done():
@@ -218,12 +218,12 @@ def _health(up: int, took_s: float) -> list[Metric]:
     ]
 
 
-def families(reading: Reading | None) -> list[Metric]:
-    """The metrics of one reading; for None, only their names."""
-    return [*_registry_families(reading), *_apps(reading), *_driver_families(reading)]
+def families(observation: Observation | None) -> list[Metric]:
+    """The metrics of one observation; for None, only their names."""
+    return [*_registry_families(observation), *_apps(observation), *_driver_families(observation)]
 
 
-def _registry_families(reading: Reading | None) -> list[Metric]:
+def _registry_families(observation: Observation | None) -> list[Metric]:
     """What the registry says of releases and operations."""
     states = StateSetMetricFamily("switchyard_release_state", "State of the release.", labels=_RELEASE)
     wanted = _gauge("switchyard_release_wanted_running", "Whether an operator wants it to run.")
@@ -231,7 +231,7 @@ def _registry_families(reading: Reading | None) -> list[Metric]:
     live = _gauge("switchyard_release_live", "Whether the app's consumers follow it.")
     generation = _gauge("switchyard_release_generation", "Number of the generation under way; a reset starts the next.")
     starts = _counter("switchyard_release_driver_starts", "Leases taken: by drivers that started, and by resets.")
-    for each in reading.found if reading else ():
+    for each in observation.found if observation else ():
         labels, release = (each.release.spec.app, each.release.name), each.release
         states.add_metric(labels, {state: state == release.state for state in STATES})
         wanted.add_metric(labels, int(release.wanted == "running"))
@@ -245,16 +245,16 @@ def _registry_families(reading: Reading | None) -> list[Metric]:
     holding = GaugeMetricFamily(
         "switchyard_registry_holding_entries", "Unread registry entries that must be understood."
     )
-    if reading:
-        unread.add_metric((), len(reading.state.unread) + reading.state.unread_before)
-        holding.add_metric((), sum(each.must for each in reading.state.unread))
-        under_way = [each.opened for each in reading.state.operations.values() if each.closed is None]
+    if observation:
+        unread.add_metric((), len(observation.state.unread) + observation.state.unread_before)
+        holding.add_metric((), sum(each.must for each in observation.state.unread))
+        under_way = [each.opened for each in observation.state.operations.values() if each.closed is None]
         opened.add_metric((), len(under_way))
-        overdue.add_metric((), sum(each.deadline_ms < reading.at_ms for each in under_way))
+        overdue.add_metric((), sum(each.deadline_ms < observation.at_ms for each in under_way))
     return [states, wanted, running, live, generation, starts, opened, overdue, unread, holding]
 
 
-def _apps(reading: Reading | None) -> list[Metric]:
+def _apps(observation: Observation | None) -> list[Metric]:
     """What consumers of each app follow."""
     switches = CounterMetricFamily(
         "switchyard_app_switches", "Links of the chain that consumers follow.", labels=("app",)
@@ -266,7 +266,7 @@ def _apps(reading: Reading | None) -> list[Metric]:
         labels=("app",),
         unit="seconds",
     )
-    state = reading.state if reading else RegistryState()
+    state = observation.state if observation else RegistryState()
     for app, chain in state.chains.items():
         switches.add_metric((app,), len(chain))
         followers.add_metric((app,), len(state.followers.get(app, ())))
@@ -299,22 +299,22 @@ _TOTALS: tuple[tuple[str, str, Callable[[Counts], int]], ...] = (
 )
 
 
-def _driver_families(reading: Reading | None) -> list[Metric]:
+def _driver_families(observation: Observation | None) -> list[Metric]:
     """What the drivers report in heartbeats and progress records."""
     age = _gauge("switchyard_release_heartbeat_age_seconds", "Time since the driver's last heartbeat.", "seconds")
     said = {name: _gauge(f"switchyard_release_{name}", text, unit) for name, text, unit, _ in _BEAT}
     totals = {name: _counter(f"switchyard_release_{name}", text) for name, text, _ in _TOTALS}
-    for each in reading.found if reading else ():
+    for each in observation.found if observation else ():
         labels, beat = (each.release.spec.app, each.release.name), each.beat
-        heard_ms = reading.heard_ms.get(each.release.name) if reading else None
-        if reading is not None and heard_ms is not None:
-            age.add_metric(labels, max(0, reading.at_ms - heard_ms) / 1000)
+        heard_ms = observation.heard_ms.get(each.release.name) if observation else None
+        if observation is not None and heard_ms is not None:
+            age.add_metric(labels, max(0, observation.at_ms - heard_ms) / 1000)
         if beat is not None:
             for name, _, _, value_of in _BEAT:
                 value = value_of(beat)
                 if value is not None:
                     said[name].add_metric(labels, value)
-        counts = reading.totals.get(each.release.name) if reading else None
+        counts = observation.totals.get(each.release.name) if observation else None
         if counts is not None:
             for name, _, count_of in _TOTALS:
                 totals[name].add_metric(labels, count_of(counts))

@@ -11,6 +11,7 @@ from orchestration.operations.looking.in_use import notes
 from orchestration.operations.looking.parts import told_losses
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, Opened
+from pipelines.model.names import app_of
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import Unread
@@ -105,4 +106,4 @@ def _subjects(entry: Entry) -> set[str]:
     found += [spec.get("release"), spec.get("app"), (switch or {}).get("old"), (switch or {}).get("new")]
     found += list(data.get("releases") or ())
     subjects = {x for x in found if isinstance(x, str)}
-    return subjects | {x.rsplit(".v", 1)[0] for x in subjects if ".v" in x}
+    return subjects | set(map(app_of, subjects))

@@ -119,7 +119,7 @@ def launcher(context: Context) -> Start:
     return start
 
 
-def attend(
+def take_turns(
     settings: Settings,
     open_: Callable[[], Context],
     *,

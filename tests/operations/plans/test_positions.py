@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.looking.costs import Cost, Rate, as_size, time_of
-from orchestration.operations.planning.reset.export import by_topic
-from orchestration.operations.planning.reset.positions import scope_of
-from orchestration.operations.planning.reset.request import Request
-from orchestration.operations.planning.reset.show import cost_facts
 from orchestration.operations.plans.positions import PositionOptions, as_lines, topics_of, until_of
-from pipelines.errors import BadUsage, Refused
-from pipelines.model.positions import SourcePosition
-from pipelines.model.reset import Choice, Seen, Target
-from tests.operations.builders import release
+from pipelines.errors import BadUsage
 
 HOUR_MS = 3_600_000
 
@@ -166,62 +158,3 @@ def test_where_a_replay_stops() -> None:
         until_of("1969-12-31T00:00:00Z")
     with pytest.raises(BadUsage, match="--until 'soon' is not a position"):
         until_of("soon")
-
-
-SEEN = {("trades", p): Seen(topic="trades", first=0, end=9, position=5) for p in (0, 1)}
-
-
-def scoped(offsets: dict[str, dict[int, int]], inputs: dict[str, tuple[int, ...] | None]) -> set[tuple[str, int]]:
-    request = Request(target=Target(kind="file", text="--from-file f.csv", offsets=offsets), inputs=inputs)
-    return scope_of(release(), SEEN, request)
-
-
-def test_a_file_moves_what_it_names() -> None:
-    assert scoped({"trades": {1: 3}}, {}) == {("trades", 1)}
-    assert scoped({"trades": {1: 3}}, {"trades": (1,)}) == {("trades", 1)}
-
-
-@pytest.mark.parametrize(
-    ("offsets", "inputs", "said"),
-    [
-        ({"orders": {0: 3}}, {}, "does not read orders"),
-        ({"orders": {0: 3}}, {"trades": None}, "does not read orders"),
-        ({"trades": {7: 3}}, {}, r"trades has no partition 7"),
-        ({"trades": {7: 3}}, {"trades": None}, r"trades has no partition 7"),
-        (
-            {"trades": {0: 3, 1: 3}},
-            {"trades": (0,)},
-            r"has a position for trades\[1\], which --input-topics does not name",
-        ),
-    ],
-)
-def test_a_line_of_a_file_that_would_move_nothing_is_refused(
-    offsets: dict[str, dict[int, int]], inputs: dict[str, tuple[int, ...] | None], said: str
-) -> None:
-    with pytest.raises(BadUsage, match=said):
-        scoped(offsets, inputs)
-
-
-def test_one_file_can_not_say_two_offsets_of_a_partition() -> None:
-    topics = {"left": "trades", "right": "trades", "orders": "orders"}
-    level = {"left": {0: 5, 1: 6}, "right": {0: 5, 1: 6}, "orders": {0: 9}}
-    assert by_topic(topics, SourcePosition(sources=level)) == {"trades": {0: 5, 1: 6}, "orders": {0: 9}}
-    with pytest.raises(Refused, match=r"trades\[1\]: 6 for one source and 7 for right"):
-        by_topic(topics, SourcePosition(sources={**level, "right": {0: 5, 1: 7}}))
-
-
-def test_a_plan_says_whose_rate_it_goes_by() -> None:
-    def said(of: str, *, throttled: bool = False) -> str:
-        return time_of(Rate(records_per_s=50.0, of=of, throttled=throttled), release().name, 100)
-
-    assert said(release().name) == "about 2 s at 50 records/s"
-    assert said("a.v9") == "about 2 s at 50 records/s, measured on a.v9"
-    assert said("a.v9", throttled=True) == "about 2 s at 50 records/s, limited by --max-records-per-batch"
-    assert time_of(None, "a.v9", 5) == "duration unknown, because its rate was never measured"
-    assert [as_size(n) for n in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]
-
-
-@pytest.mark.parametrize(("output", "state"), [("new", "archived"), ("tombstone", "archived"), ("truncate", "deleted")])
-def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
-    choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
-    assert state in cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["app state"]

@@ -16,7 +16,7 @@ from orchestration.operations.supervising import overview
 from orchestration.operations.supervising import turns as supervision
 from orchestration.operations.supervising.alerts import Alert, DriverHung, EntriesUnread, GivenUp, ReleaseFailed, told
 from orchestration.operations.supervising.decide import Memory
-from orchestration.operations.supervising.turns import attend, bring_up, last_lines, turn
+from orchestration.operations.supervising.turns import bring_up, last_lines, take_turns, turn
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.registry import now_ms
@@ -284,7 +284,7 @@ def attended(world: World, error: Exception) -> list[str]:
         return world.context
 
     world.log.close = lambda: None  # type: ignore[attr-defined]
-    attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=world.alerts.append, say=said.append)
+    take_turns(world.settings, open_, stopped=stopped, every_s=0.001, alert=world.alerts.append, say=said.append)
     assert tries == 4
     return said
 
@@ -326,7 +326,7 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
         else:
             stopped.set()
 
-    attend(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
+    take_turns(world.settings, open_, stopped=stopped, every_s=0.001, alert=alert, say=said.append)
     assert [type(each) for each in world.alerts] == [EntriesUnread] * 2
     assert [line for line in said if "was deleted and recreated" in line and "no release is supervised" in line]
 
@@ -351,7 +351,7 @@ def test_the_loop_ends_for_settings_that_mean_nothing(world: World) -> None:
         raise BadUsage("the broker is another's")
 
     with pytest.raises(BadUsage):
-        attend(world.settings, open_, stopped=threading.Event(), every_s=0.001, alert=print, say=print)
+        take_turns(world.settings, open_, stopped=threading.Event(), every_s=0.001, alert=print, say=print)
 
 
 # -- after a reboot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.operations.looking.in_use import followers_in, left_behind, readers_of
+from orchestration.operations.looking.in_use import followers_in, readers_of, unfinished_move
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.model.registry import RegistryState, Release
@@ -18,7 +18,7 @@ def is_read(state: RegistryState, release: Release) -> bool:
 def read_by_consumers(state: RegistryState, release: Release) -> int:
     """The generation whose result consumers read. It is an earlier one if an unfinished reset has not moved them yet."""
     newest = state.live(release.spec.app)
-    if newest is None or left_behind(state, release) is None:
+    if newest is None or unfinished_move(state, release) is None:
         return release.generation
     last = release.last_of(next(iter(newest.new_start.topics)))
     # a result that was never written has no end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestration.operations.looking.in_use import left_behind
+from orchestration.operations.looking.in_use import unfinished_move
 from orchestration.operations.looking.inputs import look
 from orchestration.operations.looking.parts import losses
 from orchestration.operations.looking.progress import by_group, progress_of
@@ -13,7 +13,7 @@ from orchestration.operations.planning.reset.positions import Course, ends_of, f
 from orchestration.operations.planning.reset.refusals import (
     must_stand,
     refuse_behind,
-    refuse_not_made_anew,
+    refuse_lost_parts,
     refuse_objections,
     refuse_readers,
     refuse_without_checkpoint,
@@ -112,11 +112,11 @@ def is_fresh(last: Progress | None) -> bool:
 def decide(context: Reading, state: RegistryState, release: Release, request: Request) -> Reset:
     """What `request` means for a release now. Raises as `plan_reset` does."""
     # an unfinished reset left the consumers of the live release on a result that it no longer writes
-    if left_behind(state, release) is not None and request.chosen_output != "truncate":
+    if unfinished_move(state, release) is not None and request.chosen_output != "truncate":
         refuse_behind(state, release)
     runs = must_stand(context, release, request)
     lost = losses(context, state, release)
-    gone = refuse_not_made_anew(lost, request)
+    gone = refuse_lost_parts(lost, request)
     last = by_group(context, release) if "progress" in gone else progress_of(context, release)
     old = last.boundary.position if last else release.generations[release.generation].start
     seen = look(context, release, old)

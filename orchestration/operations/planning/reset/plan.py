@@ -9,7 +9,7 @@ from orchestration.operations.looking.costs import Cost, Rate, cost_of, replay_r
 from orchestration.operations.looking.history import History, history_of_reset
 from orchestration.operations.planning.reset.consumers import affected
 from orchestration.operations.planning.reset.decision import Reset, decide
-from orchestration.operations.planning.reset.positions import read_anew
+from orchestration.operations.planning.reset.positions import read_whole
 from orchestration.operations.planning.reset.refusals import must_fit, refuse_over, under_way
 from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.planning.reset.show import (
@@ -48,7 +48,7 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
         )
     refuse_blocked(state, release.name)
     reset = decide(context, state, release, request)
-    moved = read_anew(reset.seen, reset.scope, request, reset.lost)
+    moved = read_whole(reset.seen, reset.scope, request, reset.lost)
     history = history_of_reset(context, release, reset.old, reset.new, moved)
     history.require(accept=request.accept_missing)
     ends = {release.generation, reset.read} if request.chosen_output == "truncate" else {release.generation}

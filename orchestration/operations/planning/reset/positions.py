@@ -110,7 +110,7 @@ def ends_of(seen: Partitions) -> dict[str, dict[int, int]]:
     return found
 
 
-def read_anew(
+def read_whole(
     seen: Partitions, scope: Set[tuple[str, int]], request: Request, lost: Sequence[Loss]
 ) -> set[tuple[str, int]]:
     """The (topic, partition) pairs that the new state must read completely, unless someone accepts that it lacks some.

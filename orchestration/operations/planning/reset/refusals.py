@@ -100,20 +100,20 @@ def must_fit(context: Reading, release: Release, choice: Choice, cost: Cost) -> 
         )
 
 
-def refuse_not_made_anew(lost: list[Loss], request: Request) -> set[Part]:
+def refuse_lost_parts(lost: list[Loss], request: Request) -> set[Part]:
     """The lost parts without which no batch can be committed. Raises Refused, with the way back, if the reset would not
     create them again.
     """
     gone = lost_parts(lost)
-    anew = request.chosen_state == "clear" and request.chosen_output == "new"
+    written_again = request.chosen_state == "clear" and request.chosen_output == "new"
     no_input = any(loss.part == "input" and loss.how == "gone" for loss in lost)
-    if gone - {"checkpoint"} and (no_input or not anew or "registry" in gone):
+    if gone - {"checkpoint"} and (no_input or not written_again or "registry" in gone):
         refuse_lost(lost)
     return gone
 
 
 def refuse_over(release: Release) -> None:
-    """Raises Refused for a release that is retired or aborted."""
+    """Raises Refused for a release that is retired."""
     if release.state == "retired":
         raise Refused(
             f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"

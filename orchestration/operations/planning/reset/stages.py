@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from orchestration.operations.lifecycle import starting_state
 from orchestration.operations.planning.reset.decision import Reset
 from orchestration.operations.planning.topics import create_results, lost_topics_again
@@ -24,7 +22,7 @@ from orchestration.operations.plans.stages.generations import (
 )
 from orchestration.operations.plans.stages.releases import AwaitStopped, DeleteTopic, Launch, Want
 from orchestration.operations.reading import Reading
-from pipelines.model.entries import Wanted
+from pipelines.model.entries import ReleaseState, Wanted
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import means_the_same
 
@@ -41,7 +39,7 @@ def stages_of(context: Reading, reset: Reset) -> tuple[Stage, ...]:
         *stop_stages(name, reset.release.wanted),
         *_change(context, reset),
         *_start(reset),
-        *_lead_consumers(reset),
+        *_move_consumers(reset),
         *_delete_old(reset),
     )
 
@@ -111,7 +109,7 @@ def _is_switched(reset: Reset) -> bool:
     return reset.choice.live and reset.has_own_topic
 
 
-def _lead_consumers(reset: Reset) -> list[Stage]:
+def _move_consumers(reset: Reset) -> list[Stage]:
     """Moves consumers when the replay has reached the old end, or at once."""
     if not _is_switched(reset):
         return []
@@ -156,6 +154,6 @@ def stop_stages(name: str, before: Wanted | None = None) -> list[Stage]:
     ]
 
 
-def _state_after(state: RegistryState, release: Release) -> Any:
+def _state_after(state: RegistryState, release: Release) -> ReleaseState:
     """The live release stays live; any other must catch up again before it may be promoted."""
     return "staged" if release.state == "staged" else starting_state(state, release)

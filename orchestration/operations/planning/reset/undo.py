@@ -84,7 +84,7 @@ class Undo:
 
 def _decide(context: Reading, state: RegistryState, release: Release, reset_id: str, *, stop: bool) -> Undo:
     generation = _generation_before(state, release, reset_id)
-    _archive_stands(context, release, generation)
+    _refuse_deleted_archive(context, release, generation)
     holder = context.holder(release)
     if holder is not None and not stop:
         raise Refused(
@@ -242,7 +242,7 @@ def _records(before: Progress, now: Progress) -> int:
     )
 
 
-def _archive_stands(context: Reading, release: Release, generation: int) -> None:
+def _refuse_deleted_archive(context: Reading, release: Release, generation: int) -> None:
     there, topics = context.cluster.topic_names(), list(release.topics_of(generation).values())
     gone = [f"its result {topic}" for topic in topics if topic not in there]
     ended = release.ended.get(generation)
