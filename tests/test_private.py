@@ -18,7 +18,7 @@ from orchestration.launchers import local
 from orchestration.launchers.local import LocalLauncher
 from orchestration.local import server_config, ui
 from orchestration.local.broker import EmbeddedBroker
-from pipelines.engine import driver
+from pipelines.engine import start
 from pipelines.engine.code import freeze, store
 from pipelines.engine.session import session_conf
 from pipelines.private import private
@@ -71,7 +71,7 @@ def test_whatever_comes_first_makes_it_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert session_conf(of_driver, heap_mb=512, cores=1)["spark.hadoop.fs.permissions.umask-mode"] == "077"
 
 
-@pytest.mark.parametrize("main", [lambda: cli.main(), lambda: driver.main(["--help"])], ids=["command", "driver"])
+@pytest.mark.parametrize("main", [lambda: cli.main(), lambda: start.main(["--help"])], ids=["command", "driver"])
 def test_a_process_makes_files_for_its_user_alone(
     main: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

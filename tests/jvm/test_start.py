@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from pipelines.engine.jvm.classes import java_class
 
@@ -37,7 +38,7 @@ def test_they_work_and_are_all_there(spark: SparkSession) -> None:
     assert all("LateFunctions" in maker for maker in makers(spark).values())
     known = registered().listFunction().size()
     rows = spark.createDataFrame([([1.5, 2.0],)], "numbers array<double>")
-    found = rows.select(vector_to_array(array_to_vector("numbers")).alias("same")).collect()
+    found = rows.select(vector_to_array(array_to_vector(F.col("numbers"))).alias("same")).collect()
     assert [row.same for row in found] == [[1.5, 2.0]]
     # Spark has made all that it has, and none that was not promised
     assert not any("LateFunctions" in maker for maker in makers(spark).values())
