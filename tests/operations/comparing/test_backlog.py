@@ -132,7 +132,7 @@ def test_more_is_read_before_they_are_asked_to(world: Callable[..., World]) -> N
 def test_nobody_waits_at_the_barrier_of_a_dead_release(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestration.operations.planning.rollback._without_meeting", lambda *_: ("fenced",))
+    monkeypatch.setattr("orchestration.operations.planning.rollback._warnings_without_meeting", lambda *_: ("fenced",))
     young = plan_rollback(world(promoted(), v1=100, v2=100), "a")
     plan = plan_rollback(world(promoted(), v1=100 + 100 * READ_RATE, v2=100), "a", fence=True)
     assert kinds(plan) == ["Fence", "ChooseStart", "WriteDelta", "AppendSwitch"]
@@ -172,7 +172,7 @@ def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callab
 def test_a_dead_release_is_compared_anew_on_the_way_back(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestration.operations.planning.rollback._without_meeting", lambda *_: ("fenced",))
+    monkeypatch.setattr("orchestration.operations.planning.rollback._warnings_without_meeting", lambda *_: ("fenced",))
     known = world(promoted(age_ms=COMPACTION_LAG_MS + 60_000), v1=100, v2=100)
     plan = plan_rollback(known, "a", fence=True)
     assert plan.warnings[0] == "fenced" and "days old" in plan.warnings[1]
