@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -153,7 +153,8 @@ class Protocol(RuleBasedStateMachine):
 
 def search(kind: Kind, rules_: Rules, examples: int, phases: tuple[Phase, ...] = (Phase.generate,)) -> None:
     run_state_machine_as_test(
-        lambda: Protocol(kind, rules_),
+        # Hypothesis only calls it
+        cast(Any, lambda: Protocol(kind, rules_)),
         settings=settings(
             max_examples=EXAMPLES or examples,
             stateful_step_count=25,
