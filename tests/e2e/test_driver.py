@@ -259,6 +259,7 @@ def test_kafkas_own_tool_sees_member_and_lag_and_refuses_to_reset(settings: Sett
 
 def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings, words: Words) -> None:
     words.run()
+    words.await_rest()
     first, token, log = words.process, words.token, words.drivers.log_path(WORDS)
     size = log.stat().st_size
     before = committed(settings, WORDS)

@@ -56,8 +56,6 @@ USUAL = {
     ("count", "clear", "tombstone", "current"),
     ("count", "clear", "new", "mixed"),
     ("count", "keep", "keep", "latest"),
-    ("stateless", "clear", "keep", "earliest"),
-    ("stateless", "keep", "keep", "middle"),
 }
 # a kept state with a position before the end of its input, which only a stream without state allows
 WITHOUT_STATE = [("keep", "keep", "middle"), ("keep", "keep", "mixed")]

@@ -68,6 +68,7 @@ def test_each_role_does_its_work(live: Office) -> None:
     assert asked_by(live.broker, live.user("operator")).denied == ()
 
 
+@pytest.mark.long
 def test_a_driver_whose_login_is_revoked_says_so_and_goes_on_once_it_is_back(
     live: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
