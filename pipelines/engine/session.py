@@ -47,13 +47,9 @@ _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
     "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
-# PySpark calls these by their last names only. Unless they are imported by name, each call looks for them in each of nine
-# packages, in each of 280 jars
-_OFTEN_CALLED = (
-    "org.apache.spark.sql.functions",
-    "org.apache.spark.api.python.PythonUtils",
-    "org.apache.spark.sql.api.python.PythonSQLUtils",
-)
+# PySpark calls these by their last names only, and imports just their packages. Unless they are imported by name, each
+# call looks for them in one package after the other, in all of Spark's jars
+_OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 

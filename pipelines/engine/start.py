@@ -62,9 +62,9 @@ def _run(release: str, *, force: bool, settle: bool, signalled: threading.Event)
     # before the app is imported: it sees this environment
     drop_holders(os.environ)
     os.environ["SWITCHYARD_RELEASE"] = release
-    # everything else takes longer than the JVM's start, and waits for it
+    # first, as everything else waits for the JVM
     begin_jvm(settings)
-    # so what takes half a second to import comes after it
+    # the JVM starts during this import, which takes half a second
     from pipelines.engine.driver import Driver
 
     end = partial(end_session, settings.jvm_end_timeout_s)

@@ -26,11 +26,21 @@ from pipelines.model.entries import (
 )
 from pipelines.model.missing import InputNow
 from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.settings import Settings
 
 NOWHERE = ResultPosition(topics={})
 POSITION = SourcePosition(sources={"trades": {0: 5}})
+# where the first generation of a.v1 ended
+ENDED = Progress(
+    release="a.v1",
+    generation=1,
+    token=1,
+    boundary=Boundary(batch_id=1, position=POSITION),
+    result=ResultPosition(topics={"a.v1.g1": {0: 9}}),
+    at_ms=0,
+)
 
 
 def spec(name: str = "stock-stats.v1", **changes: Any) -> ReleaseSpec:

@@ -15,20 +15,10 @@ from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteTopic
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, InputSpec, Staged
-from pipelines.model.positions import ResultPosition
-from pipelines.model.progress import Boundary, Progress
-from tests.operations.builders import POSITION, Kafka, Log, context_of, generation, spec, staged
+from tests.operations.builders import ENDED, Kafka, Log, context_of, generation, spec, staged
 
 RESET_MS, KEEP_S = 1_000_000, 10
 OVER_MS = RESET_MS + KEEP_S * 1000
-ENDED = Progress(
-    release="a.v1",
-    generation=1,
-    token=1,
-    boundary=Boundary(batch_id=1, position=POSITION),
-    result=ResultPosition(topics={"a.v1.g1": {0: 9}}),
-    at_ms=0,
-)
 READER = Staged(spec=spec("b.v1", inputs={"counts": InputSpec(topic="a.v1.g1", partitions=1)}))
 
 

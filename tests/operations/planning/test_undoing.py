@@ -7,18 +7,7 @@ import pytest
 from orchestration.operations.planning.reset.undo import plan_undo
 from pipelines.errors import Refused
 from pipelines.model.entries import Closed, Entry, Opened
-from pipelines.model.positions import ResultPosition
-from pipelines.model.progress import Boundary, Progress
-from tests.operations.builders import POSITION, Log, context_of, generation, staged
-
-ENDED = Progress(
-    release="a.v1",
-    generation=1,
-    token=1,
-    boundary=Boundary(batch_id=1, position=POSITION),
-    result=ResultPosition(topics={"a.v1.g1": {0: 9}}),
-    at_ms=0,
-)
+from tests.operations.builders import ENDED, Log, context_of, generation, staged
 
 
 def reset(op: str, number: int) -> list[Entry]:
