@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipelines.engine.lease import held_by
-from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import now_ms
@@ -58,6 +58,9 @@ class ReadingRegistry(Protocol):
     def kept(self) -> Kept: ...
 
     @property
+    def heartbeats(self) -> Heartbeats: ...
+
+    @property
     def known(self) -> RegistryState: ...
 
     def state(self) -> RegistryState: ...
@@ -97,4 +100,4 @@ class Reading:
 
     def beats(self, window_s: float = 60.0) -> dict[str, Heartbeat]:
         """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds."""
-        return latest_heartbeats(self.settings, window_s=window_s, kept=self.registry.kept)
+        return self.registry.heartbeats.latest(window_s=window_s)

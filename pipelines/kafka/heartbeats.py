@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -22,70 +21,140 @@ log = logging.getLogger(__name__)
 
 # records: some seconds of some drivers
 _LOOK_BACK = 64
+# so that a process that runs for months does not keep each driver that ever ran; a call may ask for a longer window than
+# the previous one, but hardly for more
+_KEEP_MS = 600_000
 # by then a new client knows the leader, if there is one
 _LED_S = 1.0
 _NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
-def latest_heartbeats(
-    settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None, kept: Kept | None = None
-) -> dict[str, Heartbeat]:
-    """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds.
+def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+    """What `Heartbeats.latest` returns, for a single call."""
+    return Heartbeats(settings).latest(window_s=window_s, now_ms=now_ms)
 
-    Its time is the broker's if the topic's records carry that, otherwise the driver's own. Raises Unavailable without
-    a broker.
+
+class Heartbeats:
+    """What drivers have said of themselves. Each call reads only the records since the previous one.
+
+    `kept`: the consumer of all calls. Without it each call makes one, and only one thread may call.
     """
-    from_ms = (now_ms or time.time_ns() // 1_000_000) - int(window_s * 1000)
-    try:
-        messages = reading(settings, kept, lambda client: list(_since(settings, client, from_ms)))
-    except KafkaException as error:
-        raise failure(settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
-    found: dict[str, Heartbeat] = {}
-    for message in messages:
-        beat = _read(message.value() or b"")
-        if beat is None:
-            continue
+
+    def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
+        self._settings = settings
+        self._kept = kept
+        # the next offset to read; None: nothing is read yet
+        self._next: int | None = None
+        # all records since this time are read; until when; the highest time of a record so far
+        self._since_ms, self._read_ms, self._last_ms = 0, 0, 0
+        # (release, token) -> that driver's newest heartbeat, and its time
+        self._newest: dict[tuple[str, int], tuple[int, Heartbeat]] = {}
+
+    def latest(self, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+        """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds.
+
+        Its time is the broker's if the topic's records carry that, otherwise the driver's own. Raises Unavailable
+        without a broker.
+        """
+        until_ms = now_ms or time.time_ns() // 1_000_000
+        from_ms = until_ms - int(window_s * 1000)
+        try:
+            return reading(self._settings, self._kept, lambda client: self._latest(client, from_ms, until_ms))
+        except KafkaException as error:
+            raise failure(self._settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
+
+    def _latest(self, client: Consumer, from_ms: int, until_ms: int) -> dict[str, Heartbeat]:
+        deadline = time.monotonic() + self._settings.request_timeout_s
+        # after a longer pause, what was read before doesn't count any more
+        goes_on = self._since_ms <= from_ms <= self._read_ms
+        offset = self._next_offset(client, deadline) if goes_on else None
+        if offset is None:
+            self._next, self._since_ms, self._last_ms = None, from_ms, 0
+            self._newest.clear()
+            offset = self._first_offset_since(client, from_ms, deadline)
+        if offset is None:
+            return {}
+        self._read(client, offset, deadline)
+        self._read_ms = until_ms
+        self._forget_before(from_ms - _KEEP_MS)
+        found: dict[str, Heartbeat] = {}
+        # sorted by token, so the newest driver replaces earlier ones
+        for (release, _), (at_ms, beat) in sorted(self._newest.items(), key=lambda each: each[0]):
+            if at_ms >= from_ms:
+                found[release] = beat
+        return found
+
+    def _next_offset(self, client: Consumer, deadline: float) -> int | None:
+        """The offset after the last record that was read; None: the topic doesn't have it."""
+        if self._next is None:
+            return None
+        topic = TopicPartition(HEARTBEATS_TOPIC, 0)
+        try:
+            # a kept consumer would notice much later that the topic was deleted
+            first, end = once_led(lambda: client.get_watermark_offsets(topic, timeout=_left_s(deadline)), _LED_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_TOPIC:
+                raise
+            return None
+        # if not, the topic was recreated, or retention deleted unread records
+        return self._next if first <= self._next <= end else None
+
+    def _first_offset_since(self, client: Consumer, from_ms: int, deadline: float) -> int | None:
+        """The offset of the first record since a time; None: there is no topic, or no record since then."""
+        since = TopicPartition(HEARTBEATS_TOPIC, 0, from_ms)
+
+        def ask(led_s: float) -> TopicPartition:
+            # `led_s`: how long a new client may not know the topic
+            found: list[TopicPartition] = once_led(
+                lambda: client.offsets_for_times([since], timeout=_left_s(deadline)), led_s
+            )
+            return found[0]
+
+        try:
+            start = ask(_LED_S)
+        except KafkaException as unled:
+            # the topic was deleted. No driver is heard until one creates it again; `status` says so
+            if unled.args[0].code() not in _NO_TOPIC:
+                raise
+            if partition_count(self._settings, HEARTBEATS_TOPIC) is None:
+                return None
+            start = ask(self._settings.request_timeout_s)
+        return None if start.error is not None or start.offset < 0 else start.offset
+
+    def _read(self, client: Consumer, offset: int, deadline: float) -> None:
+        """Reads from an offset up to now. Raises Unavailable if the records don't arrive in time."""
+        client.assign([TopicPartition(HEARTBEATS_TOPIC, 0, offset)])
+        while time.monotonic() < deadline:
+            for message in drain(client, 0.2):
+                error = message.error()
+                if error is None:
+                    self._take(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self._next = message.offset()
+                    return
+        raise unavailable(self._settings, None)
+
+    def _take(self, message: Message) -> None:
+        self._next = (message.offset() or 0) + 1
         stamp, at_ms = message.timestamp()
+        # Kafka finds the first record with a time or a later one; all records after that count, even older ones
+        self._last_ms = max(self._last_ms, at_ms)
+        value = message.value()
+        beat = None if value is None else _parsed(value)
+        if beat is None:
+            return
         if stamp == TIMESTAMP_LOG_APPEND_TIME:
             beat = beat.model_copy(update={"at_ms": at_ms})
-        # a driver that was taken over may send one more heartbeat when it wakes up
-        if beat.release not in found or beat.token >= found[beat.release].token:
-            found[beat.release] = beat
-    return found
+        # a driver that was taken over may send one more heartbeat when it wakes up, so tokens are kept apart
+        self._newest[beat.release, beat.token] = self._last_ms, beat
+
+    def _forget_before(self, at_ms: int) -> None:
+        self._since_ms = max(self._since_ms, at_ms)
+        self._newest = {key: each for key, each in self._newest.items() if each[0] >= at_ms}
 
 
-def _since(settings: Settings, client: Consumer, at_ms: int) -> Iterator[Message]:
-    """The records from `at_ms` up to now. Raises Unavailable if they don't arrive in time."""
-    since = TopicPartition(HEARTBEATS_TOPIC, 0, at_ms)
-    deadline = time.monotonic() + settings.request_timeout_s
-    try:
-        start = _start(settings, client, since, _LED_S)
-    except KafkaException as unled:
-        # the topic was deleted. No driver is heard until one creates it again; `status` says so
-        if unled.args[0].code() not in _NO_TOPIC:
-            raise
-        if partition_count(settings, HEARTBEATS_TOPIC) is None:
-            return
-        start = _start(settings, client, since, settings.request_timeout_s)
-    if start.error is not None or start.offset < 0:
-        return
-    client.assign([start])
-    while time.monotonic() < deadline:
-        for message in drain(client, 0.2):
-            error = message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return
-            if error is None and message.value() is not None:
-                yield message
-    raise unavailable(settings, None)
-
-
-def _start(settings: Settings, client: Consumer, since: TopicPartition, led_s: float) -> TopicPartition:
-    """Where the records from a time on start. `led_s`: how long a new client may not know the topic."""
-    found: list[TopicPartition] = once_led(
-        lambda: client.offsets_for_times([since], timeout=settings.request_timeout_s), led_s
-    )
-    return found[0]
+def _left_s(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
 
 
 class HeartbeatTail:
@@ -97,13 +166,13 @@ class HeartbeatTail:
 
     def poll(self, timeout_s: float) -> list[Heartbeat]:
         """Waits up to `timeout_s` for the next ones."""
-        return [beat for beat in map(_read, self._reader.poll(timeout_s)) if beat is not None]
+        return [beat for beat in map(_parsed, self._reader.poll(timeout_s)) if beat is not None]
 
     def close(self) -> None:
         self._reader.close()
 
 
-def _read(value: bytes) -> Heartbeat | None:
+def _parsed(value: bytes) -> Heartbeat | None:
     try:
         return read_heartbeat(value)
     except ValueError as error:

@@ -10,6 +10,7 @@ from types import TracebackType
 from pipelines.kafka.client import require_broker
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.failures import unavailable
+from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
@@ -54,6 +55,7 @@ class Registry:
         self.cluster = Cluster(self.settings, require_broker(self.settings))
         # for what the holder of this registry reads beside it: progress and heartbeats
         self.kept = Kept(self.settings)
+        self.heartbeats = Heartbeats(self.settings, self.kept)
         self._clock = clock
         self._reader: LogReader | None = None
         self._folding = Folding()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
+from pipelines.kafka import heartbeats
 from pipelines.kafka.client import producer
-from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.heartbeats import Heartbeats, latest_heartbeats
+from pipelines.kafka.kept import Kept
 from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import HEARTBEATS, delete_topics, ensure_topic
 from pipelines.model.names import HEARTBEATS_TOPIC
-from pipelines.model.progress import Heartbeat
+from pipelines.model.progress import Heartbeat, read_heartbeat
 from pipelines.settings import Settings
 
 pytestmark = pytest.mark.broker
@@ -33,6 +36,66 @@ def test_a_driver_that_was_superseded_does_not_hide_the_one_that_runs(broker: Se
     found = latest_heartbeats(broker)
     assert (found[one].token, found[one].state) == (2, "running")
     assert found[other].state == "running"
+
+
+def send(broker: Settings, *said: Heartbeat) -> None:
+    client = producer(broker, linger_ms=0)
+    for each in said:
+        client.produce(HEARTBEATS_TOPIC, each.model_dump_json(), each.release, partition=0)
+    assert client.flush(30) == 0
+
+
+@pytest.fixture
+def heard(broker: Settings) -> Iterator[Heartbeats]:
+    """What a process has heard that asks again and again."""
+    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    kept = Kept(broker)
+    yield Heartbeats(broker, kept)
+    kept.close()
+
+
+def test_each_question_reads_only_what_came_since_the_last_one(
+    broker: Settings, heard: Heartbeats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"sums-{uuid.uuid4().hex[:8]}.v1"
+    read: list[bytes] = []
+
+    def read_and_count(data: bytes) -> Heartbeat:
+        read.append(data)
+        return read_heartbeat(data)
+
+    monkeypatch.setattr(heartbeats, "read_heartbeat", read_and_count)
+    send(broker, beat(name, 2, "starting"))
+    assert heard.latest()[name].state == "starting"
+    read.clear()
+    assert heard.latest()[name].state == "starting"
+    assert read == []
+    send(broker, beat(name, 2, "running"), beat(name, 1, "superseded"))
+    assert heard.latest(window_s=10)[name].state == "running"
+    assert len(read) == 2
+
+
+def test_who_falls_silent_is_forgotten_and_a_longer_look_back_hears_him_again(
+    broker: Settings, heard: Heartbeats
+) -> None:
+    name = f"sums-{uuid.uuid4().hex[:8]}.v1"
+    send(broker, beat(name, 1, "running"))
+    assert name in heard.latest(window_s=3_600)
+    assert name not in heard.latest(window_s=60, now_ms=now_ms() + 120_000)
+    # what the question before forgot is read again
+    assert name not in heard.latest(window_s=60, now_ms=now_ms() + 3_600_000)
+    assert name in heard.latest(window_s=60)
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_start(broker: Settings, heard: Heartbeats) -> None:
+    old, new = (f"sums-{uuid.uuid4().hex[:8]}.v1" for _ in range(2))
+    send(broker, *(beat(old, 1, "running") for _ in range(5)))
+    assert old in heard.latest()
+    delete_topics(broker, [HEARTBEATS_TOPIC])
+    assert heard.latest() == {}
+    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    send(broker, beat(new, 1, "running"))
+    assert set(heard.latest()) == {new}
 
 
 def test_nothing_is_told_of_a_driver_that_has_been_silent(broker: Settings) -> None:

@@ -144,7 +144,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Log:
     monkeypatch.setattr(
         "orchestration.operations.reading.newest_progress", lambda _, name, **__: progress(name, at[name])
     )
-    monkeypatch.setattr("orchestration.operations.reading.latest_heartbeats", lambda *_, **__: {})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     monkeypatch.setattr("orchestration.operations.planning.run.moved_by_hand", lambda *_: None)
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
     starts = {"a.v1": 0, "a.v2": 1000}

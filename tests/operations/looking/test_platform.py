@@ -45,7 +45,7 @@ def test_status_tells_it_to_who_asks_about_the_release(
     context = context_of(log(OLDER, this_platform(), ""), Kafka())
     monkeypatch.setattr(broker, "_cluster_status", lambda *_: ({"answering": True}, {}))
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context)
-    monkeypatch.setattr("orchestration.operations.reading.latest_heartbeats", lambda *_, **__: {})
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     monkeypatch.setattr("orchestration.operations.supervising.overview.told_losses", lambda *_: {})
     monkeypatch.setattr(broker, "load_settings", lambda: SimpleNamespace(embedded=False))
     broker.status("a")
