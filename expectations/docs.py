@@ -54,7 +54,10 @@ def _write_to(docs_dir: Path, config: DataContextConfig) -> None:
             "class_name": "SiteBuilder",
             "show_how_to_buttons": False,
             "store_backend": _folder(docs_dir),
-            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+            "site_index_builder": {
+                "class_name": "DefaultSiteIndexBuilder",
+                "view": {"module_name": pages.MODULE, "class_name": "IndexView"},
+            },
             "site_section_builders": {
                 "validations": _section("ResultPageRenderer"),
                 "expectations": _section("SuitePageRenderer"),

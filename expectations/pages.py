@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import copy
 import html
+from types import CodeType
 from typing import Any
 
 from great_expectations import ExpectationSuite
 from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
 from great_expectations.render import RenderedDocumentContent
 from great_expectations.render.renderer import ExpectationSuitePageRenderer, ValidationResultsPageRenderer
-from great_expectations.render.view import DefaultJinjaPageView
+from great_expectations.render.view import DefaultJinjaIndexPageView, DefaultJinjaPageView
+from jinja2.bccache import Bucket, BytecodeCache
 
 from pipelines.model.text import visible
 
@@ -68,13 +70,45 @@ class SuitePageRenderer(ExpectationSuitePageRenderer):
         return page
 
 
+class _Compiled(BytecodeCache):
+    """Templates that this process has compiled."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+# each build makes three views, and each would compile each template again: a second per check
+_COMPILED = _Compiled()
+
+
 class PageView(DefaultJinjaPageView):
     """Writes a page's content as HTML."""
+
+    # Great Expectations looks at the names of the parameters
+    def __init__(self, custom_styles_directory: str | None = None, custom_views_directory: str | None = None) -> None:
+        super().__init__(custom_styles_directory, custom_views_directory)
+        self.env.bytecode_cache = _COMPILED
 
     @staticmethod
     def _escape_template_param_value(value: Any) -> Any:
         """Prevents a second escaping: Great Expectations escapes some parameters, and leaves others as they are."""
         return value
+
+
+class IndexView(DefaultJinjaIndexPageView):
+    """Writes the index as HTML."""
+
+    # Great Expectations looks at the names of the parameters
+    def __init__(self, custom_styles_directory: str | None = None, custom_views_directory: str | None = None) -> None:
+        super().__init__(custom_styles_directory, custom_views_directory)
+        self.env.bytecode_cache = _COMPILED
 
 
 def _meta(meta: Any) -> Any:

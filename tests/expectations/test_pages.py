@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jinja2 import Environment
 from pyspark.sql import SparkSession
 
 from expectations.gate import check_rows
@@ -78,6 +80,27 @@ def test_no_page_runs_what_a_record_holds(spark: SparkSession, tmp_path: Path) -
     read = Tags(verdict.docs.read_text()).text
     assert ATTACKS[0] in read and ATTACKS[1] in read and "\\x1b]8;;http://x\\x07red\\u202e" in read
     assert "&lt;" not in read
+
+
+@pytest.mark.spark
+def test_a_process_compiles_each_template_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[object] = []
+    compile_it = Environment.compile
+
+    def compile_and_tell(self: Environment, *source: Any, **options: Any) -> Any:
+        compiled.append(source[1:2])
+        return compile_it(self, *source, **options)
+
+    frame = spark.createDataFrame([("a", 1)], "word string, count bigint").coalesce(1)
+    checks = [rows("positive", "count > 0", detail="more than none")]
+    check_rows(frame, checks, request(tmp_path / "first"))
+    monkeypatch.setattr(Environment, "compile", compile_and_tell)
+    docs = check_rows(frame, checks, request(tmp_path / "second")).docs
+    # the result's page, its suite's and the index
+    assert docs is not None and len(list((tmp_path / "second").rglob("*.html"))) == 3
+    assert compiled == []
 
 
 def test_text_is_escaped_wherever_it_is() -> None:
