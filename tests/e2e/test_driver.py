@@ -26,6 +26,7 @@ from confluent_kafka import Consumer, TopicPartition
 from demo.ledger import Ledger, check_result
 from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
+from orchestration.local.process import ProcessRef
 from orchestration.operations.context import Context
 from orchestration.sources import Options
 from pipelines.engine.checkpoint import release_folder
@@ -389,13 +390,13 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
     topics, registry = topics_of(words.context, WORDS), words.context.registry
     with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
         freeze(settings, words.process, topics)
-        jvm = children(words.process.pid)
+        jvm = [found for pid in children(words.process.pid) if (found := ProcessRef.of(pid)) is not None]
         assert jvm
         words.process.send_signal(signal.SIGTERM)
         os.killpg(words.process.pid, signal.SIGCONT)
         until("the lease has not ended", lambda: registry.state().releases[WORDS].lease_ended, 90, poll_s=0.005)
         # from then on nothing may write to what belongs to another driver
-        assert not [pid for pid in jvm if Path(f"/proc/{pid}").exists()]
+        assert not [each for each in jvm if each.alive()]
         assert words.process.wait(90) == 0, words.drivers.log(WORDS)[-3000:]
         end_input()
     # the running batch was finished, in Kafka and in Spark's log

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.ledger import check_result
+from orchestration.local.process import ProcessRef
 from orchestration.operations.context import Context
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import partition_count
@@ -64,16 +65,11 @@ def commits(settings: Settings, context: Context, above: int) -> Release:
     return release(context)
 
 
-def pid_of(found: Release) -> int:
+def process_of(found: Release) -> ProcessRef:
     assert found.lease is not None and not found.lease_ended
-    return found.lease.holder.pid
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    holder = ProcessRef.of(found.lease.holder.pid)
+    assert holder is not None
+    return holder
 
 
 def test_two_supervisors_start_and_replace_a_driver_once(
@@ -87,7 +83,7 @@ def test_two_supervisors_start_and_replace_a_driver_once(
         producing(settings, "word-count", 50) as end_input,
     ):
         supervisors: list[subprocess.Popen[str]] = []
-        pids: list[int] = []
+        started: list[ProcessRef] = []
         try:
             until("no input", lambda: partition_count(settings, "lines") is not None, 60)
             stage(context, "word-count", 1, code)
@@ -98,29 +94,28 @@ def test_two_supervisors_start_and_replace_a_driver_once(
             context.registry.step(lambda _: [WantedSet(release=NAME, wanted="running")])
             found = commits(settings, context, 0)
             assert found.token == 1
-            pids.append(pid_of(found))
+            started.append(process_of(found))
 
             # it hangs: it lives and sends nothing
-            os.killpg(pids[-1], signal.SIGSTOP)
+            os.killpg(started[-1].pid, signal.SIGSTOP)
             found = commits(settings, context, found.token)
             # one token for the fence, one for the next driver
             assert found.token == 3 and found.state != "failed"
-            until("the driver that hung is still there", lambda: not alive(pids[0]), 30)
-            pids.append(pid_of(found))
+            until("the driver that hung is still there", lambda: not started[0].alive(), 30)
+            started.append(process_of(found))
 
             said = [ended(each) for each in supervisors]
             supervisors.clear()
             assert sum("hangs: process" in each for each in said) == 1, said
-            assert alive(pids[-1])
+            assert started[-1].alive()
             end_input()
             until(f"{NAME} has not read everything", lambda: at_rest(settings, NAME, {"lines": "lines"}), 120)
         finally:
-            for each in supervisors:
+            for supervisor in supervisors:
+                supervisor.kill()
+                supervisor.communicate()
+            for each in {*started, *_holder(context)}:
                 each.kill()
-                each.communicate()
-            for pid in {*pids, *_holder(context)}:
-                if alive(pid):
-                    os.killpg(pid, signal.SIGKILL)
             drivers.end()
     ledger = check_result("word-count", settings.bootstrap, result_topic(NAME, 1))
     assert ledger.clean and ledger.records > 0, ledger.as_json()
@@ -130,7 +125,10 @@ def _present(settings: Settings) -> list[Path]:
     return list((settings.state_dir / "run" / "supervisors").glob("*.json"))
 
 
-def _holder(context: Context) -> list[int]:
+def _holder(context: Context) -> list[ProcessRef]:
     """The process that has the lease, which a supervisor may have started."""
     known = context.registry.state().releases.get(NAME)
-    return [known.lease.holder.pid] if known is not None and known.lease is not None and not known.lease_ended else []
+    if known is None or known.lease is None or known.lease_ended:
+        return []
+    holder = ProcessRef.of(known.lease.holder.pid)
+    return [] if holder is None else [holder]

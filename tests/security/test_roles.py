@@ -79,6 +79,8 @@ def test_a_driver_whose_login_is_revoked_says_so_and_goes_on_once_it_is_back(
     assert "check sasl.mechanism, sasl.username and sasl.password" in caplog.text
     assert PLANTED not in caplog.text
     live.broker.add(user)
+    # does nothing if it is registered already
+    live.do("register-follower", live.app, live.group)
     table: dict[str, int] = {}
     with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:
         comes_to_all(live, consumer, table)
