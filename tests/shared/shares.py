@@ -6,7 +6,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 # files with independent tests that take minutes: each test is a share of its own
-APART = ("tests/e2e/test_kills.py",)
+APART = ("tests/e2e/test_kills.py", "tests/e2e/test_lives.py")
 # files where all tests with the same first parameter share a story: they form one share
 BY_PARAMETER = ("tests/reset/test_cells.py",)
 # folders whose tests share a broker of their own: each folder is one share
