@@ -30,6 +30,7 @@ from orchestration.commands.terminal import out, print_json, progress, say
 
 if TYPE_CHECKING:
     from orchestration.operations.context import Context
+    from orchestration.operations.planning.stage import Asked
     from orchestration.operations.procedures.reprocess import Reprocessed
     from orchestration.operations.procedures.wait import Hydration
 
@@ -183,11 +184,11 @@ def reprocess(
 ) -> None:
     """Stage, start, wait, diff and check a new release in one go, then promote it once it is approved."""
     from orchestration.operations.plans.kind import Kind
-    from orchestration.operations.procedures.reprocess import chain_of, first_step, in_order
+    from orchestration.operations.procedures.reprocess import Conditions, chain_of, first_step, in_order
     from orchestration.operations.procedures.reprocess import reprocess as run
 
     context = _context()
-    options: dict[str, Any] = {
+    options: Asked = {
         "version": version, "code_dir": code, "same_as": same_as, "settings": settings_of(set_),
         "correction": correction, "accept_missing": missing_history == "accept", "upstream": upstream or (),
     }  # fmt: skip
@@ -205,8 +206,11 @@ def reprocess(
         return
     with what_failed_shown(as_json), _bar(as_json) as on_progress:
         found = run(
-            context, app, **options, downstream=downstream, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
-            max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote, on_progress=on_progress,
+            context, app, **options, downstream=downstream, on_progress=on_progress,
+            conditions=Conditions(
+                lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout), max_changed=max_changed,
+                volume_tolerance=volume_tolerance, auto_promote=auto_promote,
+            ),
         )  # fmt: skip
     if as_json:
         print_json(_as_json(found))

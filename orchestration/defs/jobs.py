@@ -29,7 +29,7 @@ from orchestration.operations.procedures.approve import plan_approved
 from orchestration.operations.procedures.check import BeingReset
 from orchestration.operations.procedures.check import check as run_gate
 from orchestration.operations.procedures.refresh import refresh, to_refresh
-from orchestration.operations.procedures.reprocess import Reprocessed, first_step, in_order, reprocess
+from orchestration.operations.procedures.reprocess import Conditions, Reprocessed, first_step, in_order, reprocess
 from orchestration.operations.supervising import watch
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.text import visible
@@ -136,12 +136,14 @@ def reprocess_op(
             operations,
             config.app,
             **asked,
-            lag_records=config.lag_records,
-            for_s=config.for_s,
-            timeout_s=config.timeout_s,
-            max_changed=config.max_changed,
-            volume_tolerance=config.volume_tolerance,
-            auto_promote=config.auto_promote,
+            conditions=Conditions(
+                lag_records=config.lag_records,
+                for_s=config.for_s,
+                timeout_s=config.timeout_s,
+                max_changed=config.max_changed,
+                volume_tolerance=config.volume_tolerance,
+                auto_promote=config.auto_promote,
+            ),
             downstream=config.downstream,
             on_progress=teller(context),
         )

@@ -17,6 +17,7 @@ from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
 from orchestration.operations.context import Context
 from orchestration.operations.planning.run import plan_start
+from orchestration.operations.planning.stage import Asked
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.procedures.reprocess import first_step
 from orchestration.operations.procedures.wait import Hydration, wait_ready
@@ -50,7 +51,7 @@ class Staging(Config):
         description="Accept that the result lacks input that the live release has read and Kafka no longer keeps.",
     )
 
-    def asked(self, version: int | None) -> dict[str, Any]:
+    def asked(self, version: int | None) -> Asked:
         """The options for `first_step`."""
         return {
             "version": version,

@@ -23,7 +23,7 @@ from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.procedures.diff import diff
-from orchestration.operations.procedures.reprocess import reprocess
+from orchestration.operations.procedures.reprocess import Conditions, reprocess
 from orchestration.operations.procedures.wait import wait_ready
 from orchestration.operations.supervising.overview import statuses
 from pipelines.engine.checkpoint import release_folder
@@ -92,7 +92,7 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     again = {"version": 2, "same_as": world.name, "correction": "scheduled"}
     # at its first step
     with pytest.raises(MissingHistory, match=missing):
-        reprocess(context, world.app, **again, auto_promote=True)  # type: ignore[arg-type]
+        reprocess(context, world.app, **again, conditions=Conditions(auto_promote=True))  # type: ignore[arg-type]
     # so does Dagster: when its schedule is due, and when someone runs the job
     [schedule] = reprocessing_schedules([cast(Any, SimpleNamespace(name=world.app))])
     with dagster(world) as jobs:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from expectations.names import require_suite
 from orchestration.operations.lifecycle import find_release, live_release
@@ -49,6 +49,18 @@ from pipelines.settings import Settings
 
 # of an input that nothing is known about
 _PARTITIONS = 4
+
+
+class Asked(TypedDict, total=False):
+    """What to stage, in the words of `plan_stage`, for operations that stage among other things."""
+
+    version: int | None
+    code_dir: Path | None
+    same_as: str | None
+    settings: Mapping[str, Any] | None
+    correction: str | None
+    accept_missing: bool
+    upstream: Sequence[str]
 
 
 def plan_stage(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.operations.comparing.evidence import Comparison
@@ -15,7 +14,7 @@ from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.in_use import readers_of
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.run import plan_start
-from orchestration.operations.planning.stage import model_for, plan_stage
+from orchestration.operations.planning.stage import Asked, model_for, plan_stage
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join
 from orchestration.operations.procedures.approve import propose
@@ -54,61 +53,66 @@ def in_order(found: Reprocessed) -> Iterator[Reprocessed]:
         yield from in_order(each)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """When a release may take over.
+
+    `lag_records`, `for_s`, `timeout_s`: as in `wait_ready`. `max_changed`: as in `plan_promote`. `volume_tolerance`: as in
+    `check`. `auto_promote`: no one must approve it.
+    """
+
+    lag_records: int = 0
+    for_s: float = 10.0
+    timeout_s: float = 3600.0
+    max_changed: float | None = None
+    volume_tolerance: float = VOLUME_TOLERANCE
+    auto_promote: bool = False
+
+
 def reprocess(
     context: Context,
     app: str,
     *,
-    version: int | None = None,
-    code_dir: Path | None = None,
-    same_as: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    correction: str | None = None,
-    accept_missing: bool = False,
-    upstream: Sequence[str] = (),
+    conditions: Conditions = Conditions(),
     downstream: bool = False,
-    lag_records: int = 0,
-    for_s: float = 10.0,
-    timeout_s: float = 3600.0,
-    max_changed: float | None = None,
-    volume_tolerance: float = VOLUME_TOLERANCE,
-    auto_promote: bool = False,
     on_progress: Callable[[Hydration], None] = lambda _: None,
+    **asked: Unpack[Asked],
 ) -> Reprocessed:
     """Runs every step that is left: a release that is already staged or started is resumed.
 
-    `accept_missing`: the release may lack the input that is missing now; if more goes missing on the way, that ends the
-    operation. `upstream`: as `plan_stage` has it. `downstream`: then does the same with each app whose live release reads
-    this app's live result, so that it reads the new one; and so on. Raises what the steps raise, and ChecksFailed; the
-    candidate then stays as it is, so that you can look at it.
+    `asked`: the options of `plan_stage`. With `accept_missing`, the release may lack the input that is missing now; if
+    more goes missing on the way, that ends the operation. `downstream`: then does the same with each app whose live
+    release reads this app's live result, so that it reads the new one; and so on. Raises what the steps raise, and
+    ChecksFailed; the candidate then stays as it is, so that you can look at it.
     """
     readers = readers_to_move(context.registry.state(), app) if downstream else []
-    first = first_step(
-        context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
-        accept_missing=accept_missing, upstream=upstream,
-    )  # fmt: skip
+    first = first_step(context, app, **asked)
     name = first.releases[0]
     execute(context, first)
     if first.operation is Kind.STAGE:
         execute(context, plan_start(context, name))
-    wait_ready(context, name, lag_records=lag_records, for_s=for_s, timeout_s=timeout_s, on_progress=on_progress)
-    found, verdict = examine(context, name, volume_tolerance)
-    promotion = plan_promote(context, name, max_changed=max_changed)
-    if auto_promote:
+    wait_ready(
+        context, name, lag_records=conditions.lag_records, for_s=conditions.for_s, timeout_s=conditions.timeout_s,
+        on_progress=on_progress,
+    )  # fmt: skip
+    found, verdict = examine(context, name, conditions.volume_tolerance)
+    promotion = plan_promote(context, name, max_changed=conditions.max_changed)
+    if conditions.auto_promote:
         execute(context, promotion)
     else:
         propose(context, promotion)
     moved = tuple(
         reprocess(
-            context, reader.spec.app, same_as=reader.name, correction=f"reads {name}", accept_missing=accept_missing,
-            upstream=(name,), downstream=True, lag_records=lag_records, for_s=for_s, timeout_s=timeout_s,
-            max_changed=max_changed, volume_tolerance=volume_tolerance, auto_promote=auto_promote,
-            on_progress=on_progress,
+            context, reader.spec.app, conditions=conditions, downstream=True, on_progress=on_progress,
+            same_as=reader.name, correction=f"reads {name}", upstream=(name,),
+            accept_missing=asked.get("accept_missing", False),
         )
         for reader in readers
     )  # fmt: skip
     return Reprocessed(
-        release=name, comparison=found, verdict=verdict, plan=promotion, promoted=auto_promote, downstream=moved
-    )
+        release=name, comparison=found, verdict=verdict, plan=promotion, promoted=conditions.auto_promote,
+        downstream=moved,
+    )  # fmt: skip
 
 
 def readers_to_move(state: RegistryState, app: str) -> list[Release]:
@@ -138,51 +142,37 @@ def chain_of(state: RegistryState, app: str) -> list[Release]:
     return found
 
 
-def first_step(
-    context: Context,
-    app: str,
-    *,
-    version: int | None = None,
-    code_dir: Path | None = None,
-    same_as: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    correction: str | None = None,
-    accept_missing: bool = False,
-    upstream: Sequence[str] = (),
-) -> Plan:
+def first_step(context: Context, app: str, **asked: Unpack[Asked]) -> Plan:
     """The plan to stage the release or, if it is already staged, to start it. Later plans depend on what this one
     finds.
 
     Raises what `plan_stage` and `plan_start` raise, and Refused if the release was staged with something else than
     asked.
     """
-    state = context.registry.state()
+    state, version = context.registry.state(), asked.get("version")
     staged = state.releases.get(release_name(app, version)) if version is not None else None
     if staged is None:
-        return plan_stage(
-            context, app, version=version, code_dir=code_dir, same_as=same_as, settings=settings, correction=correction,
-            accept_missing=accept_missing, upstream=upstream,
-        )  # fmt: skip
-    given, digest = dict(settings or {}), None
-    if same_as is not None:
-        model = model_for(state, app, same_as, code_dir).spec
-        given, digest = {**model.settings, **given}, model.code_digest
-    elif code_dir is not None:
-        digest = freeze(code_dir).digest
-    differs = _differs(staged.spec, digest, given, correction, [find_release(state, name).name for name in upstream])
+        return plan_stage(context, app, **asked)
+    differs = _differs(state, staged.spec, asked)
     if differs:
         raise Refused(
             f"{staged.name} is already staged, and differs from what is asked for: {'; '.join(differs)}",
             fix=f"a release never changes: run `switchyard reprocess {staged.spec.app}` with another --version, or leave out these options to resume it as it is",
         )
     context.say(f"{staged.name} is already staged; resuming it")
-    return plan_start(context, staged.name, accept_missing=accept_missing)
+    return plan_start(context, staged.name, accept_missing=asked.get("accept_missing", False))
 
 
-def _differs(
-    spec: ReleaseSpec, digest: str | None, settings: Mapping[str, Any], correction: str | None, upstream: Sequence[str]
-) -> list[str]:
+def _differs(state: RegistryState, spec: ReleaseSpec, asked: Asked) -> list[str]:
     """How a release differs from what is asked for. An option that is not given does not count."""
+    settings, digest = dict(asked.get("settings") or {}), None
+    code_dir, same_as, correction = asked.get("code_dir"), asked.get("same_as"), asked.get("correction")
+    if same_as is not None:
+        model = model_for(state, spec.app, same_as, code_dir).spec
+        settings, digest = {**model.settings, **settings}, model.code_digest
+    elif code_dir is not None:
+        digest = freeze(code_dir).digest
+    upstream = [find_release(state, name).name for name in asked.get("upstream") or ()]
     found = []
     if digest is not None and digest != spec.code_digest:
         found.append(f"its code is {spec.code_digest[:12]}, not {digest[:12]}")
