@@ -106,22 +106,16 @@ class LogReader:
                 break
         return found
 
-    def read_to_end(self) -> list[bytes]:
-        """Values of all records up to the current end, the last stable offset.
-
-        Raises Unavailable if the broker sends nothing for the settings' request timeout.
-        """
-        return [value for records in self.records_to(self.end()) for _, value in records]
-
     def end(self) -> int:
-        """The log's current end, the last stable offset. Raises Unavailable as `read_to_end` does."""
+        """The log's current end, the last stable offset. Raises Unavailable without an answer."""
         # on a connection of its own: on the consumer's, the request would queue after a waiting fetch
         return end_of(self._settings, self._topic, 1, client=self._admin)[0]
 
     def records_to(self, end: int) -> Iterator[list[Record]]:
         """Offsets and values of all records before offset `end`, some thousand at a time. Waits for them.
 
-        Raises Unavailable as `read_to_end` does. The timeout restarts with each record: a long log may take longer.
+        Raises Unavailable if the broker sends nothing for the settings' request timeout, which restarts with each
+        record: a long log may take longer.
         """
         deadline = self._clock() + self._settings.request_timeout_s
         # the last offset before the end is a transaction's marker, which a consumer never gets

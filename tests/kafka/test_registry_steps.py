@@ -77,6 +77,7 @@ def test_version_0_1_passes_over_the_kinds_that_it_does_not_know(broker: Setting
         ann.step(lambda _: entries)
         assert [type(e) for e in [*bob.history()][-2:]] == [HistoryAccepted, FollowerRegistered]
     as_before = LogReader(broker, REGISTRY_TOPIC)
-    kinds = [json.loads(value)["kind"] for value in as_before.read_to_end()]
+    values = [value for records in as_before.records_to(as_before.end()) for _, value in records]
+    kinds = [json.loads(value)["kind"] for value in values]
     as_before.close()
     assert kinds[-1] == "follower" and "history-accepted" not in kinds
