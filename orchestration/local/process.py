@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
+from pipelines.processes import boot_id, rss_bytes, start_ticks
 
 POLL_S = 0.05
 # a killed JVM with many GiB first gives back its memory
@@ -89,12 +90,8 @@ class ProcessRef:
 
     def resident_bytes(self) -> int | None:
         """Its resident memory in bytes; None: unknown."""
-        try:
-            status = Path(f"/proc/{self.pid}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        rows = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        return int(rows["VmRSS"].split()[0]) * 1024 if "VmRSS" in rows and self.alive() else None
+        found = rss_bytes(self.pid)
+        return found if self.alive() else None
 
     def uptime_s(self) -> float | None:
         """How long it has been running, in seconds; None: it has ended."""
@@ -139,13 +136,6 @@ def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
 
 
 def _started(pid: int) -> str | None:
-    """When the process started, in ticks since boot; equal only for the same process. From Linux's /proc."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # the command is in brackets and may contain anything; the state is the 3rd field, the start time the 22nd
-    fields = stat.rpartition(")")[2].split()
-    if fields[0] in "ZX":
-        return None
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}:{fields[19]}"
+    """The boot and the start time of the process that has `pid` now; None if there is none."""
+    ticks = start_ticks(pid)
+    return None if ticks is None else f"{boot_id()}:{ticks}"

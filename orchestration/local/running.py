@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestration.local.process import POLL_S, ProcessRef
+from pipelines.processes import parent
 
 _VARIABLE = "SWITCHYARD_STATE_DIR"
 # the second one started drivers before this version
@@ -112,9 +113,9 @@ def _descendants(processes: Iterable[ProcessRef]) -> list[ProcessRef]:
     children: dict[int, list[int]] = {}
     for pid in _pids():
         with contextlib.suppress(OSError):
-            # the command is in brackets and may contain anything; the parent is the 4th field
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(pid)
+            above = parent(pid)
+            if above is not None:
+                children.setdefault(above, []).append(pid)
     left, found = [process.pid for process in processes], []
     while left:
         below = children.get(left.pop(), [])

@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from pipelines.kafka.client import producer
@@ -106,14 +105,3 @@ class Heart:
         self.beat()
         while not self._stopped.wait(self._interval_s):
             self.beat()
-
-
-def rss_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 if it has ended."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0

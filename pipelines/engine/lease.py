@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from pathlib import Path
 
 from pipelines.errors import Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
@@ -12,34 +12,28 @@ from pipelines.model.entries import Entry, Holder, LeaseTaken
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import refuse_unread
+from pipelines.processes import boot_id, start_ticks
 from pipelines.settings import Settings
 
-
-def _start_ticks(pid: int) -> int | None:
-    """The start time of a process in clock ticks since boot (field 22 of /proc/PID/stat); None if it doesn't run."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    # a zombie has ended; its parent just hasn't collected it
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+log = logging.getLogger(__name__)
 
 
 def this_process(settings: Settings) -> Holder:
     """This process as the holder of a lease."""
     pid = os.getpid()
-    return Holder(host=settings.host, boot_id=_boot_id(), pid=pid, started=_start_ticks(pid) or 0)
+    return Holder(host=settings.host, boot_id=boot_id(), pid=pid, started=start_ticks(pid) or 0)
 
 
 def is_alive(holder: Holder, settings: Settings) -> bool | None:
-    """Whether the holder's process runs; None if it is on another host, where this one can't look."""
+    """Whether the holder's process runs; None: it is on another host, or this one can't look."""
     if holder.host != settings.host:
         return None
-    return holder.boot_id == _boot_id() and _start_ticks(holder.pid) == holder.started
+    try:
+        return holder.boot_id == boot_id() and start_ticks(holder.pid) == holder.started
+    except OSError as error:
+        # such as too many open files: unknown is not dead
+        log.warning("whether process %d runs is unknown: %s", holder.pid, error)
+        return None
 
 
 def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_ms: int) -> str | None:

@@ -9,13 +9,14 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from pipelines.engine.heart import PROBE_TIMEOUT_S, Probe, rss_bytes
+from pipelines.engine.heart import PROBE_TIMEOUT_S, Probe
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.query import Query
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Counts, Flagging, Heartbeat, Pausing, Progress
+from pipelines.processes import rss_bytes
 from pipelines.settings import Settings
 
 
@@ -91,7 +92,7 @@ class Telemetry:
             batch_ms=int(batch_s * 1000),
             watermark_ms=last.boundary.watermark_ms if last else None,
             total=last.total if last else Counts(),
-            rss_bytes=rss_bytes(os.getpid()) + rss_bytes(self._jvm_pid),
+            rss_bytes=sum(rss_bytes(pid) or 0 for pid in (os.getpid(), self._jvm_pid)),
             heap_used_bytes=used,
             heap_max_bytes=limit,
             error=status.error,

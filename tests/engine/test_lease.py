@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_holder() -> None:
     assert is_alive(mine, SETTINGS) is True
     assert is_alive(mine.model_copy(update={"started": mine.started - 1}), SETTINGS) is False
     assert is_alive(mine.model_copy(update={"boot_id": "before the reboot"}), SETTINGS) is False
+
+
+def test_a_process_that_this_one_can_not_look_at_is_not_dead(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = this_process(SETTINGS)
+    monkeypatch.setattr(Path, "read_text", too_many_files)
+    assert is_alive(mine, SETTINGS) is None
+    assert f"whether process {mine.pid} runs is unknown" in caplog.text
+
+
+def too_many_files(path: Path, *_: object, **__: object) -> str:
+    raise OSError(errno.EMFILE, "Too many open files", str(path))
 
 
 def test_a_process_that_ended_and_was_not_waited_for_is_dead() -> None:

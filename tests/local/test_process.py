@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -96,6 +97,21 @@ def test_who_starts_it_may_ignore_signals(tmp_path: Path, number: signal.Signals
     deadline = time.monotonic() + 30
     while process.alive():
         assert time.monotonic() < deadline, process.terminate(timeout_s=0)
+
+
+def test_one_that_can_not_be_looked_at_is_not_taken_for_dead(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ProcessRef.of(child.pid)
+    assert found is not None
+
+    def too_many_files(path: Path, *_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(Path, "read_text", too_many_files)
+    for ask in (found.alive, found.kill):
+        with pytest.raises(OSError, match="Too many open files"):
+            ask()
 
 
 def test_one_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.switch import expired
+from pipelines.processes import start_ticks
 from tests.operations.builders import POSITION, Log, context_of, generation, release, spec, staged, switched
 from tests.shared.stages import before_stage
 
@@ -47,9 +48,7 @@ def holder_of(log: Log, pid: int) -> Holder:
 
 
 def started(pid: int) -> int:
-    from pipelines.engine import lease
-
-    return lease._start_ticks(pid) or 1
+    return start_ticks(pid) or 1
 
 
 def under_way(*also: Entry) -> Log:
