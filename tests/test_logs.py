@@ -14,7 +14,7 @@ import pytest
 from orchestration import cli
 from orchestration.commands import overview
 from orchestration.commands.terminal import say
-from pipelines.engine.session import session_conf
+from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import Refused
 from pipelines.logs import JsonLines, LogFormat, configure_command
 from pipelines.model.entries import EvidenceRecorded

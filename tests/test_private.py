@@ -20,7 +20,7 @@ from orchestration.local import server_config, ui
 from orchestration.local.broker import EmbeddedBroker
 from pipelines.engine import start
 from pipelines.engine.code import freeze, store
-from pipelines.engine.session import session_conf
+from pipelines.engine.spark_conf import session_conf
 from pipelines.private import private
 from pipelines.settings import Settings, get_settings
 from tests.shared.sockets import is_local, listening

@@ -20,9 +20,9 @@ from orchestration.launchers import local
 from orchestration.launchers.local import LocalLauncher
 from orchestration.operations.supervising import alerts
 from pipelines import secrets
-from pipelines.engine import session
+from pipelines.engine import jvm_process
 from pipelines.engine.causes import cause
-from pipelines.engine.session import session_conf, spark_kafka_options
+from pipelines.engine.spark_conf import session_conf, spark_kafka_options
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.login import java_properties
 from pipelines.logs import VisibleFormatter
@@ -327,10 +327,10 @@ def launch(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
         launched.update(conf=dict(conf.getAll()), environment=dict(os.environ), how=how)  # type: ignore[attr-defined]
         raise InterruptedError
 
-    monkeypatch.setattr(session, "launch_gateway", launching)
-    monkeypatch.setattr(session, "SparkConf", _Conf)
+    monkeypatch.setattr(jvm_process, "launch_gateway", launching)
+    monkeypatch.setattr(jvm_process, "SparkConf", _Conf)
     with pytest.raises(InterruptedError):
-        session._start_jvm(session_conf(settings, heap_mb=512, cores=1), ())
+        jvm_process._start_jvm(session_conf(settings, heap_mb=512, cores=1), ())
     return launched
 
 

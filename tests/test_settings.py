@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipelines.engine.jvm.jars import class_archive, scala_jar
-from pipelines.engine.session import session_conf, spark_kafka_options
+from pipelines.engine.spark_conf import session_conf, spark_kafka_options
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings
 

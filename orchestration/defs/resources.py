@@ -16,7 +16,8 @@ from pydantic import Field, PrivateAttr
 from orchestration.operations.context import Context, open_context
 from orchestration.operations.reading import Say
 from orchestration.operations.supervising import alerts as alerting
-from pipelines.engine.session import build_session, session_conf
+from pipelines.engine.session import build_session
+from pipelines.engine.spark_conf import session_conf
 from pipelines.model.entries import ReadyRecorded, VerdictRecorded
 from pipelines.model.text import visible
 from pipelines.settings import Settings, get_settings

@@ -33,7 +33,7 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.engine.expressions import MANY_RECORDS
 from pipelines.engine.jvm.jars import class_archive, jars_dir, scala_jar
-from pipelines.engine.session import session_conf
+from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings

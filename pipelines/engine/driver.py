@@ -17,11 +17,11 @@ from confluent_kafka import KafkaException
 from pipelines.engine.boot import Boot
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.engine.heart import Heart
+from pipelines.engine.jvm_process import jvm_exit_code
 from pipelines.engine.lease import take_lease
 from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.query import Query
-from pipelines.engine.session import jvm_exit_code
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
 from pipelines.engine.tries import Tries
 from pipelines.engine.watch import PartLost
@@ -51,15 +51,15 @@ class Driver:
         force: bool = False,
         settle: bool = False,
         signalled: threading.Event | None = None,
-        end_session: Callable[[], None] = lambda: None,
+        stop_jvm: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes the lease. Raises as `take_lease` does.
 
         `settle`: only brings Spark's log up to what Kafka has, even for a stopped release, and ends. `signalled`: set to
-        stop the driver. `end_session`: called after the query has ended and before the lease ends, because then another
+        stop the driver. `stop_jvm`: called after the query has ended and before the lease ends, because then another
         driver may take the checkpoint.
         """
-        self._end_session = end_session
+        self._stop_jvm = stop_jvm
         self._settle = settle
         self._settings = settings
         self._name = name
@@ -273,7 +273,7 @@ class Driver:
 
     def _end_spark(self) -> None:
         self._telemetry.jvm_ends()
-        self._end_session()
+        self._stop_jvm()
 
     def _jvm_lost(self, error: Exception) -> SwitchyardError | None:
         """The error to report if `error` means that the JVM has ended; None: it still runs."""

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from pipelines.engine.avro import avro_columns, decoded
 from pipelines.engine.jvm.classes import java_class
-from pipelines.engine.session import spark_kafka_options
+from pipelines.engine.spark_conf import spark_kafka_options
 from pipelines.errors import BadUsage
 from pipelines.model.app import (
     Avro,

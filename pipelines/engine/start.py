@@ -13,7 +13,7 @@ import sys
 import threading
 from functools import partial
 
-from pipelines.engine.session import begin_jvm, end_session
+from pipelines.engine.jvm_process import begin_jvm, stop_jvm
 from pipelines.errors import SwitchyardError
 from pipelines.logs import configure_driver
 from pipelines.model.text import visible
@@ -67,8 +67,8 @@ def _run(release: str, *, force: bool, settle: bool, signalled: threading.Event)
     # the JVM starts during this import, which takes half a second
     from pipelines.engine.driver import Driver
 
-    end = partial(end_session, settings.jvm_end_timeout_s)
-    return Driver(settings, release, force=force, settle=settle, signalled=signalled, end_session=end).run()
+    stop = partial(stop_jvm, settings.jvm_end_timeout_s)
+    return Driver(settings, release, force=force, settle=settle, signalled=signalled, stop_jvm=stop).run()
 
 
 if __name__ == "__main__":

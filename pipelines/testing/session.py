@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @contextmanager
 def session(*, heap_mb: int = 512, cores: int = 1) -> Iterator[SparkSession]:
     """Starts Spark, which takes some seconds; ends it after the block. Make it a fixture that all tests share."""
-    from pipelines.engine.session import build_session, end_session
+    from pipelines.engine.jvm_process import stop_jvm
+    from pipelines.engine.session import build_session
 
     with tempfile.TemporaryDirectory(prefix="switchyard-") as folder:
         settings = Settings(state_dir=Path(folder))
@@ -27,7 +28,7 @@ def session(*, heap_mb: int = 512, cores: int = 1) -> Iterator[SparkSession]:
             yield spark
         finally:
             spark.stop()
-            end_session(settings.jvm_end_timeout_s)
+            stop_jvm(settings.jvm_end_timeout_s)
 
 
 def unload_states() -> None:

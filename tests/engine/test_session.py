@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import pipelines.engine
 from pipelines.engine.expressions import INTERPRETED
-from pipelines.engine.session import session_conf
+from pipelines.engine.spark_conf import session_conf
 from pipelines.settings import Settings
 from tests.ports import port_of
 from tests.shared.sockets import is_local

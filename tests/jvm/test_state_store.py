@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.jvm.scala import compile_to
 from pipelines.engine.jvm.jars import SCALA_SOURCES, scala_jar, spark_jars
-from pipelines.engine.session import session_conf
+from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.engine.frames import read_range, read_stream
 from pipelines.engine.outages import is_outage
-from pipelines.engine.session import spark_kafka_options
+from pipelines.engine.spark_conf import spark_kafka_options
 from pipelines.kafka.client import producer
 from pipelines.kafka.login import java_properties
 from pipelines.kafka.topics import INPUT, ensure_topic

@@ -1,0 +1,124 @@
+"""The JVM of this process: its start, early or late, and its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen, TimeoutExpired
+
+from py4j.java_gateway import java_import  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+from pipelines.engine.spark_conf import session_conf
+from pipelines.private import private
+from pipelines.secrets import is_secret, withheld
+from pipelines.settings import Settings
+
+log = logging.getLogger("switchyard.driver")
+
+_LOCAL_IP = "SPARK_LOCAL_IP"
+# PySpark calls these by their last names only, and imports just their packages. Unless they are imported by name, each
+# call looks for them in one package after the other, in all of Spark's jars
+_OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
+
+
+def begin_jvm(settings: Settings) -> None:
+    """Starts the JVM of a driver's session while this process does other things. `build_session` waits for it."""
+    conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
+
+    def started() -> None:
+        try:
+            need_jvm(settings, conf)
+        except Exception as error:
+            # `build_session` tries again and raises
+            log.info("the JVM did not start early: %s", error)
+
+    threading.Thread(target=started, name="spark", daemon=True).start()
+
+
+_starting = threading.Lock()
+
+
+def need_jvm(settings: Settings, conf: dict[str, str]) -> None:
+    """Starts the JVM of this process, unless it has one. Call it on a thread of its own, whose priority it changes."""
+    (private(settings.state_dir) / "spark").mkdir(exist_ok=True)
+    # workers must run the interpreter that the driver runs
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # where the UI listens; what an operator has set for other programs doesn't open it, only what is set for drivers
+    if _LOCAL_IP not in settings.driver_environment:
+        os.environ[_LOCAL_IP] = "127.0.0.1"
+    # changes this thread only; the JVM inherits it
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
+    with _starting:
+        if SparkContext._gateway is None:
+            _yield_session(_start_jvm(conf, settings.driver_environment), settings.driver_nice)
+
+
+def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
+    """Starts the JVM of this process. Returns the pid of its session leader.
+
+    Secrets are not on its command line, which any user can see; they are set once it runs. The environment of the JVM and
+    of its Python workers holds no secret either. A driver leads its own session; elsewhere the JVM gets a new session. It
+    still ends with this process.
+    """
+    leads = os.getsid(0) == os.getpid()
+    shown = [(name, value) for name, value in conf.items() if not is_secret(name)]
+    with withheld(environment):
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            SparkConf(loadDefaults=False).setAll(shown), {"start_new_session": not leads}
+        )
+    for name in _OFTEN_CALLED:
+        java_import(gateway.jvm, name)
+    SparkContext._ensure_initialized(gateway=gateway)
+    return os.getpid() if leads or gateway.proc is None else int(gateway.proc.pid)
+
+
+def _yield_session(pid: int, nice: int) -> None:
+    """Gives other sessions preference over that of `pid`, if Linux groups processes by session.
+
+    Then a thread's nice value only counts within its session (autogroups, sched(7)). The JVM has its own session so that
+    this does not slow down an operator's shell.
+    """
+    # the file is missing without autogroups
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+
+
+def _jvm() -> Popen[bytes] | None:
+    """The JVM's process; None if this process has no JVM."""
+    return SparkContext._gateway.proc if SparkContext._gateway is not None else None
+
+
+def jvm_exit_code(timeout_s: float) -> int | None:
+    """The exit code of this process's JVM, if it ends by itself within `timeout_s`; None: it runs, or there is none."""
+    proc = _jvm()
+    if proc is None:
+        return None
+    try:
+        return int(proc.wait(timeout_s))
+    except TimeoutExpired:
+        return None
+
+
+def stop_jvm(timeout_s: float) -> None:
+    """Ends the JVM of this process, if it has one. Kills it after `timeout_s`. Returns when it has ended.
+
+    Otherwise the JVM would outlive this process for a moment, and could write a snapshot into a checkpoint that another
+    driver has taken over.
+    """
+    proc = _jvm()
+    if proc is None:
+        return
+    # its shutdown hooks delete its temporary files
+    proc.terminate()
+    try:
+        proc.wait(timeout_s)
+    except TimeoutExpired:
+        proc.kill()
+        proc.wait()

@@ -1,0 +1,150 @@
+"""Spark's properties for a driver or a job, with limited memory, and Spark's Kafka options from the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.engine import origins
+from pipelines.engine.expressions import INTERPRETED
+from pipelines.engine.jvm.jars import class_archive, spark_jars
+from pipelines.kafka.login import by_reference, java_properties
+from pipelines.private import UMASK
+from pipelines.secrets import SPARK_REDACTION
+from pipelines.settings import Settings
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.ReusingRocksDBStateStoreProvider"
+_JVM = Path(__file__).parent / "jvm"
+_LOGGING = {
+    # the second file replaces the appender of the first
+    "text": (_JVM / "log4j2.properties").as_uri(),
+    "json": ",".join((_JVM / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")),
+}
+_LOCAL_FILES = "io.switchyard.LocalFiles"
+_FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+_STATE = "spark.sql.streaming.stateStore"
+# The optimizing compiler (C2) waits until a method has run 40 times as often as by default. Otherwise it takes a third of
+# the CPU time of a starting driver. History is read no slower: code that runs for each record is compiled within two
+# seconds. Defaults: `java -XX:+PrintFlagsFinal`, Java 17
+_COMPILE_LATER = (
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
+    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
+)
+# by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
+_ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
+# After each poll, Spark asks the broker for both ends of a partition, and that request queues after the next fetch.
+# With Kafka's defaults, a task would wait 500 ms for records that are not its own, and after every 500 records. The
+# size of a poll is limited by max.partition.fetch.bytes, 1 MiB
+_FETCH = {"fetch.max.wait.ms": "5", "max.poll.records": "50000"}
+
+
+def session_conf(
+    settings: Settings, *, heap_mb: int, cores: int, brief: bool = False, few_rows: bool = False
+) -> dict[str, str]:
+    """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size.
+
+    `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
+    an app's expressions and compiles none.
+    """
+    master = settings.spark_master or f"local[{cores}]"
+    # in a trial of some seconds the optimizing compiler costs more than it gains
+    compiler = (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        if brief
+        else f"-XX:+UseParallelGC {_COMPILE_LATER} {_ROOM_FOR_CLASSES}"
+    )
+    work = settings.state_dir / "spark"
+    return {
+        "spark.master": master,
+        "spark.driver.memory": f"{heap_mb}m",
+        **_jars_conf(master),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Hadoop uses this mask, not that of the process
+        "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
+        # two properties, so that a setting can replace one and keep the other
+        "spark.driver.defaultJavaOptions": compiler,
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING[settings.log_format]} {_archived()}",
+        **_ui_conf(settings.spark_ui_port),
+        "spark.sql.session.timeZone": "UTC",
+        origins.PROPERTY: "false",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        # a second copy of a task would write, too
+        "spark.speculation": "false",
+        "spark.redaction.regex": SPARK_REDACTION,
+        "spark.sql.redaction.options.regex": f"{SPARK_REDACTION}|url",
+        "spark.sql.streaming.metricsEnabled": "true",
+        "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "false",
+        # With "min", an idle input would hold all others, and where the watermark stands would depend on when the driver
+        # last started: the checkpoint has no watermark of each input
+        "spark.sql.streaming.multipleWatermarkPolicy": "max",
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        **_state_conf(heap_mb),
+        # between polls without new records; each poll asks the broker
+        "spark.sql.streaming.pollingDelay": "200ms",
+        # the default starts a process for each local file that it renames
+        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+        "spark.hadoop.fs.file.impl": _LOCAL_FILES,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        **(INTERPRETED if few_rows else {}),
+        **settings.spark,
+    }
+
+
+def _ui_conf(port: int) -> dict[str, str]:
+    """`port`: of Spark's UI; 0: there is none."""
+    return {
+        "spark.ui.enabled": str(port > 0).lower(),
+        **({"spark.ui.port": str(port), "spark.ui.prometheus.enabled": "true"} if port else {}),
+        # any page in a browser on this machine could end a batch by a link
+        "spark.ui.killEnabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _jars_conf(master: str) -> dict[str, str]:
+    """The JVM maps archived classes only from the class path; executors on other hosts must be sent the jars."""
+    jars = spark_jars()
+    if not master.startswith("local"):
+        return {"spark.jars": ",".join(map(str, jars))}
+    return {
+        "spark.driver.extraClassPath": ":".join(map(str, jars)),
+        "spark.python.daemon.module": "pipelines.engine.python_daemon",
+    }
+
+
+def _state_conf(heap_mb: int) -> dict[str, str]:
+    return {
+        f"{_STATE}.providerClass": _ROCKSDB,
+        f"{_STATE}.checkpointFormatVersion": "1",
+        f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+        # the driver after a killed one replays the changes since the last snapshot: up to 60 s of them by default
+        f"{_STATE}.maintenanceInterval": "15s",
+        # counting rows would look up each key
+        f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
+        f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
+        f"{_STATE}.rocksdb.maxMemoryUsageMB": str(max(64, heap_mb // 4)),
+    }
+
+
+def _archived() -> str:
+    """Options that map Spark's classes. If the archive is for another Java or other jars, Java silently ignores it."""
+    path = class_archive()
+    return f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if path.is_file() else ""
+
+
+def spark_kafka_options(settings: Settings) -> dict[str, str]:
+    """Options for Spark's Kafka source, under the names of Kafka's Java client.
+
+    If Spark runs on this machine only, they hold no secrets (`login.by_reference`). Executors on other hosts need the
+    secrets themselves. Raises BadUsage for a login that this client can't use, see `login.java_properties`.
+    """
+    login = java_properties(settings)
+    if (settings.spark_master or "local").startswith("local"):
+        login = by_reference(login)
+    # also for Spark's admin client, which by default waits 60 s for the answer of a broker that has stopped
+    request_ms = int(settings.request_timeout_s * 1000)
+    waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
+    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH, **waits}
+    return {f"kafka.{name}": value for name, value in {**options, **login}.items()}
