@@ -48,7 +48,7 @@ class Tries:
             self._orders.enter(StateSet(release=self._name, state="failed"), reason)
             raise SwitchyardError(
                 reason,
-                fix=f"`switchyard bisect {self._name}` names the record; skip it, or fix the app and stage a new version",
+                fix=f"`switchyard bisect {self._name}` tells whether a record makes it fail, and which one: skip it, or fix the app and stage a new version",
             )
 
 
