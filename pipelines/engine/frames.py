@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from pipelines.engine.avro import avro_columns, decoded
 from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.plain_json import from_json
 from pipelines.engine.spark_conf import spark_kafka_options
 from pipelines.errors import BadUsage
 from pipelines.model.app import (
@@ -212,7 +213,7 @@ def _read(
     parsed, schema = f"_parsed_{part}", json_schema(as_)
     wanted = StructType([*schema.fields, *ddl_columns(f"{CORRUPT} string").fields])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
-    framed = framed.select("*", F.from_json(F.col(f"_{part}").cast("string"), wanted, options).alias(parsed))
+    framed = framed.select("*", from_json(F.col(f"_{part}").cast("string"), wanted, options).alias(parsed))
     reason = reason.when(
         F.col(parsed).isNull() | F.col(f"{parsed}.{CORRUPT}").isNotNull(),
         F.lit("" if part == "value" else f"the key is not JSON of {schema.simpleString()}"),

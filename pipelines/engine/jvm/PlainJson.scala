@@ -1,0 +1,280 @@
+// in Spark's package: what makes a column of an expression is visible only there
+package org.apache.spark.sql.switchyard
+
+import java.nio.charset.StandardCharsets.{ISO_8859_1, UTF_8}
+import java.time.ZoneId
+import java.util.{Map => JavaMap}
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.sql.Column
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
+import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
+import org.apache.spark.sql.catalyst.expressions.codegen.Block._
+import org.apache.spark.sql.catalyst.util.DateTimeUtils
+import org.apache.spark.sql.classic.ExpressionUtils
+import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.types.UTF8String
+
+/**
+ * Spark's `from_json`, faster for plain records. `child` is a string.
+ *
+ * A record is plain if it is an object whose fields are what the schema says, without anything unusual. Such a record is
+ * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record.
+ */
+case class PlainJson(
+    child: Expression, schema: StructType, options: Map[String, String], timeZoneId: Option[String] = None)
+  extends UnaryExpression with TimeZoneAwareExpression {
+  override def nullable: Boolean = true
+  override def prettyName: String = "from_json"
+  override def withTimeZone(zone: String): TimeZoneAwareExpression = copy(timeZoneId = Option(zone))
+
+  @transient private lazy val parser = JsonToStructs(schema, options, BoundReference(0, StringType, true), timeZoneId)
+  @transient private lazy val reader = new PlainReader(parser)
+  override def dataType: DataType = parser.dataType
+
+  override def eval(input: InternalRow): Any = child.eval(input) match {
+    case json: UTF8String => reader.read(json)
+    case _ => null
+  }
+
+  override protected def doGenCode(context: CodegenContext, made: ExprCode): ExprCode = {
+    val json = child.genCode(context)
+    val read = context.addReferenceObj("plain", reader, classOf[PlainReader].getName)
+    made.copy(code = code"""
+      ${json.code}
+      InternalRow ${made.value} = ${json.isNull} ? null : $read.read(${json.value});
+      boolean ${made.isNull} = ${made.value} == null;
+    """)
+  }
+
+  override protected def withNewChildInternal(newChild: Expression): Expression = copy(child = newChild)
+}
+
+object PlainJson {
+  /** As `from_json`. `schema`: as JSON. */
+  def column(text: Column, schema: String, options: JavaMap[String, String]): Column = {
+    val fields = DataType.fromJson(schema).asInstanceOf[StructType]
+    ExpressionUtils.column(PlainJson(ExpressionUtils.expression(text), fields, options.asScala.toMap))
+  }
+
+  /** Whether a record is plain, for tests. `ddl`: its columns. */
+  def isPlain(json: String, ddl: String): Boolean =
+    new PlainFields(StructType.fromDDL(ddl), "", ZoneId.of("UTC")).read(json.getBytes(UTF_8)) != null
+}
+
+/** Reads plain records itself, and all others by `parser`. */
+final class PlainReader(parser: JsonToStructs) extends Serializable {
+  @transient private lazy val fields = new PlainFields(
+    parser.schema.asInstanceOf[StructType], parser.options.getOrElse("columnNameOfCorruptRecord", ""), parser.zoneId)
+
+  def read(json: UTF8String): InternalRow = {
+    val plain = if (fields.all_known) fields.read(json.getBytes) else null
+    if (plain != null) plain else parser.nullSafeEval(json).asInstanceOf[InternalRow]
+  }
+}
+
+/** The fields of a schema. `corrupt`: the name of the column that only `from_json` fills. */
+final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
+  import PlainFields._
+
+  private val names = schema.fields.map(field => if (field.name == corrupt) Array.emptyByteArray else field.name.getBytes(UTF_8))
+  private val types = schema.fields.map(_.dataType)
+  /** Whether this can read every field. */
+  val all_known: Boolean = schema.length <= 63 && types.forall {
+    case StringType | BooleanType | ByteType | ShortType | IntegerType | LongType | DoubleType | TimestampType => true
+    case decimal: DecimalType => decimal.precision <= Decimal.MAX_LONG_DIGITS
+    case _ => false
+  }
+
+  /** The row of a plain record; null: it is not plain. */
+  def read(json: Array[Byte]): InternalRow = {
+    val text = new Text(json)
+    val values = new Array[Any](names.length)
+    var seen, next = 0L
+    text.skip_space()
+    if (!text.take('{')) return null
+    text.skip_space()
+    var more = !text.take('}')
+    while (more) {
+      text.skip_space()
+      if (!text.name()) return null
+      val field = find(text, next.toInt)
+      text.skip_space()
+      if (!text.take(':')) return null
+      text.skip_space()
+      if (field < 0) {
+        if (!text.skip_value()) return null
+      } else {
+        if ((seen & (1L << field)) != 0) return null
+        seen |= 1L << field
+        next = field + 1
+        val value = read_value(text, types(field))
+        if (value.asInstanceOf[AnyRef] eq Unusual) return null
+        values(field) = value
+      }
+      text.skip_space()
+      more = text.take(',')
+      if (!more && !text.take('}')) return null
+    }
+    text.skip_space()
+    if (text.at_end) new GenericInternalRow(values) else null
+  }
+
+  /** The number of the field whose name was just read, most often `likely`; -1: there is none. */
+  private def find(text: Text, likely: Int): Int = {
+    if (likely < names.length && text.is(names(likely))) return likely
+    var field = 0
+    while (field < names.length) {
+      if (text.is(names(field))) return field
+      field += 1
+    }
+    -1
+  }
+
+  private def read_value(text: Text, kind: DataType): Any = {
+    if (text.literal(NULL)) return null
+    kind match {
+      case StringType => if (text.string()) text.read_string() else Unusual
+      case LongType => if (text.whole_number()) text.unscaled else Unusual
+      case IntegerType => whole(text, Int.MinValue, Int.MaxValue, _.toInt)
+      case ShortType => whole(text, Short.MinValue, Short.MaxValue, _.toShort)
+      case ByteType => whole(text, Byte.MinValue, Byte.MaxValue, _.toByte)
+      case DoubleType => if (text.number()) text.read_double() else Unusual
+      case decimal: DecimalType => if (text.number()) text.read_decimal(decimal) else Unusual
+      case BooleanType => if (text.literal(TRUE)) true else if (text.literal(FALSE)) false else Unusual
+      case TimestampType =>
+        if (!text.string()) return Unusual
+        DateTimeUtils.stringToTimestamp(text.read_string() match {
+          case time: UTF8String => time
+          case _ => return Unusual
+        }, zone).getOrElse(Unusual)
+      case _ => Unusual
+    }
+  }
+
+  private def whole(text: Text, least: Long, most: Long, as: Long => Any): Any =
+    if (text.whole_number() && least <= text.unscaled && text.unscaled <= most) as(text.unscaled) else Unusual
+}
+
+private object PlainFields {
+  /** Instead of a value: the record is not plain. */
+  private object Unusual
+  private val NULL = "null".getBytes(UTF_8)
+  private val TRUE = "true".getBytes(UTF_8)
+  private val FALSE = "false".getBytes(UTF_8)
+  // exact as doubles
+  private val POWERS = Array.tabulate(23)(n => java.lang.Double.parseDouble(s"1e$n"))
+  private val LONG_POWERS = Array.iterate(1L, Decimal.MAX_LONG_DIGITS + 1)(_ * 10)
+  // digits that always fit in a long
+  private val DIGITS = 18
+  // up to here, a double is exact
+  private val EXACT_DIGITS = 15
+  // far below the limits of Spark's parser
+  private val MAX_NAME_BYTES = 1000
+  private val MAX_STRING_BYTES = 1000000
+
+  /** A JSON text and how far it is read. What was read last is from `from` to `to`. */
+  private final class Text(bytes: Array[Byte]) {
+    private var at, from, to = 0
+    private var ascii, negative = false
+    // of a number: all its digits as a whole number, how many of them are before and after the point
+    var unscaled = 0L
+    private var before, after = 0
+
+    def at_end: Boolean = at == bytes.length
+
+    def skip_space(): Unit =
+      while (at < bytes.length && (bytes(at) == ' ' || bytes(at) == '\n' || bytes(at) == '\t' || bytes(at) == '\r')) at += 1
+
+    def take(sign: Char): Boolean = {
+      val there = at < bytes.length && bytes(at) == sign
+      if (there) at += 1
+      there
+    }
+
+    def literal(word: Array[Byte]): Boolean = {
+      val end = at + word.length
+      val there = end <= bytes.length && java.util.Arrays.equals(bytes, at, end, word, 0, word.length)
+      if (there) at = end
+      there
+    }
+
+    /** A string without escapes and control characters. */
+    def string(): Boolean = {
+      if (!take('"')) return false
+      from = at
+      ascii = true
+      while (at < bytes.length) {
+        val byte = bytes(at)
+        if (byte == '"') {
+          to = at
+          at += 1
+          return to - from <= MAX_STRING_BYTES
+        }
+        if (byte < 0) ascii = false
+        else if (byte < ' ' || byte == '\\') return false
+        at += 1
+      }
+      false
+    }
+
+    def name(): Boolean = string() && ascii && to - from <= MAX_NAME_BYTES
+
+    def is(name: Array[Byte]): Boolean =
+      to - from == name.length && name.length > 0 && java.util.Arrays.equals(bytes, from, to, name, 0, name.length)
+
+    def read_string(): Any = {
+      val found = UTF8String.fromBytes(bytes, from, to - from)
+      if (ascii || found.isValid) found else Unusual
+    }
+
+    /** A number without an exponent, of at most 18 digits. */
+    def number(): Boolean = {
+      from = at
+      negative = take('-')
+      unscaled = 0
+      val first = at
+      digits()
+      before = at - first
+      if (before == 0 || (before > 1 && bytes(first) == '0')) return false
+      after = 0
+      if (take('.')) {
+        val point = at
+        digits()
+        after = at - point
+        if (after == 0) return false
+      }
+      to = at
+      if (negative) unscaled = -unscaled
+      before + after <= DIGITS && (at == bytes.length || (bytes(at) != 'e' && bytes(at) != 'E'))
+    }
+
+    def whole_number(): Boolean = number() && to - from == before + (if (negative) 1 else 0)
+
+    private def digits(): Unit =
+      while (at < bytes.length && bytes(at) >= '0' && bytes(at) <= '9') {
+        unscaled = unscaled * 10 + (bytes(at) - '0')
+        at += 1
+      }
+
+    def read_double(): Double =
+      if (after == 0) unscaled.toDouble
+      else if (before + after <= EXACT_DIGITS) {
+        val found = math.abs(unscaled) / POWERS(after)
+        if (negative) -found else found
+      } else java.lang.Double.parseDouble(new String(bytes, from, to - from, ISO_8859_1))
+
+    def read_decimal(kind: DecimalType): Any = {
+      val whole = if (before == 1 && bytes(if (negative) from + 1 else from) == '0') 0 else before
+      if (after > kind.scale || whole > kind.precision - kind.scale) Unusual
+      else Decimal.createUnsafe(unscaled * LONG_POWERS(kind.scale - after), kind.precision, kind.scale)
+    }
+
+    /** Passes over a value that nobody asked for: a string, a number or a literal. */
+    def skip_value(): Boolean =
+      if (at < bytes.length && bytes(at) == '"') string() && read_string() != Unusual
+      else literal(NULL) || literal(TRUE) || literal(FALSE) || number()
+  }
+}

@@ -1,0 +1,167 @@
+"""What is read faster is read as Spark reads it, whatever the record is; and the usual record is read faster."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipelines.engine.expressions import INTERPRETED
+from pipelines.engine.frames import CORRUPT
+from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.plain_json import from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark]
+
+DDL = (
+    "text string, whole bigint, number int, small smallint, tiny tinyint, real double, price decimal(8,2), "
+    "share decimal(18,18), yes boolean, at timestamp, `odd name` string, `größe` string"
+)
+OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
+NAMES = [
+    "text", "whole", "number", "small", "tiny", "real", "price", "share", "yes", "at", "odd name", "größe",
+    "more", "Text", "", CORRUPT, "te\\u0078t", "te\"xt",
+]  # fmt: skip
+NUMBERS = [
+    "0", "-0", "1", "-1", "007", "+1", "1.", ".5", "-", "127", "128", "-128", "-129", "32767", "32768", "2147483647",
+    "2147483648", "-2147483648", "-2147483649", "999999999999999999", "1000000000000000000", "9223372036854775807",
+    "9223372036854775808", "-9223372036854775808", "1e5", "1E5", "1e-5", "1.5e3", "1e999", "0.0", "-0.0", "0.1", "-0.1",
+    "123.45", "123.456", "999999.99", "9999999.99", "1000000", "999999.995", "0.123456789012345678", "1.0000000000000000001",
+    "0.30000000000000004", "9007199254740993", "9007199254740993.5", "123456789.12345678", "5.0E-324", "NaN", "Infinity",
+    "-Infinity", "0x10", "1_000", "12345678901234567890123456789", "0." + "0" * 30 + "1", "1" * 2_000,
+]  # fmt: skip
+STRINGS = [
+    "", "a", "two words", "größe", "\u20ac", "\U0001f600", "\\n", "\\u0041", "\\ud83d\\ude00", "\\ud83d", "\\x",
+    "\\\"", "tab\there", "line\nbreak", "\x00", "\x7f", "null", "1", "1.5", "true", "NaN", "2024-01-02T03:04:05Z",
+    "2024-01-02T03:04:05.123456Z", "2024-01-02 03:04:05", "2024-01-02", "2024-13-02T03:04:05Z", "2024-01-02T03:04:05+01:00",
+    "2024-01-02T03:04:05.1234567Z", "+12024-01-02T00:00:00Z", "epoch", "now", "0001-01-01T00:00:00Z", "24:00",
+]  # fmt: skip
+OTHERS = [
+    "null",
+    "true",
+    "false",
+    "True",
+    "nul",
+    "[]",
+    "[1, 2]",
+    "{}",
+    '{"a": 1}',
+    '[{"a": "}"}]',
+    "'a'",
+    "",
+    "undefined",
+]
+SPACE = ["", "", "", " ", "\t", "\n ", "\r\n", "\x0b", "\u00a0", "/* */"]
+
+
+SEED = int(os.environ.get("SWITCHYARD_JSON_SEED", "7"))
+RECORDS = 20_000
+
+
+def value(chance: random.Random) -> str:
+    kind = chance.random()
+    if kind < 0.4:
+        return chance.choice(NUMBERS)
+    return '"' + chance.choice(STRINGS) + '"' if kind < 0.8 else chance.choice(OTHERS)
+
+
+def fitting(chance: random.Random) -> str:
+    """A record as it should be, or nearly."""
+    fields = {
+        "text": chance.choice(["a", "größe", "two words"]), "whole": chance.randrange(-(10**17), 10**17),
+        "number": chance.randrange(-(2**31), 2**31), "real": chance.uniform(-1e6, 1e6), "yes": chance.random() < 0.5,
+        "price": round(chance.uniform(-999_999, 999_999), chance.randrange(3)), "at": "2024-01-02T03:04:05.678Z",
+        "tiny": chance.randrange(-128, 128), "more": None,
+    }  # fmt: skip
+    names = chance.sample(sorted(fields), chance.randrange(len(fields) + 1))
+    return json.dumps({name: fields[name] for name in names}, ensure_ascii=False)
+
+
+def record(chance: random.Random) -> bytes:
+    if chance.random() < 0.5:
+        text = fitting(chance)
+    else:
+        gap = [chance.choice(SPACE) for _ in range(4)]
+        pairs = [
+            f'{gap[0]}"{chance.choice(NAMES)}"{gap[1]}:{gap[2]}{value(chance)}' for _ in range(chance.randrange(5))
+        ]
+        text = f"{gap[3]}{{{','.join(pairs)}}}{gap[0]}"
+    found = bytearray(text.encode())
+    # what a broken producer or a cut record gives
+    while found and chance.random() < 0.15:
+        at = chance.randrange(len(found))
+        change = chance.randrange(4)
+        if change == 0:
+            del found[at]
+        elif change == 1:
+            del found[at:]
+        elif change == 2:
+            found[at] = chance.randrange(256)
+        else:
+            found[at:at] = chance.choice([b",", b'"', b"}", b"\\", b"\xc3", b"0", b" "])
+    return bytes(found)
+
+
+def is_plain(text: str) -> bool:
+    found: bool = java_class("org.apache.spark.sql.switchyard.PlainJson").isPlain(text, DDL)
+    return found
+
+
+# otherwise Spark would interpret where it can't compile
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+
+
+@pytest.mark.parametrize("way", [COMPILED, INTERPRETED], ids=["compiled", "interpreted"])
+def test_it_is_what_spark_reads(spark: SparkSession, way: dict[str, str]) -> None:
+    chance = random.Random(SEED)
+    records = [record(chance) for _ in range(RECORDS)]
+    schema = StructType.fromDDL(f"{DDL}, {CORRUPT} string")
+    before = {name: spark.conf.get(name) for name in way}
+    for name, value in way.items():
+        spark.conf.set(name, value)
+    try:
+        frame = spark.createDataFrame([(bytearray(each),) for each in records], "value binary").coalesce(1)
+        text = F.col("value").cast("string")
+        both = frame.select(
+            "value", from_json(text, schema, OPTIONS).alias("ours"), F.from_json(text, schema, OPTIONS).alias("theirs")
+        )
+        assert both.where(~F.col("ours").eqNullSafe(F.col("theirs"))).take(3) == []
+        good = both.where(F.col(f"theirs.{CORRUPT}").isNull() & F.col("theirs").isNotNull()).count()
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
+    # both kinds are there: else equality says little
+    assert 0.3 < good / len(records) < 0.9
+
+
+def test_the_usual_record_is_plain(spark: SparkSession) -> None:
+    chance = random.Random(7)
+    plain = [is_plain(fitting(chance)) for _ in range(200)]
+    assert sum(plain) == len(plain)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "null", "[]", '"a"', "{", '{"text": "a"', '{"text": "a"} x', '{"text": "\\n"}', '{"text": 1}', '{"whole": 1.0}',
+        '{"number": 2147483648}', '{"price": 1.234}', '{"text": "a", "text": "b"}', '{"more": {}}', '{"real": 1e5}',
+        '{"größe": "a"}', '{"yes": "true"}', '{"at": "soon"}', '{"text": "a",}',
+    ],
+)  # fmt: skip
+def test_an_unusual_record_is_left_to_spark(spark: SparkSession, text: str) -> None:
+    assert not is_plain(text)
+
+
+def test_a_schema_with_another_type_is_left_to_spark(spark: SparkSession) -> None:
+    schema = StructType.fromDDL(f"tags array<string>, text string, {CORRUPT} string")
+    frame = spark.createDataFrame([('{"tags": ["a"], "text": "b"}',), ("{",)], "value string")
+    read = frame.select(from_json(F.col("value"), schema, OPTIONS).alias("read")).select("read.*").collect()
+    assert [tuple(row) for row in read] == [(["a"], "b", None), (None, None, "{")]
