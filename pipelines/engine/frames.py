@@ -211,9 +211,7 @@ def _read(
     if not isinstance(as_, Json):
         return framed, reason, [F.col(f"_{part}").cast(f.dataType).alias(f.name) for f in columns.fields]
     parsed, schema = f"_parsed_{part}", json_schema(as_)
-    wanted = StructType([*schema.fields, *ddl_columns(f"{CORRUPT} string").fields])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
-    framed = framed.select("*", from_json(F.col(f"_{part}").cast("string"), wanted, options).alias(parsed))
+    framed = framed.select("*", from_json(F.col(f"_{part}").cast("string"), schema, CORRUPT).alias(parsed))
     reason = reason.when(
         F.col(parsed).isNull() | F.col(f"{parsed}.{CORRUPT}").isNotNull(),
         F.lit("" if part == "value" else f"the key is not JSON of {schema.simpleString()}"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
 from pipelines.engine.jvm.classes import java_class
 
 
-def from_json(text: Column, schema: StructType, options: Mapping[str, str]) -> Column:
-    """What Spark's `from_json` makes of `text`, a string column. Needs a Spark context in this process."""
-    made = java_class("org.apache.spark.sql.switchyard.PlainJson").column(text._jc, schema.json(), dict(options))
+def from_json(text: Column, schema: StructType, corrupt: str) -> Column:
+    """What Spark's `from_json` makes of `text`, a string column: a struct of `schema` and of the string `corrupt`, which
+    has the text of a malformed record. NaN and Infinity are malformed.
+
+    Needs a Spark context in this process. Raises AnalysisException for a type that JSON can't have.
+    """
+    made = java_class("org.apache.spark.sql.switchyard.PlainJson").column(text._jc, schema.json(), corrupt)
     return Column(made)

@@ -3,17 +3,16 @@ package org.apache.spark.sql.switchyard
 
 import java.nio.charset.StandardCharsets.{ISO_8859_1, UTF_8}
 import java.time.ZoneId
-import java.util.{Map => JavaMap}
-
-import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.Column
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{BoundReference, Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
+import org.apache.spark.sql.catalyst.analysis.TypeCheckResult
+import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.catalyst.util.DateTimeUtils
+import org.apache.spark.sql.catalyst.util.{CharVarcharUtils, DateTimeUtils}
 import org.apache.spark.sql.classic.ExpressionUtils
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
@@ -24,19 +23,22 @@ import org.apache.spark.unsafe.types.UTF8String
  * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record.
  */
 case class PlainJson(
-    child: Expression, schema: StructType, options: Map[String, String], timeZoneId: Option[String] = None)
+    child: Expression, schema: StructType, corrupt: String, timeZoneId: Option[String] = None)
   extends UnaryExpression with TimeZoneAwareExpression {
   override def nullable: Boolean = true
   override def prettyName: String = "from_json"
   override def withTimeZone(zone: String): TimeZoneAwareExpression = copy(timeZoneId = Option(zone))
 
-  @transient private lazy val parser = JsonToStructs(schema, options, BoundReference(0, StringType, true), timeZoneId)
-  @transient private lazy val reader = new PlainReader(parser)
+  @transient private lazy val parser = JsonToStructs(
+    schema, Map("mode" -> "PERMISSIVE", "columnNameOfCorruptRecord" -> corrupt, "allowNonNumericNumbers" -> "false"),
+    child, timeZoneId)
+  @transient private lazy val reader = new PlainReader(parser, corrupt)
+  override def checkInputDataTypes(): TypeCheckResult = parser.checkInputDataTypes()
   override def dataType: DataType = parser.dataType
 
   override def eval(input: InternalRow): Any = child.eval(input) match {
+    case null => null
     case json: UTF8String => reader.read(json)
-    case _ => null
   }
 
   override protected def doGenCode(context: CodegenContext, made: ExprCode): ExprCode = {
@@ -53,21 +55,20 @@ case class PlainJson(
 }
 
 object PlainJson {
-  /** As `from_json`. `schema`: as JSON. */
-  def column(text: Column, schema: String, options: JavaMap[String, String]): Column = {
-    val fields = DataType.fromJson(schema).asInstanceOf[StructType]
-    ExpressionUtils.column(PlainJson(ExpressionUtils.expression(text), fields, options.asScala.toMap))
+  /** As `from_json`. `schema`: as JSON, without the column `corrupt`, which gets the text of a malformed record. */
+  def column(text: Column, schema: String, corrupt: String): Column = {
+    val fields = CharVarcharUtils.failIfHasCharVarchar(DataType.fromJson(schema)).asInstanceOf[StructType]
+    ExpressionUtils.column(PlainJson(ExpressionUtils.expression(text), fields.add(corrupt, StringType), corrupt))
   }
 
   /** Whether a record is plain, for tests. `ddl`: its columns. */
   def isPlain(json: String, ddl: String): Boolean =
-    new PlainFields(StructType.fromDDL(ddl), "", ZoneId.of("UTC")).read(json.getBytes(UTF_8)) != null
+    new PlainFields(StructType.fromDDL(ddl), null, ZoneId.of("UTC")).read(json.getBytes(UTF_8)) != null
 }
 
 /** Reads plain records itself, and all others by `parser`. */
-final class PlainReader(parser: JsonToStructs) extends Serializable {
-  @transient private lazy val fields = new PlainFields(
-    parser.schema.asInstanceOf[StructType], parser.options.getOrElse("columnNameOfCorruptRecord", ""), parser.zoneId)
+final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializable {
+  @transient private lazy val fields = new PlainFields(parser.schema.asInstanceOf[StructType], corrupt, parser.zoneId)
 
   def read(json: UTF8String): InternalRow = {
     val plain = if (fields.all_known) fields.read(json.getBytes) else null
@@ -79,14 +80,16 @@ final class PlainReader(parser: JsonToStructs) extends Serializable {
 final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
   import PlainFields._
 
-  private val names = schema.fields.map(field => if (field.name == corrupt) Array.emptyByteArray else field.name.getBytes(UTF_8))
+  private val names = schema.fields.map(field => if (field.name == corrupt) null else field.name.getBytes(UTF_8))
   private val types = schema.fields.map(_.dataType)
-  /** Whether this can read every field. */
-  val all_known: Boolean = schema.length <= 63 && types.forall {
-    case StringType | BooleanType | ByteType | ShortType | IntegerType | LongType | DoubleType | TimestampType => true
-    case decimal: DecimalType => decimal.precision <= Decimal.MAX_LONG_DIGITS
-    case _ => false
-  }
+  /** Whether this can read every field, and nothing asks for another way to read it. */
+  val all_known: Boolean = schema.length <= 63 && schema.fieldNames.distinct.length == schema.length &&
+    !schema.exists(_.metadata.contains("EXISTS_DEFAULT")) && SQLConf.get.legacyTimeParserPolicy.toString != "LEGACY" &&
+    types.forall {
+      case StringType | BooleanType | ByteType | ShortType | IntegerType | LongType | DoubleType | TimestampType => true
+      case decimal: DecimalType => decimal.precision <= Decimal.MAX_LONG_DIGITS
+      case _ => false
+    }
 
   /** The row of a plain record; null: it is not plain. */
   def read(json: Array[Byte]): InternalRow = {
@@ -223,7 +226,7 @@ private object PlainFields {
     def name(): Boolean = string() && ascii && to - from <= MAX_NAME_BYTES
 
     def is(name: Array[Byte]): Boolean =
-      to - from == name.length && name.length > 0 && java.util.Arrays.equals(bytes, from, to, name, 0, name.length)
+      name != null && to - from == name.length && java.util.Arrays.equals(bytes, from, to, name, 0, name.length)
 
     def read_string(): Any = {
       val found = UTF8String.fromBytes(bytes, from, to - from)
