@@ -71,7 +71,7 @@ final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializ
   @transient private lazy val fields = new PlainFields(parser.schema.asInstanceOf[StructType], corrupt, parser.zoneId)
 
   def read(json: UTF8String): InternalRow = {
-    val plain = if (fields.all_known) fields.read(json.getBytes) else null
+    val plain = if (fields.allKnown) fields.read(json.getBytes) else null
     if (plain != null) plain else parser.nullSafeEval(json).asInstanceOf[InternalRow]
   }
 }
@@ -83,7 +83,7 @@ final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
   private val names = schema.fields.map(field => if (field.name == corrupt) null else field.name.getBytes(UTF_8))
   private val types = schema.fields.map(_.dataType)
   /** Whether this can read every field, and nothing asks for another way to read it. */
-  val all_known: Boolean = schema.length <= 63 && schema.fieldNames.distinct.length == schema.length &&
+  val allKnown: Boolean = schema.length <= 63 && schema.fieldNames.distinct.length == schema.length &&
     !schema.exists(_.metadata.contains("EXISTS_DEFAULT")) && SQLConf.get.legacyTimeParserPolicy.toString != "LEGACY" &&
     types.forall {
       case StringType | BooleanType | ByteType | ShortType | IntegerType | LongType | DoubleType | TimestampType => true
@@ -95,34 +95,36 @@ final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
   def read(json: Array[Byte]): InternalRow = {
     val text = new Text(json)
     val values = new Array[Any](names.length)
-    var seen, next = 0L
-    text.skip_space()
+    // a bit for each field that was there; the field that comes next, if they come in order
+    var seen = 0L
+    var next = 0
+    text.skipSpace()
     if (!text.take('{')) return null
-    text.skip_space()
+    text.skipSpace()
     var more = !text.take('}')
     while (more) {
-      text.skip_space()
+      text.skipSpace()
       if (!text.name()) return null
-      val field = find(text, next.toInt)
-      text.skip_space()
+      val field = find(text, next)
+      text.skipSpace()
       if (!text.take(':')) return null
-      text.skip_space()
+      text.skipSpace()
       if (field < 0) {
-        if (!text.skip_value()) return null
+        if (!text.skipValue()) return null
       } else {
         if ((seen & (1L << field)) != 0) return null
         seen |= 1L << field
         next = field + 1
-        val value = read_value(text, types(field))
+        val value = readValue(text, types(field))
         if (value.asInstanceOf[AnyRef] eq Unusual) return null
         values(field) = value
       }
-      text.skip_space()
+      text.skipSpace()
       more = text.take(',')
       if (!more && !text.take('}')) return null
     }
-    text.skip_space()
-    if (text.at_end) new GenericInternalRow(values) else null
+    text.skipSpace()
+    if (text.atEnd) new GenericInternalRow(values) else null
   }
 
   /** The number of the field whose name was just read, most often `likely`; -1: there is none. */
@@ -136,59 +138,57 @@ final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
     -1
   }
 
-  private def read_value(text: Text, kind: DataType): Any = {
-    if (text.literal(NULL)) return null
+  private def readValue(text: Text, kind: DataType): Any = {
+    if (text.literal(Null)) return null
     kind match {
-      case StringType => if (text.string()) text.read_string() else Unusual
-      case LongType => if (text.whole_number()) text.unscaled else Unusual
+      case StringType => if (text.string()) text.readString() else Unusual
+      case LongType => if (text.wholeNumber()) text.unscaled else Unusual
       case IntegerType => whole(text, Int.MinValue, Int.MaxValue, _.toInt)
       case ShortType => whole(text, Short.MinValue, Short.MaxValue, _.toShort)
       case ByteType => whole(text, Byte.MinValue, Byte.MaxValue, _.toByte)
-      case DoubleType => if (text.number()) text.read_double() else Unusual
-      case decimal: DecimalType => if (text.number()) text.read_decimal(decimal) else Unusual
-      case BooleanType => if (text.literal(TRUE)) true else if (text.literal(FALSE)) false else Unusual
+      case DoubleType => if (text.number()) text.readDouble() else Unusual
+      case decimal: DecimalType => if (text.number()) text.readDecimal(decimal) else Unusual
+      case BooleanType => if (text.literal(True)) true else if (text.literal(False)) false else Unusual
       case TimestampType =>
-        if (!text.string()) return Unusual
-        DateTimeUtils.stringToTimestamp(text.read_string() match {
-          case time: UTF8String => time
-          case _ => return Unusual
-        }, zone).getOrElse(Unusual)
+        if (text.string() && text.ascii) DateTimeUtils.stringToTimestamp(text.readAscii(), zone).getOrElse(Unusual)
+        else Unusual
       case _ => Unusual
     }
   }
 
   private def whole(text: Text, least: Long, most: Long, as: Long => Any): Any =
-    if (text.whole_number() && least <= text.unscaled && text.unscaled <= most) as(text.unscaled) else Unusual
+    if (text.wholeNumber() && least <= text.unscaled && text.unscaled <= most) as(text.unscaled) else Unusual
 }
 
 private object PlainFields {
   /** Instead of a value: the record is not plain. */
   private object Unusual
-  private val NULL = "null".getBytes(UTF_8)
-  private val TRUE = "true".getBytes(UTF_8)
-  private val FALSE = "false".getBytes(UTF_8)
+  private val Null = "null".getBytes(UTF_8)
+  private val True = "true".getBytes(UTF_8)
+  private val False = "false".getBytes(UTF_8)
   // exact as doubles
-  private val POWERS = Array.tabulate(23)(n => java.lang.Double.parseDouble(s"1e$n"))
-  private val LONG_POWERS = Array.iterate(1L, Decimal.MAX_LONG_DIGITS + 1)(_ * 10)
+  private val Powers = Array.tabulate(23)(n => java.lang.Double.parseDouble(s"1e$n"))
+  private val LongPowers = Array.iterate(1L, Decimal.MAX_LONG_DIGITS + 1)(_ * 10)
   // digits that always fit in a long
-  private val DIGITS = 18
+  private val MaxDigits = 18
   // up to here, a double is exact
-  private val EXACT_DIGITS = 15
+  private val ExactDigits = 15
   // far below the limits of Spark's parser
-  private val MAX_NAME_BYTES = 1000
-  private val MAX_STRING_BYTES = 1000000
+  private val MaxNameBytes = 1000
+  private val MaxStringBytes = 1000000
 
   /** A JSON text and how far it is read. What was read last is from `from` to `to`. */
   private final class Text(bytes: Array[Byte]) {
     private var at, from, to = 0
-    private var ascii, negative = false
+    // of a string: whether it is ASCII; of a number: whether it has a sign
+    var ascii, negative = false
     // of a number: all its digits as a whole number, how many of them are before and after the point
     var unscaled = 0L
     private var before, after = 0
 
-    def at_end: Boolean = at == bytes.length
+    def atEnd: Boolean = at == bytes.length
 
-    def skip_space(): Unit =
+    def skipSpace(): Unit =
       while (at < bytes.length && (bytes(at) == ' ' || bytes(at) == '\n' || bytes(at) == '\t' || bytes(at) == '\r')) at += 1
 
     def take(sign: Char): Boolean = {
@@ -214,7 +214,7 @@ private object PlainFields {
         if (byte == '"') {
           to = at
           at += 1
-          return to - from <= MAX_STRING_BYTES
+          return to - from <= MaxStringBytes
         }
         if (byte < 0) ascii = false
         else if (byte < ' ' || byte == '\\') return false
@@ -223,13 +223,15 @@ private object PlainFields {
       false
     }
 
-    def name(): Boolean = string() && ascii && to - from <= MAX_NAME_BYTES
+    def name(): Boolean = string() && ascii && to - from <= MaxNameBytes
 
     def is(name: Array[Byte]): Boolean =
       name != null && to - from == name.length && java.util.Arrays.equals(bytes, from, to, name, 0, name.length)
 
-    def read_string(): Any = {
-      val found = UTF8String.fromBytes(bytes, from, to - from)
+    def readAscii(): UTF8String = UTF8String.fromBytes(bytes, from, to - from)
+
+    def readString(): Any = {
+      val found = readAscii()
       if (ascii || found.isValid) found else Unusual
     }
 
@@ -251,10 +253,10 @@ private object PlainFields {
       }
       to = at
       if (negative) unscaled = -unscaled
-      before + after <= DIGITS && (at == bytes.length || (bytes(at) != 'e' && bytes(at) != 'E'))
+      before + after <= MaxDigits && (at == bytes.length || (bytes(at) != 'e' && bytes(at) != 'E'))
     }
 
-    def whole_number(): Boolean = number() && to - from == before + (if (negative) 1 else 0)
+    def wholeNumber(): Boolean = number() && to - from == before + (if (negative) 1 else 0)
 
     private def digits(): Unit =
       while (at < bytes.length && bytes(at) >= '0' && bytes(at) <= '9') {
@@ -262,22 +264,22 @@ private object PlainFields {
         at += 1
       }
 
-    def read_double(): Double =
+    def readDouble(): Double =
       if (after == 0) unscaled.toDouble
-      else if (before + after <= EXACT_DIGITS) {
-        val found = math.abs(unscaled) / POWERS(after)
+      else if (before + after <= ExactDigits) {
+        val found = math.abs(unscaled) / Powers(after)
         if (negative) -found else found
       } else java.lang.Double.parseDouble(new String(bytes, from, to - from, ISO_8859_1))
 
-    def read_decimal(kind: DecimalType): Any = {
+    def readDecimal(kind: DecimalType): Any = {
       val whole = if (before == 1 && bytes(if (negative) from + 1 else from) == '0') 0 else before
       if (after > kind.scale || whole > kind.precision - kind.scale) Unusual
-      else Decimal.createUnsafe(unscaled * LONG_POWERS(kind.scale - after), kind.precision, kind.scale)
+      else Decimal.createUnsafe(unscaled * LongPowers(kind.scale - after), kind.precision, kind.scale)
     }
 
     /** Passes over a value that nobody asked for: a string, a number or a literal. */
-    def skip_value(): Boolean =
-      if (at < bytes.length && bytes(at) == '"') string() && read_string() != Unusual
-      else literal(NULL) || literal(TRUE) || literal(FALSE) || number()
+    def skipValue(): Boolean =
+      if (at < bytes.length && bytes(at) == '"') string() && readString() != Unusual
+      else literal(Null) || literal(True) || literal(False) || number()
   }
 }
