@@ -14,6 +14,7 @@ from great_expectations.core.expectation_validation_result import ExpectationSui
 from great_expectations.render import RenderedDocumentContent
 from great_expectations.render.renderer import ExpectationSuitePageRenderer, ValidationResultsPageRenderer
 from great_expectations.render.view import DefaultJinjaIndexPageView, DefaultJinjaPageView
+from great_expectations.render.view.view import DefaultJinjaView
 from jinja2.bccache import Bucket, BytecodeCache
 
 from pipelines.model.text import visible
@@ -84,17 +85,22 @@ class _Compiled(BytecodeCache):
             self._codes[bucket.key, bucket.checksum] = bucket.code
 
 
-# each build makes three views, and each would compile each template again: a second per check
 _COMPILED = _Compiled()
 
 
-class PageView(DefaultJinjaPageView):
-    """Writes a page's content as HTML."""
+class _View(DefaultJinjaView):
+    """A view that shares compiled templates. A build makes three views, and each would compile each template again, which
+    takes a second per check.
+    """
 
     # Great Expectations looks at the names of the parameters
     def __init__(self, custom_styles_directory: str | None = None, custom_views_directory: str | None = None) -> None:
         super().__init__(custom_styles_directory, custom_views_directory)
         self.env.bytecode_cache = _COMPILED
+
+
+class PageView(_View, DefaultJinjaPageView):
+    """Writes a page's content as HTML."""
 
     @staticmethod
     def _escape_template_param_value(value: Any) -> Any:
@@ -102,13 +108,8 @@ class PageView(DefaultJinjaPageView):
         return value
 
 
-class IndexView(DefaultJinjaIndexPageView):
+class IndexView(_View, DefaultJinjaIndexPageView):
     """Writes the index as HTML."""
-
-    # Great Expectations looks at the names of the parameters
-    def __init__(self, custom_styles_directory: str | None = None, custom_views_directory: str | None = None) -> None:
-        super().__init__(custom_styles_directory, custom_views_directory)
-        self.env.bytecode_cache = _COMPILED
 
 
 def _meta(meta: Any) -> Any:
