@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
+from pipelines.model.entries import Holder
 from pipelines.processes import boot_id, rss_bytes, start_ticks
 
 POLL_S = 0.05
@@ -30,6 +31,11 @@ class ProcessRef:
         """The process that has `pid` now; None if there is none."""
         started = _started(pid)
         return None if started is None else cls(pid=pid, started=started)
+
+    @classmethod
+    def of_holder(cls, holder: Holder) -> ProcessRef:
+        """The process that took a lease on this host, alive or not."""
+        return cls(pid=holder.pid, started=_stamp(holder.boot_id, holder.started))
 
     @classmethod
     def read(cls, path: Path) -> ProcessRef | None:
@@ -138,4 +144,8 @@ def spawn(command: list[str], output: Path, env: dict[str, str]) -> ProcessRef:
 def _started(pid: int) -> str | None:
     """The boot and the start time of the process that has `pid` now; None if there is none."""
     ticks = start_ticks(pid)
-    return None if ticks is None else f"{boot_id()}:{ticks}"
+    return None if ticks is None else _stamp(boot_id(), ticks)
+
+
+def _stamp(boot: str, ticks: int) -> str:
+    return f"{boot}:{ticks}"

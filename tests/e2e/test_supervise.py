@@ -67,9 +67,7 @@ def commits(settings: Settings, context: Context, above: int) -> Release:
 
 def process_of(found: Release) -> ProcessRef:
     assert found.lease is not None and not found.lease_ended
-    holder = ProcessRef.of(found.lease.holder.pid)
-    assert holder is not None
-    return holder
+    return ProcessRef.of_holder(found.lease.holder)
 
 
 def test_two_supervisors_start_and_replace_a_driver_once(
@@ -128,7 +126,4 @@ def _present(settings: Settings) -> list[Path]:
 def _holder(context: Context) -> list[ProcessRef]:
     """The process that has the lease, which a supervisor may have started."""
     known = context.registry.state().releases.get(NAME)
-    if known is None or known.lease is None or known.lease_ended:
-        return []
-    holder = ProcessRef.of(known.lease.holder.pid)
-    return [] if holder is None else [holder]
+    return [] if known is None or known.lease is None or known.lease_ended else [process_of(known)]

@@ -27,7 +27,7 @@ from orchestration.operations.supervising.overview import ReleaseStatus, statuse
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.registry import now_ms
-from pipelines.model.entries import Entry, Holder, LeaseEnded, LeaseTaken, StateSet
+from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, StateSet
 from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.text import visible
@@ -236,7 +236,7 @@ def _living(context: Context, found: Sequence[ReleaseStatus]) -> set[str]:
 
 def _booting(context: Context, found: Sequence[ReleaseStatus], processes: Sequence[Running]) -> set[str]:
     """Releases with a young driver process on this host that does not have the lease yet."""
-    holders = {_process(s.release.lease.holder) for s in found if s.release.lease is not None}
+    holders = {ProcessRef.of_holder(s.release.lease.holder) for s in found if s.release.lease is not None}
     longest_s = context.settings.boot_timeout_s
     return {
         each.release
@@ -245,10 +245,6 @@ def _booting(context: Context, found: Sequence[ReleaseStatus], processes: Sequen
         and each.process not in holders
         and (each.process.uptime_s() or longest_s) < longest_s
     }
-
-
-def _process(holder: Holder) -> ProcessRef:
-    return ProcessRef(pid=holder.pid, started=f"{holder.boot_id}:{holder.started}")
 
 
 def _replace(context: Context, name: str, processes: Sequence[Running], alert: Send) -> None:
@@ -275,7 +271,7 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: S
         return
     # kills only a process that is visibly this release's driver: the registry's word alone is not enough
     for each in processes:
-        if each.release == name and each.process == _process(lease.holder):
+        if each.release == name and each.process == ProcessRef.of_holder(lease.holder):
             each.process.kill()
     alert(DriverHung(release=name, why=why, log=last_lines(context, name)))
 

@@ -190,7 +190,7 @@ def hung(world: World, *, pid: int | None = None) -> Holder:
     holder = this_process(world.settings)
     world.enter(LeaseTaken(release=NAME, token=1, holder=holder, at_ms=world.now - 900_000))
     world.beat(at_ms=world.now - 60_000)
-    process = ProcessRef(pid=pid or holder.pid, started=f"{holder.boot_id}:{holder.started}")
+    process = ProcessRef.of_holder(holder if pid is None else holder.model_copy(update={"pid": pid}))
     world.processes = [Running(process=process, program="d", release=NAME, cluster=None)]
     return holder
 
