@@ -1,4 +1,4 @@
-"""What a process has heard that asks again and again is what one that asks for the first time hears."""
+"""A process that asks repeatedly gets the same answer as one that asks for the first time."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_read_that_fails_in_the_middle_loses_nothing(code: int) -> None:
     assert asked(heartbeats, 100, 40) == {"a.v1": (1, 0), "b.v1": (1, 1)}
 
 
-def test_a_broker_that_does_not_answer_is_said() -> None:
+def test_a_broker_that_does_not_answer_is_reported() -> None:
     topic = Topic()
     heartbeats = of(topic)
     topic.say(10)

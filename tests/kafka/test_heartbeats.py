@@ -47,14 +47,14 @@ def send(broker: Settings, *said: Heartbeat) -> None:
 
 @pytest.fixture
 def heard(broker: Settings) -> Iterator[Heartbeats]:
-    """What a process has heard that asks again and again."""
+    """As one process keeps it for repeated calls."""
     ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
     kept = Kept(broker)
     yield Heartbeats(broker, kept)
     kept.close()
 
 
-def test_each_question_reads_only_what_came_since_the_last_one(
+def test_each_call_reads_only_the_records_since_the_previous_one(
     broker: Settings, heard: Heartbeats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"sums-{uuid.uuid4().hex[:8]}.v1"
@@ -75,14 +75,12 @@ def test_each_question_reads_only_what_came_since_the_last_one(
     assert len(read) == 2
 
 
-def test_who_falls_silent_is_forgotten_and_a_longer_look_back_hears_him_again(
-    broker: Settings, heard: Heartbeats
-) -> None:
+def test_a_silent_release_is_forgotten_and_a_longer_window_finds_it_again(broker: Settings, heard: Heartbeats) -> None:
     name = f"sums-{uuid.uuid4().hex[:8]}.v1"
     send(broker, beat(name, 1, "running"))
     assert name in heard.latest(window_s=3_600)
     assert name not in heard.latest(window_s=60, now_ms=now_ms() + 120_000)
-    # what the question before forgot is read again
+    # what the previous call forgot is read again
     assert name not in heard.latest(window_s=60, now_ms=now_ms() + 3_600_000)
     assert name in heard.latest(window_s=60)
 

@@ -16,6 +16,7 @@ from pipelines.model.missing import Gap
 from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings
+from tests.kafka.test_log import rest
 
 pytestmark = pytest.mark.broker
 
@@ -77,7 +78,6 @@ def test_version_0_1_passes_over_the_kinds_that_it_does_not_know(broker: Setting
         ann.step(lambda _: entries)
         assert [type(e) for e in [*bob.history()][-2:]] == [HistoryAccepted, FollowerRegistered]
     as_before = LogReader(broker, REGISTRY_TOPIC)
-    values = [value for records in as_before.records_to(as_before.end()) for _, value in records]
-    kinds = [json.loads(value)["kind"] for value in values]
+    kinds = [json.loads(value)["kind"] for value in rest(as_before)]
     as_before.close()
     assert kinds[-1] == "follower" and "history-accepted" not in kinds
