@@ -27,7 +27,7 @@ _LOCAL_IP = "SPARK_LOCAL_IP"
 _OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
 
 
-def begin_jvm(settings: Settings) -> None:
+def start_jvm_early(settings: Settings) -> None:
     """Starts the JVM of a driver's session while this process does other things. `build_session` waits for it."""
     conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from functools import partial
 
-from pipelines.engine.jvm_process import begin_jvm, stop_jvm
+from pipelines.engine.jvm_process import start_jvm_early, stop_jvm
 from pipelines.errors import SwitchyardError
 from pipelines.logs import configure_driver
 from pipelines.model.text import visible
@@ -63,7 +63,7 @@ def _run(release: str, *, force: bool, settle: bool, signalled: threading.Event)
     drop_holders(os.environ)
     os.environ["SWITCHYARD_RELEASE"] = release
     # first, as everything else waits for the JVM
-    begin_jvm(settings)
+    start_jvm_early(settings)
     # the JVM starts during this import, which takes half a second
     from pipelines.engine.driver import Driver
 

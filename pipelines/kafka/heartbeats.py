@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 # records: some seconds of some drivers
 _LOOK_BACK = 64
-# so that a process that runs for months does not keep each driver that ever ran; a call may ask for a longer window than
-# the previous one, but hardly for more
+# how long a heartbeat is kept after it left the window of a call, because the next call's window may be longer. Without
+# a limit, a process that runs for months would keep one of every driver
 _KEEP_MS = 600_000
 # by then a new client knows the leader, if there is one
 _LED_S = 1.0
@@ -66,8 +66,8 @@ class Heartbeats:
     def _latest(self, client: Consumer, from_ms: int, until_ms: int) -> dict[str, Heartbeat]:
         deadline = time.monotonic() + self._settings.request_timeout_s
         # after a longer pause, what was read before doesn't count any more
-        goes_on = self._since_ms <= from_ms <= self._read_ms
-        offset = self._next_offset(client, deadline) if goes_on else None
+        continues = self._since_ms <= from_ms <= self._read_ms
+        offset = self._next_offset(client, deadline) if continues else None
         if offset is None:
             self._next, self._since_ms, self._last_ms = None, from_ms, 0
             self._newest.clear()
