@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import assert_never
@@ -145,7 +146,7 @@ def send(alert: Alert, webhook_url: str | None) -> None:
 
     def post() -> None:
         try:
-            _post(webhook_url, json.dumps({"text": text}).encode())
+            _post(webhook_url, json.dumps({"text": _plain(text)}).encode())
         except Exception as error:
             failed.append(error)
 
@@ -159,6 +160,23 @@ def send(alert: Alert, webhook_url: str | None) -> None:
         # an error about the address itself may show the address, which is a secret
         why = masked(str(error)) if isinstance(error, OSError) else type(error).__name__
         log.error("the alert did not reach the webhook: %s", why)
+
+
+def send_together(send: Send, alerts: Sequence[Alert]) -> None:
+    """Sends `alerts` at the same time, so that a webhook that doesn't answer is waited for once. Returns when all are
+    sent.
+    """
+    if alerts:
+        with ThreadPoolExecutor(len(alerts), thread_name_prefix="alert") as pool:
+            list(pool.map(send, alerts))
+
+
+def _plain(text: str) -> str:
+    """`text` without markup. It may quote a record: `<!channel>` would call everyone, and `<address|words>` is a link.
+
+    Source: Slack's "Formatting text for app surfaces", which other chats follow for `{"text": ...}`.
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _post(url: str, body: bytes) -> None:

@@ -21,7 +21,7 @@ from orchestration.local.running import Running, running_with
 from orchestration.operations.context import Context
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.reading import Say
-from orchestration.operations.supervising.alerts import DriverHung, GivenUp, ReleaseFailed, Send
+from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, Send, send_together
 from orchestration.operations.supervising.decide import Memory, decide, unreadable
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses
 from pipelines.engine.lease import is_alive, this_process
@@ -69,8 +69,26 @@ def turn(
 
     1. Ends operations past their deadline. 2. Fences and kills drivers that hang. 3. Starts releases that are wanted
     running and that nobody runs. 4. Sets releases to failed that were started too often. Registry entries that can't be
-    read here are alerted once; the turn does not touch the releases that they hold.
+    read here are alerted once; the turn does not touch the releases that they hold. Alerts are sent when all of that is
+    done, several at the same time.
     """
+    alerts: list[Alert] = []
+    try:
+        return _turn(context, memory, alert=alerts.append, start=start, elsewhere=elsewhere, now=now)
+    finally:
+        # after everything else, because a webhook may be slow, and even if the turn fails in the middle
+        send_together(alert, alerts)
+
+
+def _turn(
+    context: Context,
+    memory: Memory,
+    *,
+    alert: Send,
+    start: Start | None,
+    elsewhere: Collection[str],
+    now: Callable[[], int],
+) -> Turn:
     say_present(context.settings)
     try:
         found = statuses(context, parts=False)

@@ -73,6 +73,33 @@ def test_an_alert_is_logged_as_bad_as_it_is_and_sent_in_words(
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, f"alert: {words}")]
 
 
+def test_what_an_alert_quotes_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+        sent.append(json.loads(request.data))  # type: ignore[arg-type]
+        return nullcontext()
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    alert = CheckNotRun(release="a.v1", error="no price: <!channel> <http://x|here> & more")
+    alerts.send(alert, "http://127.0.0.1:1/hook")
+    [text] = [each["text"] for each in sent]
+    assert "no price: &lt;!channel&gt; &lt;http://x|here&gt; &amp; more" in text and "<" not in text
+
+
+def test_several_alerts_are_sent_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+    sent: list[Alert] = []
+
+    def send(alert: Alert) -> None:
+        both.wait(30)
+        sent.append(alert)
+
+    some = list(ALERTS)[:2]
+    alerts.send_together(send, some)
+    assert set(sent) == set(some)
+
+
 def test_an_alert_is_of_its_release() -> None:
     assert {each.release for each in ALERTS} == {"a.v1", None}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -183,6 +184,33 @@ def test_a_failure_that_a_driver_entered_itself_is_told(world: World) -> None:
     world.enter(StateSet(release=NAME, state="failed", reason="batch 7: not a price"))
     world.turns(memory, 3)
     assert world.alerts == [ReleaseFailed(release=NAME, failure="batch 7: not a price", log="")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_alerts_wait_until_all_else_is_done_and_are_sent_though_it_fails(world: World, fails: bool) -> None:
+    memory = Memory()
+    world.enter(*staged("aaa.v1"))
+    world.turns(memory, 1)
+    world.launcher.launched.clear()
+    world.enter(StateSet(release=NAME, state="failed", reason="batch 7: not a price"))
+    world.enter(cast(Entry, Unread(offset=50, reason="odd")), WantedSet(release="aaa.v1", wanted="running"))
+    sent: list[tuple[Alert, list[str]]] = []
+
+    def start(name: str) -> None:
+        world.launcher.launch(name)
+        if fails:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
+        turn(
+            world.context,
+            memory,
+            alert=lambda alert: sent.append((alert, list(world.launcher.launched))),
+            start=start,
+            now=lambda: world.now,
+        )
+    assert all(launched == ["aaa.v1"] for _, launched in sent)
+    assert [type(alert) for alert, _ in sent] == [EntriesUnread] + [ReleaseFailed] * (not fails)
 
 
 def hung(world: World, *, pid: int | None = None) -> Holder:
