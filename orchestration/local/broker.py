@@ -289,8 +289,8 @@ def _warnings(log: Iterable[str]) -> Iterator[str]:
     """The lines of logged warnings and errors. A message may have several lines, as the one with the configuration has."""
     shown = True
     for line in log:
-        begun = _LOGGED.match(line)
-        shown = begun["level"] != "INFO" if begun else shown
+        first = _LOGGED.match(line)
+        shown = first["level"] != "INFO" if first else shown
         if shown:
             yield line.rstrip()
 

@@ -62,7 +62,7 @@ class Alignment:
         query.catch_up()
         if self._may_pass:
             query.sink.turnstile.limit(None)
-        if not query.sink.begun:
+        if not query.sink.has_begun:
             log.warning("%s: no batch yet; it aligns after the first one", self._name)
             query.run_first(self._orders.check_newest)
         settings = self._orders.registry.settings

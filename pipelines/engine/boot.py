@@ -99,12 +99,12 @@ class Boot:
         known = newest_progress(self._settings, self._name)
         throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
         seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
-        begun = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
+        resumes = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
         # 3. the checkpoint's fence
         await_understood()
-        path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or begun)
+        path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or resumes)
         self._path = path
-        stands = known.boundary.position if known is not None and begun else start
+        stands = known.boundary.position if known is not None and resumes else start
         writer = Writer(self._settings, self._name, release.result_partitions)
         query = Query(
             self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
@@ -150,7 +150,9 @@ class Boot:
             )
             send_code(spark, code, digest, self._name)
             self._telemetry.watch_jvm()
-            goal = Goal(self._name, query, self._orders, self._status, begun=release.under, batch_records=limits.total)
+            goal = Goal(
+                self._name, query, self._orders, self._status, started=release.under, batch_records=limits.total
+            )
             portion = (
                 all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, goal.free_until)
             )
@@ -199,7 +201,7 @@ class Boot:
     def _checkpoint_path(self) -> Path | None:
         """The checkpoint, once it has a batch. When a newer driver takes it over, its folder gets another name."""
         query = self._query
-        return self._path if query is not None and query.sink.begun else None
+        return self._path if query is not None and query.sink.has_begun else None
 
     def _alarm(self, lost: PartLost) -> None:
         """Lets nothing be committed from here on, and says so at once."""

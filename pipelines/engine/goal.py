@@ -17,7 +17,7 @@ log = logging.getLogger("switchyard.driver")
 
 
 class Goal:
-    """The goal of the generation that `begun` started, and the way there. `batch_records`: the limit of a batch."""
+    """The goal of the generation that began with `started`, and the way there. `batch_records`: the limit of a batch."""
 
     def __init__(
         self,
@@ -26,16 +26,16 @@ class Goal:
         orders: Orders,
         status: DriverStatus,
         *,
-        begun: GenerationStarted | None,
+        started: GenerationStarted | None,
         batch_records: int,
     ) -> None:
-        self.may_pass = may_pass(begun)
+        self.may_pass = may_pass(started)
         self._name = name
         self._query = query
         self._orders = orders
         self._status = status
         self._batch_records = batch_records
-        self._mark = goal(begun)
+        self._mark = goal(started)
 
     @property
     def ahead(self) -> Mark | None:
@@ -54,7 +54,7 @@ class Goal:
     def is_next(self, wanted: Mark) -> bool:
         """Whether the next batch that Spark plans would go past `free_until`."""
         sink = self._query.sink
-        return sink.turnstile.refused_at_boundary or (sink.begun and sink.position.dominates(free_until(wanted)))
+        return sink.turnstile.refused_at_boundary or (sink.has_begun and sink.position.dominates(free_until(wanted)))
 
     def reach(self, wanted: Mark) -> None:
         """Runs to exactly `wanted`, in batches planned by hand. Raises StopWanted at the end of a bounded replay."""

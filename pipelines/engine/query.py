@@ -224,7 +224,7 @@ class Query:
     def _is_level(self) -> bool:
         """Whether Spark's log has the last batch that was committed in Kafka."""
         last = self.sink.last
-        return last is None or not self.sink.begun or self._checkpoint.committed(last.boundary.batch_id)
+        return last is None or not self.sink.has_begun or self._checkpoint.committed(last.boundary.batch_id)
 
     def catch_up(self) -> None:
         """Brings Spark's log up to progress: a batch committed only in Kafka runs again and is written nowhere."""
@@ -269,7 +269,7 @@ class Query:
         """Runs until the first batch is committed; waits for input. Calls `check` as `run_to` does."""
         self._plan_first_portion()
         self.start(1)
-        while self.active and not self.sink.begun:
+        while self.active and not self.sink.has_begun:
             check()
             time.sleep(_POLL_S)
         self.pause()

@@ -82,7 +82,7 @@ class Sink:
         return self._halted is not None
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether this generation has a batch."""
         return self.last is not None and self.last.boundary.batch_id >= 0
 

@@ -84,12 +84,12 @@ def missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) ->
     An input that only one of them has is a difference in their code, not in history.
     """
     found = list(cut_from(ours, now))
-    for topic, begun in sorted(theirs.begins.items() if theirs is not None else ()):
+    for topic, begins in sorted(theirs.begins.items() if theirs is not None else ()):
         known = now.get(topic)
         if theirs is None or known is None or topic not in ours.begins:
             continue
         replaced = _differ(theirs.ids.get(topic), ours.ids.get(topic) or known.id)
-        for partition, start in sorted(begun.items()):
+        for partition, start in sorted(begins.items()):
             end = theirs.next(topic, partition, start)
             if replaced:
                 found += _gap(topic, partition, start, end, "replaced")
@@ -107,7 +107,7 @@ def missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) ->
 def may_be_missing(theirs: Reader | None, ours: Reader, now: Mapping[str, InputNow]) -> bool:
     """Whether anything could be missing, no matter how far they have read: ignores `reached` of both."""
     if theirs is not None:
-        far = {topic: dict.fromkeys(begun, _FAR) for topic, begun in theirs.begins.items()}
+        far = {topic: dict.fromkeys(begins, _FAR) for topic, begins in theirs.begins.items()}
         theirs = replace(theirs, reached=far)
     return bool(missing(theirs, replace(ours, reached={}), now))
 

@@ -108,12 +108,12 @@ class Release:
     @property
     def _first_of_state(self) -> GenerationStarted | None:
         """The generation in which the current state started. A seed comes from an earlier generation, so this ends."""
-        number, begun = self.generation, self.generations.get(self.generation)
-        while begun is not None and begun.seed is not None and begun.seed.boundary.batch_id >= 0:
-            if begun.ended is None or begun.ended.generation >= number:
+        number, started = self.generation, self.generations.get(self.generation)
+        while started is not None and started.seed is not None and started.seed.boundary.batch_id >= 0:
+            if started.ended is None or started.ended.generation >= number:
                 break
-            number, begun = begun.ended.generation, self.generations.get(begun.ended.generation)
-        return begun
+            number, started = started.ended.generation, self.generations.get(started.ended.generation)
+        return started
 
     @property
     def result_topics(self) -> dict[str, str]:

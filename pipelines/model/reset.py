@@ -270,7 +270,7 @@ def means_the_same(choice: Choice, target: Target) -> bool:
 # -- how the new generation runs ---------------------------------------------------------------------------------------
 
 
-def goal(begun: GenerationStarted | None) -> Mark | None:
+def goal(started: GenerationStarted | None) -> Mark | None:
     """The boundary at which a generation must end a batch before it runs freely; None: it runs freely at once.
 
     The goal is the end of the generation before, with its predecessor, because alignment needs it; without the
@@ -278,29 +278,29 @@ def goal(begun: GenerationStarted | None) -> Mark | None:
     replay ends, so that no record comes from both old and new input. Such a record could be a table's row, or a pair of
     a join with only its older half processed.
     """
-    if begun is None or begun.op is None:
+    if started is None or started.op is None:
         return None
-    at = begun.seed.boundary.position if begun.seed else begun.start
-    if begun.meet and begun.ended is not None:
-        boundary, result = begun.ended.boundary, begun.ended.result
+    at = started.seed.boundary.position if started.seed else started.start
+    if started.meet and started.ended is not None:
+        boundary, result = started.ended.boundary, started.ended.result
         # a partition that the old end doesn't have is read past it: the old result has none of its records
         boundary = boundary.model_copy(update={"position": _with_all(boundary.position, at)})
         if boundary.previous is not None:
             boundary = boundary.model_copy(update={"previous": _with_all(boundary.previous, at)})
         if not boundary.settled and boundary.previous is not None and not boundary.previous.dominates(at):
             boundary = boundary.model_copy(update={"previous": None})
-        return Mark(op=begun.op, boundary=boundary, result=result)
-    if begun.until is not None:
-        return _alone(begun.op, begun.until)
-    replayed = reduce(_furthest, (span.end for span in begun.processed), at)
-    if begun.ended is None or replayed.same(at):
+        return Mark(op=started.op, boundary=boundary, result=result)
+    if started.until is not None:
+        return _alone(started.op, started.until)
+    replayed = reduce(_furthest, (span.end for span in started.processed), at)
+    if started.ended is None or replayed.same(at):
         return None
-    return _alone(begun.op, replayed)
+    return _alone(started.op, replayed)
 
 
-def may_pass(begun: GenerationStarted | None) -> bool:
+def may_pass(started: GenerationStarted | None) -> bool:
     """Whether nobody waits at a generation's goal. It is then the end of a replay, and an alignment may go past it."""
-    return begun is not None and not begun.meet and begun.until is None
+    return started is not None and not started.meet and started.until is None
 
 
 def _alone(op: str, position: SourcePosition) -> Mark:
@@ -324,13 +324,13 @@ def _with_all(position: SourcePosition, other: SourcePosition) -> SourcePosition
     )
 
 
-def batch_records(begun: GenerationStarted | None, last: Progress | None) -> int | None:
+def batch_records(started: GenerationStarted | None, last: Progress | None) -> int | None:
     """The limit of records per batch that a reset has set; None: there is none, or its replay is over."""
-    if begun is None or begun.max_records_per_batch is None:
+    if started is None or started.max_records_per_batch is None:
         return None
-    at = last.boundary.position if last is not None and last.generation == begun.generation else begun.start
-    over = [at.dominates(span.end) for span in begun.processed]
-    return None if over and all(over) else begun.max_records_per_batch
+    at = last.boundary.position if last is not None and last.generation == started.generation else started.start
+    over = [at.dominates(span.end) for span in started.processed]
+    return None if over and all(over) else started.max_records_per_batch
 
 
 def free_until(mark: Mark) -> SourcePosition:
@@ -446,15 +446,15 @@ def spans_of(release: Release, last: Progress | None, of: Container[int] | None 
     found = []
     ends = {**release.ended, **({last.generation: last} if last is not None else {})}
     for number, end in ends.items():
-        begun = release.generations.get(number)
-        if begun is None or (of is not None and number not in of):
+        started = release.generations.get(number)
+        if started is None or (of is not None and number not in of):
             continue
-        left_out = begun.left_out
+        left_out = started.left_out
         if left_out is not None and end.boundary.position.dominates(left_out.end):
             found += [
-                Span(start=begun.start, end=left_out.start),
+                Span(start=started.start, end=left_out.start),
                 Span(start=left_out.end, end=end.boundary.position),
             ]
         else:
-            found.append(Span(start=begun.start, end=end.boundary.position))
+            found.append(Span(start=started.start, end=end.boundary.position))
     return found

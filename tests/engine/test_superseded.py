@@ -104,7 +104,7 @@ def test_one_at_the_end_of_a_bounded_replay_does_not_stop_its_heir(monkeypatch: 
         orders = driver(log, token)._orders
         query = MagicMock()
         query.sink.position = POSITION
-        at_end = Goal(NAME, query, orders, DriverStatus(), begun=log.state().releases[NAME].under, batch_records=10)
+        at_end = Goal(NAME, query, orders, DriverStatus(), started=log.state().releases[NAME].under, batch_records=10)
         mark = Mark(op="reset-1", boundary=Boundary(batch_id=3, position=POSITION), result=NOWHERE)
         with pytest.raises(StopWanted):
             at_end.reach(mark)

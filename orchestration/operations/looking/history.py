@@ -122,9 +122,9 @@ def history_of_reset(
     now = context.cluster.inputs_now(sorted({topic for topic, _ in moved}))
     if not now or release.start is None:
         return History(name=release.name, of=None)
-    begun = _begun(release)
-    begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in begun.begins.items()}
-    theirs = replace(begun, begins=begins, reached=old.by_topic(release.spec.topics))
+    reader = _begun(release)
+    begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in reader.begins.items()}
+    theirs = replace(reader, begins=begins, reached=old.by_topic(release.spec.topics))
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
     # what is missing from the input that it has read, and from the input that it should read next
     gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))
@@ -160,7 +160,7 @@ def _begun(release: Release) -> Reader:
     )
 
 
-def _read(context: Reading, release: Release, begun: Reader) -> Reader:
+def _read(context: Reading, release: Release, reader: Reader) -> Reader:
     """The same reader, with what the release has read so far."""
     last = progress_of(context, release)
-    return replace(begun, reached=last.boundary.position.by_topic(release.spec.topics)) if last is not None else begun
+    return replace(reader, reached=last.boundary.position.by_topic(release.spec.topics)) if last is not None else reader

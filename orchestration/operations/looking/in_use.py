@@ -77,9 +77,9 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
                 f"{owner.name} no longer writes {topic}; since {owner.under.op} it writes {now}: stage a version of {release.spec.app} that reads {now} (`switchyard stage {release.spec.app}`)"
             )
             continue
-        begun = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
+        started = {entry.op: entry for entry in (*owner.generations.values(), owner.under)}
         since = release.under.at_ms if release.under is not None else 0
-        again = [e.op for e in begun.values() if e.at_ms > since and _is_written_again(owner, e, topic)]
+        again = [e.op for e in started.values() if e.at_ms > since and _is_written_again(owner, e, topic)]
         if again:
             found.append(
                 f"{owner.name} wrote {topic} again with {again[-1]}: `switchyard reset {release.name} --to-earliest`"
@@ -87,13 +87,13 @@ def outdated_inputs(state: RegistryState, release: Release) -> list[str]:
     return found
 
 
-def _is_written_again(owner: Release, begun: GenerationStarted, topic: str) -> bool:
+def _is_written_again(owner: Release, started: GenerationStarted, topic: str) -> bool:
     """Whether a generation that writes its predecessor's topic writes the same results there again."""
-    if begun.ended is None:
+    if started.ended is None:
         return False
-    if any(topic not in owner.topics_of(g).values() for g in (begun.generation, begun.ended.generation)):
+    if any(topic not in owner.topics_of(g).values() for g in (started.generation, started.ended.generation)):
         return False
-    return begun.cleared or not begun.start.dominates(begun.ended.boundary.position)
+    return started.cleared or not started.start.dominates(started.ended.boundary.position)
 
 
 def is_at(switch: Switch, release: Release) -> bool:

@@ -142,7 +142,7 @@ def read_on(
     if (old := too_old(evidence, now_ms(), kept_ms=kept.at_ms)) is not None:
         raise Refused(old, fix=f"run `switchyard diff {evidence.new}` again")
     live, new = (Changes(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
-    begun = live.position, new.position
+    before = live.position, new.position
     reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)
     try:
         for portion in _portions(kept, goal):
@@ -153,7 +153,7 @@ def read_on(
             save(settings, evidence, reached, live.changes, new.changes)
     finally:
         reader.close()
-    records = live.position.records_since(begun[0]) + new.position.records_since(begun[1])
+    records = live.position.records_since(before[0]) + new.position.records_since(before[1])
     return records, len(live.changes.keys() | new.changes.keys())
 
 

@@ -228,10 +228,10 @@ def _warnings(undo: Undo) -> tuple[str, ...]:
 
 def _ended_by(release: Release, reset_id: str) -> int | None:
     """The generation that was under way when `reset_id` started another one."""
-    begun = next((g for g in release.generations.values() if g.op == reset_id), release.under)
-    if begun is None or begun.ended is None:
+    started = next((g for g in release.generations.values() if g.op == reset_id), release.under)
+    if started is None or started.ended is None:
         return None
-    return begun.ended.generation
+    return started.ended.generation
 
 
 def _records(before: Progress, now: Progress) -> int:
