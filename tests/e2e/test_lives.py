@@ -113,8 +113,8 @@ GROUPS = {
         Life(app="store-inventory", records=4_000, at_least=50),
         # three minutes, of which two are over
         Life(app="load-percentile", records=4_000, per_second=20, at_least=50),
-        # windows of 20 minutes: a device is judged after 8 hours, not after a day
-        Life(app="maintenance", records=32_000, per_second=1, at_least=50, settings={"window_s": 1_200}),
+        # windows of 10 minutes: a device is judged after 4 hours, not after a day
+        Life(app="maintenance", records=17_000, per_second=1, at_least=50, settings={"window_s": 600}),
     ),
 }
 

@@ -57,16 +57,17 @@ def killed_before(world: World, stage: type[Stage] | StageId, *command: str) -> 
 EACH_STAGE = 0
 
 
-def finished_by_the_same_command(world: World, *command: str, kills: int) -> None:
+def finished_by_the_same_command(world: World, *command: str, kills: int, story: str) -> None:
     """A command whose operators are killed anywhere, one after the other, except the last.
 
     `kills`: EACH_STAGE: the first operator is killed before the first stage, the next one before the second, and so on.
+    In each `story` they are killed at other lines.
     """
     if kills == EACH_STAGE:
         killed_before_each_stage(world, *command)
         return
     begun = None
-    for line in Random(SEED).choices(range(1, 250), k=kills):
+    for line in Random(f"{SEED} {story}").choices(range(1, 250), k=kills):
         plan = world.killed(*command, "--execute", death=Death(line=line))
         if plan is None:
             break
