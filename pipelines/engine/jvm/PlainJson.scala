@@ -4,13 +4,15 @@ package org.apache.spark.sql.switchyard
 import java.nio.charset.StandardCharsets.{ISO_8859_1, UTF_8}
 import java.time.ZoneId
 
+import scala.collection.mutable.ArrayBuffer
+
 import org.apache.spark.sql.Column
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.analysis.TypeCheckResult
 import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.catalyst.util.{CharVarcharUtils, DateTimeUtils}
+import org.apache.spark.sql.catalyst.util.{ArrayBasedMapData, CharVarcharUtils, DateTimeUtils, GenericArrayData}
 import org.apache.spark.sql.classic.ExpressionUtils
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -62,8 +64,10 @@ object PlainJson {
   }
 
   /** Whether a record is plain, for tests. `ddl`: its columns. */
-  def isPlain(json: String, ddl: String): Boolean =
-    new PlainFields(StructType.fromDDL(ddl), null, ZoneId.of("UTC")).read(json.getBytes(UTF_8)) != null
+  def isPlain(json: String, ddl: String): Boolean = {
+    val fields = new PlainFields(StructType.fromDDL(ddl), null, ZoneId.of("UTC"))
+    fields.allKnown && fields.read(json.getBytes(UTF_8)) != null
+  }
 }
 
 /** Reads plain records itself, and all others by `parser`. */
@@ -81,50 +85,51 @@ final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
   import PlainFields._
 
   private val names = schema.fields.map(field => if (field.name == corrupt) null else field.name.getBytes(UTF_8))
-  private val types = schema.fields.map(_.dataType)
+  private val readers = schema.fields.map(field => reader(field.dataType))
   /** Whether this can read every field, and nothing asks for another way to read it. */
   val allKnown: Boolean = schema.length <= 63 && schema.fieldNames.distinct.length == schema.length &&
     !schema.exists(_.metadata.contains("EXISTS_DEFAULT")) && SQLConf.get.legacyTimeParserPolicy.toString != "LEGACY" &&
-    types.forall {
-      case StringType | BooleanType | ByteType | ShortType | IntegerType | LongType | DoubleType | TimestampType => true
-      case decimal: DecimalType => decimal.precision <= Decimal.MAX_LONG_DIGITS
-      case _ => false
-    }
+    readers.forall(_ != null)
 
   /** The row of a plain record; null: it is not plain. */
   def read(json: Array[Byte]): InternalRow = {
     val text = new Text(json)
+    text.skipSpace()
+    val row = readObject(text)
+    text.skipSpace()
+    row match {
+      case found: InternalRow if text.atEnd => found
+      case _ => null
+    }
+  }
+
+  private def readObject(text: Text): Any = {
     val values = new Array[Any](names.length)
     // a bit for each field that was there; the field that comes next, if they come in order
     var seen = 0L
     var next = 0
-    text.skipSpace()
-    if (!text.take('{')) return null
+    if (!text.take('{')) return Unusual
     text.skipSpace()
     var more = !text.take('}')
     while (more) {
-      text.skipSpace()
-      if (!text.name()) return null
+      if (!text.nameOfValue()) return Unusual
       val field = find(text, next)
-      text.skipSpace()
-      if (!text.take(':')) return null
-      text.skipSpace()
       if (field < 0) {
-        if (!text.skipValue()) return null
+        if (!text.skipValue()) return Unusual
       } else {
-        if ((seen & (1L << field)) != 0) return null
+        if ((seen & (1L << field)) != 0) return Unusual
         seen |= 1L << field
         next = field + 1
-        val value = readValue(text, types(field))
-        if (value.asInstanceOf[AnyRef] eq Unusual) return null
+        val value = readValue(text, readers(field))
+        if (!isUsual(value)) return Unusual
         values(field) = value
       }
       text.skipSpace()
       more = text.take(',')
-      if (!more && !text.take('}')) return null
+      if (!more && !text.take('}')) return Unusual
+      text.skipSpace()
     }
-    text.skipSpace()
-    if (text.atEnd) new GenericInternalRow(values) else null
+    new GenericInternalRow(values)
   }
 
   /** The number of the field whose name was just read, most often `likely`; -1: there is none. */
@@ -138,31 +143,66 @@ final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
     -1
   }
 
-  private def readValue(text: Text, kind: DataType): Any = {
-    if (text.literal(Null)) return null
-    kind match {
-      case StringType => if (text.string()) text.readString() else Unusual
-      case LongType => if (text.wholeNumber()) text.unscaled else Unusual
-      case IntegerType => whole(text, Int.MinValue, Int.MaxValue, _.toInt)
-      case ShortType => whole(text, Short.MinValue, Short.MaxValue, _.toShort)
-      case ByteType => whole(text, Byte.MinValue, Byte.MaxValue, _.toByte)
-      case DoubleType => if (text.number()) text.readDouble() else Unusual
-      case decimal: DecimalType => if (text.number()) text.readDecimal(decimal) else Unusual
-      case BooleanType => if (text.literal(True)) true else if (text.literal(False)) false else Unusual
-      case TimestampType =>
-        if (text.string() && text.ascii) DateTimeUtils.stringToTimestamp(text.readAscii(), zone).getOrElse(Unusual)
-        else Unusual
-      case _ => Unusual
-    }
+  /** What reads a value of a type; null: only `from_json` can. */
+  private def reader(kind: DataType): Text => Any = kind match {
+    case StringType => text => if (text.string()) text.readString() else Unusual
+    case LongType => text => if (text.wholeNumber()) text.unscaled else Unusual
+    case IntegerType => text => whole(text, Int.MinValue, Int.MaxValue, _.toInt)
+    case ShortType => text => whole(text, Short.MinValue, Short.MaxValue, _.toShort)
+    case ByteType => text => whole(text, Byte.MinValue, Byte.MaxValue, _.toByte)
+    case DoubleType => text => if (text.number()) text.readDouble() else Unusual
+    case decimal: DecimalType if decimal.precision <= Decimal.MAX_LONG_DIGITS =>
+      text => if (text.number()) text.readDecimal(decimal) else Unusual
+    case BooleanType => text => if (text.literal(True)) true else if (text.literal(False)) false else Unusual
+    case TimestampType => text =>
+      if (text.string() && text.ascii) DateTimeUtils.stringToTimestamp(text.readAscii(), zone).getOrElse(Unusual)
+      else Unusual
+    case DateType => text =>
+      if (text.string() && text.ascii) DateTimeUtils.stringToDate(text.readAscii()).getOrElse(Unusual) else Unusual
+    case ArrayType(element, _) =>
+      val read = reader(element)
+      if (read == null) null else text => readArray(text, read)
+    case MapType(StringType, value, _) =>
+      val read = reader(value)
+      if (read == null) null else text => readMap(text, read)
+    case inner: StructType =>
+      val fields = new PlainFields(inner, null, zone)
+      if (fields.allKnown) text => fields.readObject(text) else null
+    case _ => null
   }
 
   private def whole(text: Text, least: Long, most: Long, as: Long => Any): Any =
     if (text.wholeNumber() && least <= text.unscaled && text.unscaled <= most) as(text.unscaled) else Unusual
+
+  private def readArray(text: Text, read: Text => Any): Any = {
+    val values = ArrayBuffer.empty[Any]
+    val plain = text.each('[', ']') {
+      values += readValue(text, read)
+      isUsual(values.last)
+    }
+    if (plain) new GenericArrayData(values.toArray) else Unusual
+  }
+
+  private def readMap(text: Text, read: Text => Any): Any = {
+    val keys, values = ArrayBuffer.empty[Any]
+    val plain = text.each('{', '}') {
+      text.nameOfValue() && {
+        val key = text.readAscii()
+        val again = keys.length == MaxKeys || keys.contains(key)
+        keys += key
+        values += readValue(text, read)
+        !again && isUsual(values.last)
+      }
+    }
+    if (plain) new ArrayBasedMapData(new GenericArrayData(keys.toArray), new GenericArrayData(values.toArray)) else Unusual
+  }
 }
 
 private object PlainFields {
   /** Instead of a value: the record is not plain. */
   private object Unusual
+  // each key is compared with those before it
+  private val MaxKeys = 50
   private val Null = "null".getBytes(UTF_8)
   private val True = "true".getBytes(UTF_8)
   private val False = "false".getBytes(UTF_8)
@@ -176,6 +216,10 @@ private object PlainFields {
   // far below the limits of Spark's parser
   private val MaxNameBytes = 1000
   private val MaxStringBytes = 1000000
+
+  private def isUsual(value: Any): Boolean = value.asInstanceOf[AnyRef] ne Unusual
+
+  private def readValue(text: Text, read: Text => Any): Any = if (text.literal(Null)) null else read(text)
 
   /** A JSON text and how far it is read. What was read last is from `from` to `to`. */
   private final class Text(bytes: Array[Byte]) {
@@ -223,7 +267,29 @@ private object PlainFields {
       false
     }
 
-    def name(): Boolean = string() && ascii && to - from <= MaxNameBytes
+    /** A name and what follows it, up to the value. */
+    def nameOfValue(): Boolean = string() && ascii && to - from <= MaxNameBytes && {
+      skipSpace()
+      take(':')
+    } && {
+      skipSpace()
+      true
+    }
+
+    /** What stands between two signs, with commas; `item` reads one of them. */
+    def each(open: Char, close: Char)(item: => Boolean): Boolean = {
+      if (!take(open)) return false
+      skipSpace()
+      var more = !take(close)
+      while (more) {
+        if (!item) return false
+        skipSpace()
+        more = take(',')
+        if (!more && !take(close)) return false
+        skipSpace()
+      }
+      true
+    }
 
     def is(name: Array[Byte]): Boolean =
       name != null && to - from == name.length && java.util.Arrays.equals(bytes, from, to, name, 0, name.length)
