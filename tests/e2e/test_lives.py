@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -149,13 +149,21 @@ def test_each_app_lives_to_its_end_though_its_driver_is_killed(cluster: Cluster,
     _hydrate_on(cluster, host, lives)
     # who reads another's result comes before the other is reset
     for life in reversed(lives):
+        read = _read_by(life, lives)
         with ExitStack() as stack:
-            for each in lives:
-                if each.app == life.reads:
-                    cluster.start(each.old, batch=SMALL)
-                    stack.callback(cluster.stop, each.old)
-            _replace(cluster, life)
+            for each in read:
+                cluster.start(each.old, batch=SMALL)
+                stack.callback(cluster.stop, each.old)
+            _replace(cluster, life, of=[*read, life][0])
+            for each in read:
+                _settle(cluster, each.old)
             _reset_and_retire(cluster, life)
+
+
+def _read_by(life: Life, lives: tuple[Life, ...]) -> list[Life]:
+    """The apps whose results, or topics, an app reads, the first one first."""
+    direct = [each for each in lives if each.app == life.reads]
+    return [*_read_by(direct[0], lives), *direct] if direct else []
 
 
 def _make_live(cluster: Cluster, life: Life) -> None:
@@ -206,15 +214,13 @@ def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
         _settle(cluster, life.new)
 
 
-def _replace(cluster: Cluster, life: Life) -> None:
-    """Compares the second version with the first, promotes it, and goes back."""
+def _replace(cluster: Cluster, life: Life, of: Life) -> None:
+    """Compares the second version with the first while input of app `of` comes, promotes it, and goes back."""
     cluster.start(life.old, batch=SMALL)
     for name in (life.old, life.new):
         wait_ready(cluster.context(), name, for_s=0.1, timeout_s=240)
     context = cluster.context()
-    input_of = cluster.producing(life.app, max(2 * life.per_second, 50), life.per_second)
-    # an app that reads what another one does has no input of its own
-    with input_of if life.records else nullcontext():
+    with cluster.producing(of.app, max(2 * of.per_second, 50), of.per_second):
         assert_nothing_differs(diff(context, life.new), at_least=life.at_least)
     assert check(context, life.new).ok
     cluster.run(plan_promote(context, life.app, version=2))
