@@ -115,9 +115,9 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
 
     webhook_url: str | None = Field(default=None, description="URL to post alerts to; default: only log them.")
 
-    def send(self, alert: alerting.Alert) -> None:
+    def send(self, *alerts: alerting.Alert) -> None:
         """Sends `alert`, as `operations.supervising.alerts` does."""
-        alerting.send(alert, self.webhook_url)
+        alerting.send(*alerts, webhook_url=self.webhook_url)
 
 
 def alerts() -> Alerts:

@@ -7,7 +7,7 @@ import logging
 from orchestration.operations import journal
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.context import Context
-from orchestration.operations.journal import has_begun
+from orchestration.operations.journal import has_started_generation
 from orchestration.operations.plans.kind import RESETS, Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Want
@@ -31,7 +31,7 @@ def execute(context: Context, plan: Plan) -> None:
                 plan,
                 applier.run,
                 applier.orders(),
-                stays_open=lambda s: has_begun(s, plan.id),
+                stays_open=lambda s: has_started_generation(s, plan.id),
                 give_up=_as_before(plan),
             )
         except BaseException:
@@ -63,7 +63,11 @@ def _run_again(context: Context, plan: Plan) -> None:
             operation, release = state.operations.get(plan.id), state.releases[entry.release]
             if operation is None or operation.closed is None or state.blocking(release.name) is not None:
                 continue
-            if has_begun(state, plan.id) or release.wanted != "running" or context.holder(release) is not None:
+            if (
+                has_started_generation(state, plan.id)
+                or release.wanted != "running"
+                or context.holder(release) is not None
+            ):
                 continue
             where = context.launcher.launch(release.name)
         except SwitchyardError as error:
@@ -91,6 +95,9 @@ def abandon(context: Context, operation_id: str, *, reason: str | None = None) -
         journal.abandon(context, operation_id, reason=reason)
         return
     journal.abandon(
-        context, operation_id, reason=reason, also=() if has_begun(state, operation_id) else _as_before(plan)
+        context,
+        operation_id,
+        reason=reason,
+        also=() if has_started_generation(state, operation_id) else _as_before(plan),
     )
     _run_again(context, plan)

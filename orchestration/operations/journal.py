@@ -225,6 +225,6 @@ def _is_open(state: RegistryState, plan_id: str) -> bool:
     return operation is not None and operation.closed is None
 
 
-def has_begun(state: RegistryState, plan_id: str) -> bool:
+def has_started_generation(state: RegistryState, plan_id: str) -> bool:
     """Whether the operation has started its generation. From then on it can only be finished or undone."""
     return any(r.under is not None and r.under.op == plan_id for r in state.releases.values())

@@ -100,7 +100,7 @@ class Release:
         return first.start if first is not None else None
 
     @property
-    def begun_ms(self) -> int:
+    def started_ms(self) -> int:
         """When the current state started, at `start`; milliseconds since the epoch, 0: not yet."""
         first = self._first_of_state
         return first.at_ms if first is not None else 0
@@ -289,7 +289,7 @@ class _Draft:
     """A state that entries change in place; the state that it started from doesn't change."""
 
     def __init__(self, state: RegistryState) -> None:
-        self._begun = state
+        self._before = state
         self._tables: dict[str, Any] = {}
         # releases whose tables of generations this draft has already copied
         self._owned: set[str] = set()
@@ -300,7 +300,7 @@ class _Draft:
     def table(self, name: str) -> dict[str, Any]:
         """A table of the state, copied for this draft."""
         if name not in self._tables:
-            self._tables[name] = dict(getattr(self._begun, name))
+            self._tables[name] = dict(getattr(self._before, name))
         found: dict[str, Any] = self._tables[name]
         return found
 
@@ -309,13 +309,13 @@ class _Draft:
         if self._unread is not None:
             tables |= {"unread": tuple(self._unread), "unread_before": self._unread_before}
         if not tables:
-            return self._begun
+            return self._before
         if "chains" in tables:
             tables["chains"] = {alias: tuple(chain) for alias, chain in tables["chains"].items()}
         if "evidence" in tables:
             kept = sorted((e for pair in tables["evidence"].values() for e in pair), key=lambda e: e[0])
             tables["evidence"] = tuple(e for _, e in kept)
-        return replace(self._begun, **tables)
+        return replace(self._before, **tables)
 
     def release(self, name: str, /, **changes: Any) -> None:
         known = self.table("releases").get(name)
@@ -358,7 +358,7 @@ class _Draft:
 
     def promote(self, entry: Promoted) -> None:
         if "chains" not in self._tables:
-            self._tables["chains"] = {alias: list(chain) for alias, chain in self._begun.chains.items()}
+            self._tables["chains"] = {alias: list(chain) for alias, chain in self._before.chains.items()}
         self._tables["chains"].setdefault(entry.alias, []).append(entry.switch)
         self.table("promoted")[entry.alias] = entry
         if entry.op:
@@ -369,7 +369,7 @@ class _Draft:
         if "evidence" not in self._tables:
             self._tables["evidence"] = {}
             self._numbered = 0
-            for known in self._begun.evidence:
+            for known in self._before.evidence:
                 self._record(known)
         self._record(entry)
 
@@ -393,7 +393,7 @@ class _Draft:
         if found is not None:
             entry = replace(entry, about=found.opened.releases)
         if self._unread is None:
-            self._unread = list(self._begun.unread)
+            self._unread = list(self._before.unread)
             self._optional = sum(not u.must for u in self._unread)
         self._unread.append(entry)
         self._optional += not entry.must
@@ -404,7 +404,7 @@ class _Draft:
             self._optional = UNREAD_KEPT
 
     def repair(self, entry: Repaired) -> None:
-        known = self._begun.unread if self._unread is None else self._unread
+        known = self._before.unread if self._unread is None else self._unread
         offsets = set(entry.offsets)
         self._unread = [u for u in known if u.offset not in offsets]
         self._optional = sum(not u.must for u in self._unread)

@@ -263,7 +263,7 @@ class _Run:
     def __init__(self, app: App, serialize: Callable[[DataFrame], DataFrame]) -> None:
         self._app, self._serialize = app, serialize
         self._query: Any = None
-        self._begun = threading.Event()
+        self._query_is_known = threading.Event()
         self.rows: list[Row] = []
         self.sources: list[str | None] = []
         self.names: list[str] = []
@@ -274,14 +274,14 @@ class _Run:
 
     def begin(self, query: Any) -> None:
         self._query = query
-        self._begun.set()
+        self._query_is_known.set()
 
     def take(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call with a batch."""
         try:
             table = as_text(self._app, self._serialize(rows)).toArrow()
             # the first batch can come before start() has returned
-            self._begun.wait(30)
+            self._query_is_known.wait(30)
             self._add(batch_metrics(self._query, self._app.sources))
             for row in table.to_pylist():
                 key, value = (None if row[name] is None else json.loads(row[name]) for name in ("key", "value"))

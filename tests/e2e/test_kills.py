@@ -388,7 +388,7 @@ class Story:
             plan = self._planned(context, keepers[1].release if forward else None)
             say(f"{plan.operation}, {kills - killer.count('switching')} kills to go")
             done = in_background(lambda plan=plan: self._execute(settings, drivers, plan))
-            self._await_begun(context, plan)
+            self._await_opened(context, plan)
             for keeper in killer.random.sample(keepers, min(left, killer.random.choice((1, 1, 2)))):
                 if killer.count("switching") < kills and phase_of(plan) == "switching":
                     killer.kill(keeper, lambda plan=plan: phase_of(plan), within_s=8.0, after_s=0.5)
@@ -409,8 +409,8 @@ class Story:
         until("what was killed stays behind", plan, 120)
         return found[0]
 
-    def _await_begun(self, context: Context, plan: Plan) -> None:
-        until("the operation has not begun", lambda: plan.id in context.registry.state().operations, 60)
+    def _await_opened(self, context: Context, plan: Plan) -> None:
+        until("the operation is not open", lambda: plan.id in context.registry.state().operations, 60)
 
     def _execute(self, settings: Settings, drivers: Drivers, plan: Plan) -> None:
         with operator(settings, drivers) as context:

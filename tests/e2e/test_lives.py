@@ -32,6 +32,7 @@ from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import SwitchyardError
+from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.progress import newest_progress
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
@@ -58,7 +59,7 @@ pytestmark = [
 class Life:
     """An app with `records` of history, `per_second` in event time. Both versions have `at_least` keys or records.
 
-    `reads`: the app whose result, or whose topics, it reads; then nothing more is produced for it. `of_table`: that
+    `reads`: the app whose result, or whose topics, it reads; then it has no input of its own. `of_table`: that
     result is a table, which is compacted, so a new version can't read all that the first has read.
     """
 
@@ -114,7 +115,9 @@ GROUPS = {
         # three minutes, of which two are over
         Life(app="load-percentile", records=4_000, per_second=20, at_least=50),
         # windows of 10 minutes: a device is judged after 4 hours, not after a day
-        Life(app="maintenance", records=17_000, per_second=1, at_least=50, settings={"window_s": 600}),
+        Life(
+            app="maintenance", records=17_000, per_second=1, at_least=50, settings={"window_s": 600, "advance_s": 300}
+        ),
     ),
 }
 
@@ -161,7 +164,7 @@ def test_each_app_lives_to_its_end_though_its_driver_is_killed(cluster: Cluster,
 
 
 def _read_by(life: Life, lives: tuple[Life, ...]) -> list[Life]:
-    """The apps whose results, or topics, an app reads, the first one first."""
+    """The apps whose results, or topics, an app reads, and those that they read. The first one comes first."""
     direct = [each for each in lives if each.app == life.reads]
     return [*_read_by(direct[0], lives), *direct] if direct else []
 
@@ -189,7 +192,7 @@ def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
         with operator(cluster.settings, host, sleep=sleep) as context:
             execute(context, plan_start(context, life.new))
 
-    def begun() -> bool:
+    def has_second_batch() -> bool:
         known = [newest_progress(cluster.settings, life.new) for life in lives]
         return any(progress is not None and progress.boundary.batch_id > 0 for progress in known)
 
@@ -200,7 +203,7 @@ def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
     with ThreadPoolExecutor(len(lives)) as pool:
         starts = [pool.submit(start, life) for life in lives]
         cluster.until("not every driver has its lease", all_run, timeout_s=300)
-        cluster.until("nobody commits a second batch", begun, timeout_s=300)
+        cluster.until("nobody commits a second batch", has_second_batch, timeout_s=300)
         host.kill()
         gone.set()
         unfinished = [life.new for life in lives if not _rests(cluster, life.new)]
@@ -220,13 +223,20 @@ def _replace(cluster: Cluster, life: Life, of: Life) -> None:
     for name in (life.old, life.new):
         wait_ready(cluster.context(), name, for_s=0.1, timeout_s=240)
     context = cluster.context()
+    before = _ends_of_inputs(cluster, life)
     with cluster.producing(of.app, max(2 * of.per_second, 50), of.per_second):
+        cluster.until(f"no input of {life.app} comes", lambda: _ends_of_inputs(cluster, life) != before)
         assert_nothing_differs(diff(context, life.new), at_least=life.at_least)
     assert check(context, life.new).ok
     cluster.run(plan_promote(context, life.app, version=2))
     cluster.run(plan_rollback(context, life.app))
     live = live_release(cluster.state, life.app)
     assert live is not None and live.name == life.old
+
+
+def _ends_of_inputs(cluster: Cluster, life: Life) -> object:
+    topics = {each.topic for each in cluster.state.releases[life.old].spec.inputs.values()}
+    return end_offsets(cluster.settings, topics)
 
 
 def _reset_and_retire(cluster: Cluster, life: Life) -> None:

@@ -98,9 +98,9 @@ def test_one_whose_batch_fails_for_the_last_time_does_not_fail_its_heir(monkeypa
 
 def test_one_at_the_end_of_a_bounded_replay_does_not_stop_its_heir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_goal, "steps_to", lambda *_: [])
-    begun = generation(NAME, 2, until=POSITION, op="reset-1")
+    second = generation(NAME, 2, until=POSITION, op="reset-1")
     for token, wanted in ((2, "stopped"), (1, "running")):
-        log = Log(*staged(NAME), WANTED, begun, taken(1), taken(2))
+        log = Log(*staged(NAME), WANTED, second, taken(1), taken(2))
         orders = driver(log, token)._orders
         query = MagicMock()
         query.sink.position = POSITION

@@ -11,13 +11,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     DateType,
+    DecimalType,
+    DoubleType,
     IntegerType,
     MapType,
     StringType,
     StructField,
     StructType,
+    TimestampType,
     VarcharType,
 )
 
@@ -38,7 +42,8 @@ DDL = (
 NESTED = (
     "text string, tags array<string>, context map<string,string>, counts map<string,bigint>, day date, "
     "place struct<name: string, lat: double, inner: struct<a: int, `odd name`: string>>, grid array<array<int>>, "
-    "stays array<struct<`from`: date, nights: tinyint>>, by_day map<string,array<decimal(8,2)>>"
+    "stays array<struct<`from`: date, nights: tinyint>>, by_day map<string,array<decimal(8,2)>>, "
+    "seen array<timestamp>, flags map<string,boolean>, shares array<double>"
 )
 OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
 NAMES = [
@@ -154,8 +159,14 @@ def nested(chance: random.Random, kind: DataType, *, odd: float) -> str:
             return json.dumps(chance.choice(["a", "größe", ""]), ensure_ascii=False)
         case DateType():
             return f'"{chance.choice(DATES if odd else DATES[:1])}"'
+        case TimestampType():
+            return f'"{chance.choice(STRINGS if odd else ["2024-01-02T03:04:05.678Z"])}"'
+        case BooleanType():
+            return chance.choice(["true", "false"])
+        case DoubleType() | DecimalType():
+            return chance.choice(["0", "-1.5", "123.45", "-0.0", "7"])
         case _:
-            return str(chance.randrange(128))
+            return str(chance.randrange(-128, 128))
     return f"{{{comma.join(pairs)}}}"
 
 
@@ -283,7 +294,9 @@ ODD_SCHEMAS: dict[str, str | StructType] = {
 def test_an_odd_schema_is_read_as_spark_reads_it(spark: SparkSession, schema: str | StructType) -> None:
     fields = ddl_columns(schema) if isinstance(schema, str) else schema
     chance = random.Random(SEED)
-    frame = spark.createDataFrame([(bytearray(record(chance)),) for _ in range(3_000)], "value binary").coalesce(1)
+    records = [record(chance) for _ in range(2_000)]
+    records += [damaged(chance, nested(chance, fields, odd=0.05)) for _ in range(2_000)]
+    frame = spark.createDataFrame([(bytearray(each),) for each in records], "value binary").coalesce(1)
     assert differ(compared(frame, fields)) == []
 
 

@@ -203,60 +203,60 @@ def ended(position: SourcePosition, previous: SourcePosition | None, *, settled:
     return Progress(release="a.v1", generation=1, token=1, boundary=boundary, result=ResultPosition(topics={}), at_ms=0)
 
 
-def begun(start: SourcePosition, end: Progress | None, **changes: object) -> GenerationStarted:
+def generation_2(start: SourcePosition, end: Progress | None, **changes: object) -> GenerationStarted:
     fields = {"release": "a.v1", "generation": 2, "start": start, "ended": end, "op": "reset-1", **changes}
     return GenerationStarted(**fields)  # type: ignore[arg-type]
 
 
 def test_a_generation_meets_the_end_of_the_one_before_with_its_predecessor() -> None:
-    found = goal(begun(at(0, 0), ended(at(9, 9), at(7, 8)), meet=True))
+    found = goal(generation_2(at(0, 0), ended(at(9, 9), at(7, 8)), meet=True))
     assert found is not None and found.op == "reset-1"
     assert (found.boundary.position, found.boundary.previous) == (at(9, 9), at(7, 8))
     assert free_until(found) == at(7, 8)
 
 
 def test_a_partition_that_the_old_end_does_not_know_is_read_past_it() -> None:
-    found = goal(begun(at(0, 0, 0), ended(at(9, 9), at(7, 8)), meet=True))
+    found = goal(generation_2(at(0, 0, 0), ended(at(9, 9), at(7, 8)), meet=True))
     assert found is not None
     assert (found.boundary.position, found.boundary.previous) == (at(9, 9, 0), at(7, 8, 0))
 
 
 def test_past_the_predecessor_the_end_alone_is_met() -> None:
-    found = goal(begun(at(8, 0), ended(at(9, 9), at(7, 8)), meet=True))
+    found = goal(generation_2(at(8, 0), ended(at(9, 9), at(7, 8)), meet=True))
     assert found is not None and found.boundary.previous is None
     assert free_until(found) == at(9, 9)
     # a generation that continues another starts where its seed says
-    again = begun(at(0, 0), ended(at(9, 9), at(7, 8)), meet=True, seed=ended(at(8, 8), None))
+    again = generation_2(at(0, 0), ended(at(9, 9), at(7, 8)), meet=True, seed=ended(at(8, 8), None))
     found = goal(again)
     assert found is not None and found.boundary.previous is None
 
 
 def test_a_settled_end_needs_its_position_only() -> None:
-    found = goal(begun(at(8, 0), ended(at(9, 9), at(9, 9), settled=True), meet=True))
+    found = goal(generation_2(at(8, 0), ended(at(9, 9), at(9, 9), settled=True), meet=True))
     assert found is not None and found.boundary.settled and free_until(found) == at(9, 9)
 
 
 def test_a_bounded_replay_ends_where_it_was_told_to_and_others_run_on() -> None:
-    found = goal(begun(at(0), None, until=at(5)))
+    found = goal(generation_2(at(0), None, until=at(5)))
     assert found is not None and found.boundary.position == at(5) and free_until(found) == at(5)
-    assert goal(begun(at(0), ended(at(9), None))) is None  # nothing had been processed
+    assert goal(generation_2(at(0), ended(at(9), None))) is None  # nothing had been processed
     assert goal(None) is None
 
 
 def test_a_replay_ends_with_a_batch_so_that_no_result_is_both() -> None:
     # another release had read further in one partition; the records of the third one are new
     processed = (Span(start=at(0, 0), end=at(5, 9)), Span(start=at(0, 0), end=at(7, 8)))
-    again = begun(at(2, 0, 3), ended(at(5, 9), at(4, 8)), processed=processed)
+    again = generation_2(at(2, 0, 3), ended(at(5, 9), at(4, 8)), processed=processed)
     found = goal(again)
     assert found is not None and (found.op, found.boundary.position) == ("reset-1", at(7, 9, 3))
     assert free_until(found) == at(7, 9, 3)
     # a release's first generation has no consumer yet; the records ahead are new
     assert goal(again.model_copy(update={"ended": None})) is None
-    assert goal(begun(at(9, 9), ended(at(5, 9), None), processed=processed)) is None
+    assert goal(generation_2(at(9, 9), ended(at(5, 9), None), processed=processed)) is None
 
 
 def test_a_throttle_holds_until_the_replay_is_over() -> None:
-    throttled = begun(
+    throttled = generation_2(
         at(0, 0), ended(at(9, 9), None), processed=(Span(start=at(0, 0), end=at(9, 9)),), max_records_per_batch=5
     )
     assert batch_records(throttled, None) == 5
@@ -264,9 +264,9 @@ def test_a_throttle_holds_until_the_replay_is_over() -> None:
     mine = ended(at(9, 8), None).model_copy(update={"generation": 2})
     assert batch_records(throttled, mine) == 5
     assert batch_records(throttled, mine.model_copy(update={"boundary": ended(at(9, 9), None).boundary})) is None
-    assert batch_records(begun(at(0, 0), None), None) is None
+    assert batch_records(generation_2(at(0, 0), None), None) is None
     # none of it had been processed: so it is no replay, but throttled all the same
-    assert batch_records(begun(at(0, 0), None, max_records_per_batch=5), None) == 5
+    assert batch_records(generation_2(at(0, 0), None, max_records_per_batch=5), None) == 5
 
 
 positions = st.lists(st.integers(0, 1000), min_size=2, max_size=2)
@@ -289,7 +289,7 @@ def test_a_way_in_portions_is_never_too_large_and_comes_to_its_end(
 
 
 def test_the_last_batch_before_a_boundary_is_whole_others_are_portions() -> None:
-    wanted = goal(begun(at(0, 0), ended(at(90, 90), at(70, 80)), meet=True))
+    wanted = goal(generation_2(at(0, 0), ended(at(90, 90), at(70, 80)), meet=True))
     assert wanted is not None
     here = Boundary(batch_id=3, position=at(60, 60))
     assert next_stop(wanted, steps_to(wanted, here), here.position, 10) == at(64, 66)
@@ -347,8 +347,8 @@ def test_what_was_left_out_is_news_when_it_is_read_after_all() -> None:
 
 
 def test_a_record_that_was_skipped_is_in_no_span() -> None:
-    first = begun(at(0), None, generation=1)
-    skipping = begun(at(40), ended(at(40), None), until=at(44), then=at(45))
+    first = generation_2(at(0), None, generation=1)
+    skipping = generation_2(at(40), ended(at(40), None), until=at(44), then=at(45))
     known = release("a.v1", generations={1: first, 2: skipping}, under=skipping, ended={1: ended(at(40), None)})
     last = ended(at(60), None).model_copy(update={"generation": 2})
     assert spans_of(known, last) == [

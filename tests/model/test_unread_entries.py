@@ -96,7 +96,7 @@ def test_a_generation_that_names_itself_as_its_seed_hangs_nobody() -> None:
     ended = PROGRESS.model_copy(update={"release": "a.v1", "generation": 2})
     entry = generation("a.v1", 2, seed=ended, ended=ended, at_ms=5)
     release = fold(RegistryState(), [*staged("a.v1"), entry]).releases["a.v1"]
-    assert release.generation == 2 and (release.start, release.begun_ms) == (entry.start, 5)
+    assert release.generation == 2 and (release.start, release.started_ms) == (entry.start, 5)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: type(e).__name__)

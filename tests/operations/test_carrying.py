@@ -273,16 +273,16 @@ def test_what_is_abandoned_when_it_has_begun_a_generation_stays_stopped(monkeypa
     assert log.state().releases["a.v1"].wanted == "stopped" and launched == []
 
 
-@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("has_started", [False, True])
 def test_a_reset_that_fails_before_it_has_changed_anything_leaves_its_release_running(
-    monkeypatch: pytest.MonkeyPatch, has_begun: bool
+    monkeypatch: pytest.MonkeyPatch, has_started: bool
 ) -> None:
     launched: list[str] = []
     log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
 
     def fail(_: Applier) -> None:
         log.entries.append(WantedSet(release="a.v1", wanted="stopped"))
-        if has_begun:
+        if has_started:
             log.entries.append(generation("a.v1", 2).model_copy(update={"op": PLAN.id}))
         raise SwitchyardError("it did not end its batch")
 
@@ -292,7 +292,7 @@ def test_a_reset_that_fails_before_it_has_changed_anything_leaves_its_release_ru
     with pytest.raises(SwitchyardError, match="did not end its batch") as error:
         execute(replace(context_of(log), launcher=launcher), PLAN)
     closed = log.state().operations[PLAN.id].closed
-    if has_begun:
+    if has_started:
         assert closed is None and f"switchyard resume {PLAN.id}" in error.value.fix
         assert log.state().releases["a.v1"].wanted == "stopped" and launched == []
     else:

@@ -549,7 +549,7 @@ def test_a_throttled_replay_has_smaller_batches(world: World) -> None:
     assert 0 < max(p.batch.rows_in for p in second) <= 30
 
 
-# where operators are killed: at five lines in `make test`; the long tests have these five and more, 48 in all
+# at how many lines operators are killed: at five in `make test`; the long tests have these five and others, at most 48
 KILLED = [
     pytest.param("new", 5),
     *(

@@ -66,18 +66,18 @@ def finished_by_the_same_command(world: World, *command: str, kills: int, story:
     if kills == EACH_STAGE:
         killed_before_each_stage(world, *command)
         return
-    begun = None
+    first = None
     for line in Random(f"{SEED} {story}").choices(range(1, 250), k=kills):
         plan = world.killed(*command, "--execute", death=Death(line=line))
         if plan is None:
             break
-        assert begun in (None, plan.id), "the same command is the same operation"
-        begun = plan.id
+        assert first in (None, plan.id), "the same command is the same operation"
+        first = plan.id
         nobody_else_may(world)
     else:
         said = world.cli(*command, "--execute")
         assert said.code == 0, said.text
-    assert begun is not None, "nobody was killed"
+    assert first is not None, "nobody was killed"
 
 
 def killed_before_each_stage(world: World, *command: str) -> None:

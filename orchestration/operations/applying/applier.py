@@ -8,7 +8,7 @@ from orchestration.operations.applying.meeting import order
 from orchestration.operations.applying.switching import begin_reading
 from orchestration.operations.applying.work import Work
 from orchestration.operations.context import Context
-from orchestration.operations.journal import has_begun
+from orchestration.operations.journal import has_started_generation
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
@@ -52,7 +52,7 @@ class Applier:
     def _left(self) -> tuple[Stage, ...]:
         """The stages that are left: once the plan has started its generation, only those after that stage."""
         stages = self._plan.stages
-        if has_begun(self._context.registry.known, self._plan.id):
+        if has_started_generation(self._context.registry.known, self._plan.id):
             return stages[1 + next(n for n, s in enumerate(stages) if isinstance(s, BeginGeneration)) :]
         return stages
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.fencing import last_of
 from orchestration.operations.applying.work import Work
-from orchestration.operations.journal import has_begun, refuse_other_generation
+from orchestration.operations.journal import has_started_generation, refuse_other_generation
 from orchestration.operations.lifecycle import refuse_blocked
 from orchestration.operations.looking.progress import by_group, differ, is_unfinished, processed, progress_of
 from orchestration.operations.plans.stages.generations import (
@@ -73,7 +73,7 @@ def finish_batch(work: Work, stage: FinishBatch) -> None:
 
 @applies(Seize)
 def seize(work: Work, stage: Seize) -> None:
-    if has_begun(work.context.registry.state(), work.plan.id):
+    if has_started_generation(work.context.registry.state(), work.plan.id):
         raise Refused(
             f"someone else is carrying out {work.plan.id} and has already started its generation",
             fix="see `switchyard operations`",

@@ -80,7 +80,7 @@ def history_of(
     # with nothing to compare with, or before its first generation, nothing can be missing
     if not now or release.start is None:
         return History(name=release.name, of=theirs.name if theirs else None)
-    ours, held = _begun(release), _begun(theirs) if theirs else None
+    ours, held = _as_started(release), _as_started(theirs) if theirs else None
     if starts_over:
         ours = replace(ours, since_ms=now_ms(), ids={})
     # asks how far they have read only if it matters
@@ -106,7 +106,7 @@ def history_of_staging(
     theirs = live_release(state, app)
     now = context.cluster.inputs_now(sorted(set(topics.values())))
     ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=now_ms(), ids={})
-    held = _begun(theirs) if theirs is not None else None
+    held = _as_started(theirs) if theirs is not None else None
     if theirs is not None and held is not None and may_be_missing(held, ours, now):
         held = _read(context, theirs, held)
     gaps = missing(held, ours, now)
@@ -122,7 +122,7 @@ def history_of_reset(
     now = context.cluster.inputs_now(sorted({topic for topic, _ in moved}))
     if not now or release.start is None:
         return History(name=release.name, of=None)
-    reader = _begun(release)
+    reader = _as_started(release)
     begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in reader.begins.items()}
     theirs = replace(reader, begins=begins, reached=old.by_topic(release.spec.topics))
     ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
@@ -150,12 +150,12 @@ def compaction_notes(now: Mapping[str, InputNow], tables: Set[str] = frozenset()
     return notes
 
 
-def _begun(release: Release) -> Reader:
+def _as_started(release: Release) -> Reader:
     """A release at the start of its state, as if it had read nothing yet."""
     return Reader(
         begins=release.start.by_topic(release.spec.topics) if release.start is not None else {},
         reached={},
-        since_ms=release.begun_ms,
+        since_ms=release.started_ms,
         ids=release.input_ids.get(release.generation, {}),
     )
 

@@ -18,7 +18,7 @@ from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
 
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
-_BEGUN = ("ready", "live", "standby")
+_HAS_RUN = ("ready", "live", "standby")
 
 
 def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release]) -> dict[str, list[Loss]]:
@@ -120,7 +120,7 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
         path = table_path(settings, table.digest)
         if not path.is_file():
             yield Loss(release=name, part="static table", name=str(path))
-    if release.state in _BEGUN and newest_folder(settings, name, release.generation) is None:
+    if release.state in _HAS_RUN and newest_folder(settings, name, release.generation) is None:
         last = _last(context, name) if progress_topic(name) in topics else None
         if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
             yield Loss(release=name, part="checkpoint", name=str(release_folder(settings, name)))
@@ -128,7 +128,7 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
 
 def _group(context: Reading, release: Release, topics: Set[str], groups: Set[str]) -> Iterable[Loss]:
     name = release.name
-    if release.state not in _BEGUN or name in groups or progress_topic(name) not in topics:
+    if release.state not in _HAS_RUN or name in groups or progress_topic(name) not in topics:
         return
     # a release that has committed nothing has a group only while it runs
     last = _last(context, name)

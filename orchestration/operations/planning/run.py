@@ -112,14 +112,14 @@ def _stages_of_generation(
     first = context.cluster.first_offsets(sorted({i.topic for i in spec.inputs.values()}))
     # its old start; an input that was recreated under the same name has none
     replaced = {loss.name for loss in lost if (loss.part, loss.how) == ("input", "another")}
-    begun_at = {
+    started_at = {
         source: offsets
         for source, offsets in release.generations[release.generation].start.sources.items()
         if spec.topics.get(source) not in replaced
     }
     start = SourcePosition(
         sources={
-            source: {p: max(o, begun_at.get(source, {}).get(p, o)) for p, o in first[i.topic].items()}
+            source: {p: max(o, started_at.get(source, {}).get(p, o)) for p, o in first[i.topic].items()}
             for source, i in spec.inputs.items()
         }
     )

@@ -7,11 +7,9 @@ import logging
 import os
 import threading
 import urllib.request
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from orchestration.operations.looking.unread import unread_in_words
 from pipelines.secrets import masked, remember
@@ -93,11 +91,15 @@ class RunFailed:
 
 
 Alert = ReleaseFailed | GivenUp | DriverHung | EntriesUnread | CheckNotRun | ChecksNotEvaluated | RunFailed
-# sends an alert to the people who must know
-Send = Callable[[Alert], None]
 
 
-def to_nobody(_: Alert) -> None:
+class Send(Protocol):
+    """Sends alerts to the people who must know."""
+
+    def __call__(self, *alerts: Alert) -> None: ...
+
+
+def to_nobody(*_: Alert) -> None:
     """Sends nothing."""
 
 
@@ -136,24 +138,32 @@ def told(alert: Alert) -> str:
             assert_never(alert)
 
 
-def send(alert: Alert, webhook_url: str | None) -> None:
-    """Logs `alert` and posts it to the webhook. If that fails, it is only logged: an alert must not stop its sender."""
-    text = told(alert)
-    log.log(severity(alert), "alert: %s", text)
-    if webhook_url is None:
+def send(*alerts: Alert, webhook_url: str | None) -> None:
+    """Logs `alerts` and posts them to the webhook as one message. If that fails, it is only logged: an alert must not stop
+    its sender.
+    """
+    for alert in alerts:
+        log.log(severity(alert), "alert: %s", told(alert))
+    if webhook_url is None or not alerts:
         return
+    text = "\n\n".join(map(told, alerts))
     failed: list[Exception] = []
 
     def post() -> None:
         try:
-            _post(webhook_url, json.dumps({"text": _plain(text)}).encode())
+            _post(webhook_url, json.dumps({"text": _escaped(text)}).encode())
         except Exception as error:
             failed.append(error)
 
     # urllib's timeout is per step: name resolution has none, and redirects and slow answers add up
     posting = threading.Thread(target=post, name="alert", daemon=True)
-    posting.start()
-    posting.join(_TIMEOUT_S)
+    try:
+        posting.start()
+    except RuntimeError as no_thread:
+        # the machine is short of them, or the process is about to end
+        failed.append(no_thread)
+    else:
+        posting.join(_TIMEOUT_S)
     if posting.is_alive():
         log.error("the alert did not reach the webhook: no answer within %g s; see whether its server runs", _TIMEOUT_S)
     for error in failed:
@@ -162,19 +172,9 @@ def send(alert: Alert, webhook_url: str | None) -> None:
         log.error("the alert did not reach the webhook: %s", why)
 
 
-def send_together(send: Send, alerts: Sequence[Alert]) -> None:
-    """Sends `alerts` at the same time, so that a webhook that doesn't answer is waited for once. Returns when all are
-    sent.
-    """
-    if alerts:
-        with ThreadPoolExecutor(len(alerts), thread_name_prefix="alert") as pool:
-            list(pool.map(send, alerts))
-
-
-def _plain(text: str) -> str:
-    """`text` without markup. It may quote a record: `<!channel>` would call everyone, and `<address|words>` is a link.
-
-    Source: Slack's "Formatting text for app surfaces", which other chats follow for `{"text": ...}`.
+def _escaped(text: str) -> str:
+    """`text` with `&`, `<` and `>` escaped, as Slack demands. Otherwise a record that it quotes could call everyone with
+    `<!channel>`, or hide an address behind words.
     """
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -194,6 +194,6 @@ def webhook() -> str | None:
     return url
 
 
-def to_environment(alert: Alert) -> None:
-    """Sends `alert` to the webhook that the environment names, if any."""
-    send(alert, webhook())
+def to_environment(*alerts: Alert) -> None:
+    """Sends `alerts` to the webhook that the environment names, if any."""
+    send(*alerts, webhook_url=webhook())

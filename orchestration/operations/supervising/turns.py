@@ -21,7 +21,7 @@ from orchestration.local.running import Running, running_with
 from orchestration.operations.context import Context
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.reading import Say
-from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, Send, send_together
+from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, Send
 from orchestration.operations.supervising.decide import Memory, decide, unreadable
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses
 from pipelines.engine.lease import is_alive, this_process
@@ -42,6 +42,7 @@ _LOG_CHARS = 2_000
 
 
 Start = Callable[[str], None]
+Tell = Callable[[Alert], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,22 +70,23 @@ def turn(
 
     1. Ends operations past their deadline. 2. Fences and kills drivers that hang. 3. Starts releases that are wanted
     running and that nobody runs. 4. Sets releases to failed that were started too often. Registry entries that can't be
-    read here are alerted once; the turn does not touch the releases that they hold. Alerts are sent when all of that is
-    done, several at the same time.
+    read here are alerted once; the turn does not touch the releases that they hold. All alerts are sent at the end, also
+    if the turn fails.
     """
     alerts: list[Alert] = []
     try:
         return _turn(context, memory, alert=alerts.append, start=start, elsewhere=elsewhere, now=now)
     finally:
-        # after everything else, because a webhook may be slow, and even if the turn fails in the middle
-        send_together(alert, alerts)
+        # a webhook may be slow
+        if alerts:
+            alert(*alerts)
 
 
 def _turn(
     context: Context,
     memory: Memory,
     *,
-    alert: Send,
+    alert: Tell,
     start: Start | None,
     elsewhere: Collection[str],
     now: Callable[[], int],
@@ -109,14 +111,15 @@ def _turn(
         room=max(2, os.cpu_count() or 1),
         held={name for name in state.releases if state.not_understood(name) is not None},
     )
+    # before anything that may fail: the memory already knows of them
+    for name in set(decision.failed) - set(decision.give_up):
+        release = context.registry.known.releases[name]
+        alert(ReleaseFailed(release=name, failure=release.failure, log=last_lines(context, name)))
     for name in decision.hung:
         _replace(context, name, processes, alert)
     started = tuple(name for name in decision.start if _start(context, memory, name, start or launcher(context)))
     for name in decision.give_up:
         _give_up(context, memory, name, alert)
-    for name in set(decision.failed) - set(decision.give_up):
-        release = context.registry.known.releases[name]
-        alert(ReleaseFailed(release=name, failure=release.failure, log=last_lines(context, name)))
     return Turn(found=found, state=context.registry.known, started=started)
 
 
@@ -265,7 +268,7 @@ def _booting(context: Context, found: Sequence[ReleaseStatus], processes: Sequen
     }
 
 
-def _replace(context: Context, name: str, processes: Sequence[Running], alert: Send) -> None:
+def _replace(context: Context, name: str, processes: Sequence[Running], alert: Tell) -> None:
     """Fences the driver of `name`, which lives but is not heard, and kills its process. A later turn starts a new one."""
     known = context.registry.known.releases[name]
     lease = known.lease
@@ -287,18 +290,18 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: S
     context.registry.step(decide_, reason=why)
     if not fenced:
         return
+    alert(DriverHung(release=name, why=why, log=last_lines(context, name)))
     # kills only a process that is visibly this release's driver: the registry's word alone is not enough
     for each in processes:
         if each.release == name and each.process == ProcessRef.of_holder(lease.holder):
             each.process.kill()
-    alert(DriverHung(release=name, why=why, log=last_lines(context, name)))
 
 
 def _is_silent(context: Context, release: Release) -> bool:
     return context.holder(release) is None
 
 
-def _give_up(context: Context, memory: Memory, name: str, alert: Send) -> None:
+def _give_up(context: Context, memory: Memory, name: str, alert: Tell) -> None:
     """Sets a release that was started too often to failed, with the reason as far as it is known."""
     token = context.registry.known.releases[name].token
     reason = (

@@ -276,7 +276,7 @@ private object PlainFields {
       true
     }
 
-    /** What stands between two signs, with commas; `item` reads one of them. */
+    /** Whether items stand between the two signs, with commas between them. `item` reads one. */
     def each(open: Char, close: Char)(item: => Boolean): Boolean = {
       if (!take(open)) return false
       skipSpace()

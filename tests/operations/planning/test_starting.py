@@ -87,13 +87,13 @@ def test_nor_under_one_that_began_after_the_plan(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_is_compared_or_switched_where_a_reset_was_left_in_the_middle() -> None:
     live = release("a.v1", state="live")
-    begun_by = generation("a.v1", 2, ended=None).model_copy(update={"op": "reset-1"})
-    half = replace(live, generations={**live.generations, 2: begun_by}, under=begun_by)
+    second = generation("a.v1", 2, ended=None).model_copy(update={"op": "reset-1"})
+    half = replace(live, generations={**live.generations, 2: second}, under=second)
     known = RegistryState(releases={"a.v1": half}, chains={"a": (switch(1, None, "a.v1"),)})
     with pytest.raises(Refused, match="reset-1 has not moved the consumers") as caught:
         refuse_unfinished(known, half)
     assert "switchyard undo reset-1" in caught.value.fix
     refuse_unfinished(known, live)
     # one that goes on writing the same result is as good as before
-    same = begun_by.model_copy(update={"result": 1})
+    same = second.model_copy(update={"result": 1})
     refuse_unfinished(known, replace(half, generations={**live.generations, 2: same}, under=same))

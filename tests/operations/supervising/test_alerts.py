@@ -67,7 +67,7 @@ def test_an_alert_is_logged_as_bad_as_it_is_and_sent_in_words(
         return nullcontext()
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    alerts.send(alert, "http://127.0.0.1:1/hook")
+    alerts.send(alert, webhook_url="http://127.0.0.1:1/hook")
     assert (told(alert), severity(alert)) == (words, level)
     assert sent == [{"text": words}]
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, f"alert: {words}")]
@@ -82,22 +82,38 @@ def test_what_an_alert_quotes_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     alert = CheckNotRun(release="a.v1", error="no price: <!channel> <http://x|here> & more")
-    alerts.send(alert, "http://127.0.0.1:1/hook")
+    alerts.send(alert, webhook_url="http://127.0.0.1:1/hook")
     [text] = [each["text"] for each in sent]
     assert "no price: &lt;!channel&gt; &lt;http://x|here&gt; &amp; more" in text and "<" not in text
 
 
-def test_several_alerts_are_sent_at_the_same_time() -> None:
-    both = threading.Barrier(2)
-    sent: list[Alert] = []
+def test_several_alerts_are_one_message(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
 
-    def send(alert: Alert) -> None:
-        both.wait(30)
-        sent.append(alert)
+    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+        sent.append(json.loads(request.data))  # type: ignore[arg-type]
+        return nullcontext()
 
-    some = list(ALERTS)[:2]
-    alerts.send_together(send, some)
-    assert set(sent) == set(some)
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    one, other = list(ALERTS)[:2]
+    alerts.send(one, other, webhook_url="http://127.0.0.1:1/hook")
+    assert sent == [{"text": f"{told(one)}\n\n{told(other)}"}]
+    assert len(caplog.records) == 2
+    alerts.send(webhook_url="http://127.0.0.1:1/hook")
+    assert len(sent) == 1
+
+
+def test_where_no_thread_can_start_the_alert_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    alert = CheckNotRun(release="a.v1", error="no result yet")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        alerts.send(alert, webhook_url="http://127.0.0.1:1/hook")
+    assert told(alert) in caplog.text and "the alert did not reach the webhook: RuntimeError" in caplog.text
 
 
 def test_an_alert_is_of_its_release() -> None:
@@ -125,7 +141,8 @@ def test_a_webhook_that_answers_byte_by_byte_holds_nobody_up(
         answering.start()
         begun = time.monotonic()
         alerts.send(
-            CheckNotRun(release="a.v1", error="no result yet"), f"http://127.0.0.1:{server.getsockname()[1]}/hook"
+            CheckNotRun(release="a.v1", error="no result yet"),
+            webhook_url=f"http://127.0.0.1:{server.getsockname()[1]}/hook",
         )
         took_s = time.monotonic() - begun
         over.set()

@@ -83,6 +83,9 @@ class World:
             sleep=self._pass,
         )  # fmt: skip
 
+    def hear(self, *alerts: Alert) -> None:
+        self.alerts += alerts
+
     def _pass(self, seconds: float) -> None:
         self.now += int(seconds * 1000)
 
@@ -91,7 +94,7 @@ class World:
 
     def turns(self, memory: Memory, seconds: int) -> None:
         for _ in range(seconds):
-            turn(self.context, memory, alert=self.alerts.append, now=lambda: self.now)
+            turn(self.context, memory, alert=self.hear, now=lambda: self.now)
             self.now += 1000
 
     def beat(self, **changes: Any) -> None:
@@ -130,7 +133,7 @@ def test_what_nobody_runs_is_launched_and_too_often_is_a_failure(world: World) -
 def test_of_two_supervisors_one_sets_it_to_failed_and_tells(world: World) -> None:
     one, other = (Memory(attempts={NAME: (2, world.now - 60_000)}) for _ in range(2))
     for memory in (one, other):
-        turn(world.context, memory, alert=world.alerts.append, now=lambda: world.now)
+        turn(world.context, memory, alert=world.hear, now=lambda: world.now)
     assert sum(isinstance(e, StateSet) and e.state == "failed" for e in world.log.entries) == 1
     assert len(world.alerts) == 1
 
@@ -148,7 +151,7 @@ def test_one_that_someone_has_run_meanwhile_is_not_set_to_failed(world: World, m
 
     monkeypatch.setattr(supervision, "last_lines", while_the_log_is_read)
     memory = Memory(attempts={NAME: (2, world.now - 60_000)})
-    turn(world.context, memory, alert=world.alerts.append, now=lambda: world.now)
+    turn(world.context, memory, alert=world.hear, now=lambda: world.now)
     assert world.token == token and world.log.known.releases[NAME].state == "live"
     assert world.alerts == []
 
@@ -173,7 +176,7 @@ def test_a_release_that_can_not_be_started_keeps_no_other_from_it(
             raise ZeroDivisionError("a mistake of ours")
 
     monkeypatch.setattr(supervision, "plan_start", fail)
-    turn(world.context, Memory(), alert=world.alerts.append, now=lambda: world.now)
+    turn(world.context, Memory(), alert=world.hear, now=lambda: world.now)
     assert world.launcher.launched == [NAME]
     assert any("aaa.v1 could not be started: ZeroDivisionError: a mistake of ours" in line for line in world.said)
 
@@ -194,7 +197,10 @@ def test_alerts_wait_until_all_else_is_done_and_are_sent_though_it_fails(world: 
     world.launcher.launched.clear()
     world.enter(StateSet(release=NAME, state="failed", reason="batch 7: not a price"))
     world.enter(cast(Entry, Unread(offset=50, reason="odd")), WantedSet(release="aaa.v1", wanted="running"))
-    sent: list[tuple[Alert, list[str]]] = []
+    sent: list[tuple[list[type[Alert]], list[str]]] = []
+
+    def send(*alerts: Alert) -> None:
+        sent.append(([type(each) for each in alerts], list(world.launcher.launched)))
 
     def start(name: str) -> None:
         world.launcher.launch(name)
@@ -202,15 +208,21 @@ def test_alerts_wait_until_all_else_is_done_and_are_sent_though_it_fails(world: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
-        turn(
-            world.context,
-            memory,
-            alert=lambda alert: sent.append((alert, list(world.launcher.launched))),
-            start=start,
-            now=lambda: world.now,
-        )
-    assert all(launched == ["aaa.v1"] for _, launched in sent)
-    assert [type(alert) for alert, _ in sent] == [EntriesUnread] + [ReleaseFailed] * (not fails)
+        turn(world.context, memory, alert=send, start=start, now=lambda: world.now)
+    assert sent == [([EntriesUnread, ReleaseFailed], ["aaa.v1"])]
+
+
+def test_one_whose_process_can_not_be_killed_is_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(_: ProcessRef) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(ProcessRef, "kill", kill)
+    hung(world)
+    memory = Memory()
+    world.turns(memory, 5)
+    with pytest.raises(PermissionError):
+        world.turns(memory, 2)
+    assert [type(each) for each in world.alerts] == [DriverHung] and world.log.known.releases[NAME].lease_ended
 
 
 def hung(world: World, *, pid: int | None = None) -> Holder:
@@ -272,7 +284,7 @@ def test_of_two_supervisors_one_fences(world: World, monkeypatch: pytest.MonkeyP
     memories = Memory(), Memory()
     for _ in range(6):
         for memory in memories:
-            turn(world.context, memory, alert=world.alerts.append, start=lambda _: None, now=lambda: world.now)
+            turn(world.context, memory, alert=world.hear, start=lambda _: None, now=lambda: world.now)
         world.now += 1000
     assert [e.token for e in world.log.entries if isinstance(e, LeaseEnded)] == [2]
     assert len(world.alerts) == 1
@@ -290,7 +302,7 @@ def test_a_mark_past_its_deadline_is_void_by_whichever_supervisor_comes_first(wo
     memories = Memory(), Memory()
     for second in range(5):
         for memory in memories:
-            turn(world.context, memory, alert=world.alerts.append, now=lambda: world.now)
+            turn(world.context, memory, alert=world.hear, now=lambda: world.now)
         assert world.log.known.operations["promote-1"].aborted == (second > 2), second
         world.now += 1000
     assert sum(isinstance(e, SwitchAborted) for e in world.log.entries) == 1
@@ -312,7 +324,7 @@ def attended(world: World, error: Exception) -> list[str]:
         return world.context
 
     world.log.close = lambda: None  # type: ignore[attr-defined]
-    take_turns(world.settings, open_, stopped=stopped, every_s=0.001, alert=world.alerts.append, say=said.append)
+    take_turns(world.settings, open_, stopped=stopped, every_s=0.001, alert=world.hear, say=said.append)
     assert tries == 4
     return said
 
@@ -347,8 +359,8 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
             del world.log.state  # type: ignore[method-assign]
         return world.context
 
-    def alert(found: Alert) -> None:
-        world.alerts.append(found)
+    def alert(*found: Alert) -> None:
+        world.alerts.extend(found)
         if opened == 1:
             world.log.state = state  # type: ignore[method-assign]
         else:
@@ -398,7 +410,7 @@ def test_all_that_was_wanted_is_brought_up(world: World, monkeypatch: pytest.Mon
         return launch(release)
 
     monkeypatch.setattr(world.launcher, "launch", launched)
-    found = bring_up(world.context, timeout_s=60, alert=world.alerts.append)
+    found = bring_up(world.context, timeout_s=60, alert=world.hear)
     assert {s.release.name: s.health for s in found} == {NAME: "running", "sums.v2": "running"}
     assert sorted(world.launcher.launched) == [NAME, "sums.v2"]
 
@@ -409,7 +421,7 @@ def test_what_does_not_come_up_is_told(world: World) -> None:
         settings=world.settings, registry=cast(Any, world.log), launcher=cast(Any, world.launcher),
         monotonic=lambda: float(next(clock)), sleep=lambda _: None,
     )  # fmt: skip
-    [found] = bring_up(context, timeout_s=3, alert=world.alerts.append)
+    [found] = bring_up(context, timeout_s=3, alert=world.hear)
     assert (found.release.name, found.health) == (NAME, "down")
 
 

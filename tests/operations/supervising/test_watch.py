@@ -111,7 +111,7 @@ def test_what_could_not_be_checked_is_alerted_whatever_is_said_of_it(
     monkeypatch.setattr(module, "told", lambda alert: words)
     said: list[str] = []
     sent: list[Alert] = []
-    outcome = watch(context_of(log, say=said.append), "a.v2", for_s=0, alert=sent.append)
+    outcome = watch(context_of(log, say=said.append), "a.v2", for_s=0, alert=lambda *found: sent.extend(found))
     assert not outcome.rolled_back
     assert sent == ([expected] if expected is not None else [])
     assert said == ["the session could not be faster", *([words] if expected is not None else [])]

@@ -104,18 +104,18 @@ def _generation_before(state: RegistryState, release: Release, reset_id: str) ->
     """The generation that `reset_id` ended. Raises Refused unless it was the last one that changed the release."""
     under = release.under
     if under is None or reset_id not in (under.op, release.generations[release.generation].op):
-        begun_by = (under.op if under else None) or ""
+        started_by = (under.op if under else None) or ""
         if not any(g.op == reset_id for g in release.generations.values()):
             raise Refused(
                 f"{reset_id} changed nothing, so there is nothing to undo",
                 fix=f"`switchyard log {release.name}` lists the resets of the release",
             )
-        changed = state.known_operations.get(begun_by)
+        changed = state.known_operations.get(started_by)
         # a start may begin a generation too, and has no undo
         undoable = changed is not None and changed.opened.name in RESETS
         raise Refused(
-            f"{begun_by} changed {release.name} after {reset_id}",
-            fix=f"undo that one first: `switchyard undo {begun_by} --execute`"
+            f"{started_by} changed {release.name} after {reset_id}",
+            fix=f"undo that one first: `switchyard undo {started_by} --execute`"
             if undoable
             else f"that has no undo; to read again from the start: `switchyard reset {release.name} --to-earliest`",
         )
