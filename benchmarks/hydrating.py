@@ -30,7 +30,7 @@ from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import delete_topics
 from pipelines.model.app import App
-from pipelines.model.names import release_name
+from pipelines.model.names import app_of, release_name
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
@@ -83,15 +83,11 @@ def measure_apps(opened: Open, names: Sequence[str], records: int) -> dict[str, 
 
 
 def _app(opened: Open, apps: Mapping[str, App], name: str, records: int) -> dict[str, Any]:
-    context, upstream = opened(), [of.app for of in apps[name].upstream.values()]
+    context = opened()
     settings = context.settings
     produce(settings, sources_of(name, records), history=records)
-    for each in upstream:
-        execute(context, plan_stage(context, each, version=1))
-        hydrate(opened, release_name(each, 1), records)
-    read = [release_name(each, 1) for each in upstream]
-    execute(context, plan_stage(context, name, version=1, upstream=read))
-    release = release_name(name, 1)
+    staged = _staged(opened, apps, name)
+    release = staged[-1]
     raw, found = _beside_raw(opened, release)
     topics = _topics(context, release)
     report = {
@@ -101,10 +97,25 @@ def _app(opened: Open, apps: Mapping[str, App], name: str, records: int) -> dict
         "raw": raw,
         "to_raw": round(found["records_per_s"] / raw, 3),
     }
-    for each in (release, *read):
+    for each in reversed(staged):
         execute(context, plan_retire(context, each))
-    delete_topics(settings, {topic for each in (name, *upstream) for topic in topics_of(apps[each])})
+    delete_topics(settings, {topic for each in staged for topic in topics_of(apps[app_of(each)])})
     return report
+
+
+def _staged(opened: Open, apps: Mapping[str, App], name: str) -> list[str]:
+    """Stages an app. What it reads of other apps is hydrated before that. Returns all releases, that of the app last."""
+    context = opened()
+    staged: list[str] = []
+    read: list[str] = []
+    for each in apps[name].upstream.values():
+        staged += _staged(opened, apps, each.app)
+        read.append(staged[-1])
+        _beside_raw(opened, staged[-1])
+    # an earlier app of the benchmark may have read this one, too
+    plan = plan_stage(context, name, upstream=read)
+    execute(context, plan)
+    return [*staged, *plan.releases]
 
 
 def sources_of(app: str, records: int) -> Sequence[Source]:

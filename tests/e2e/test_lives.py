@@ -125,10 +125,14 @@ GROUPS = {
 @pytest.fixture
 def cluster(running_broker: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster for one test: apps of different groups share topics."""
-    # up to nine drivers share this: with short pauses their batches would take all of the CPU time
-    found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=1.5, standby_trigger_s=2.0, heartbeat_s=0.6)
+    # up to nine drivers share this: with short pauses their batches, and their questions for new records, would take all
+    # of the CPU time
+    pause, before = "spark.sql.streaming.pollingDelay", spark.conf.get("spark.sql.streaming.pollingDelay")
+    spark.conf.set(pause, "1s")
+    found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=2.5, standby_trigger_s=2.5, heartbeat_s=0.6)
     yield found
     found.close()
+    spark.conf.set(pause, str(before))
     sweep(running_broker)
 
 
