@@ -120,7 +120,7 @@ def serializer(app: App) -> Callable[[DataFrame], DataFrame]:
         if not columns:
             columns.extend(_columns(app, schemas_of(app, result.schema)))
         chosen = result.select(*columns)
-        return chosen.select("record.*") if app.has_several else chosen
+        return chosen.where(F.col("record").isNotNull()).select("record.*") if app.has_several else chosen
 
     return records
 
@@ -136,7 +136,8 @@ def _columns(app: App, schemas: Mapping[str, StructType]) -> list[Column]:
         )
         for name, columns in schemas.items()
     ]
-    return [F.explode(F.filter(F.array(*records), lambda record: record.isNotNull())).alias("record")]
+    # null where a row is none of that result; a filter within the array would be interpreted, and so would all that it reads
+    return [F.explode(F.array(*records)).alias("record")]
 
 
 def _record(app: App, name: str, columns: list[str]) -> list[Column]:
