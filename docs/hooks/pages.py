@@ -193,7 +193,7 @@ These are not in `switchyard.toml`.
 
 ### SWITCHYARD_ALERT_WEBHOOK
 
-An address that gets each alert as `{"text": ...}`. It counts as a secret. Set it so that someone hears of a release
+An address that gets the alerts as `{"text": ...}`. It counts as a secret. Set it so that someone hears of a release
 that needs help; see [operating](operating.md#alerts).
 
 ### SWITCHYARD_JARS_DIR

@@ -534,7 +534,7 @@ def test_the_watch_sends_the_alerts_of_the_operation_and_no_line_that_is_said(mo
             yield SimpleNamespace(say=say, registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
 
     monkeypatch.setattr(jobs.watch, "watch", watch)
-    monkeypatch.setattr(alerting, "send", lambda each, url: sent.append(each))
+    monkeypatch.setattr(alerting, "send", lambda *found, webhook_url: sent.extend(found))
     with DagsterInstance.ephemeral() as instance:
         result = jobs.watch_job.execute_in_process(
             run_config={"ops": {"watch": {"config": {"release": "sums.v2"}}}},
