@@ -116,7 +116,7 @@ class Alerts(ConfigurableResource):  # type: ignore[type-arg]
     webhook_url: str | None = Field(default=None, description="URL to post alerts to; default: only log them.")
 
     def send(self, *alerts: alerting.Alert) -> None:
-        """Sends `alert`, as `operations.supervising.alerts` does."""
+        """Sends `alerts`, as `operations.supervising.alerts` does."""
         alerting.send(*alerts, webhook_url=self.webhook_url)
 
 

@@ -40,6 +40,7 @@ from tests.conftest import sweep
 from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_nothing_differs
 from tests.e2e.harness import at_rest, operator
 from tests.shared.host import Host
+from tests.shared.session import configured
 from tests.shared.threads import patient
 
 if TYPE_CHECKING:
@@ -127,12 +128,10 @@ def cluster(running_broker: Settings, spark: SparkSession, tmp_path: Path) -> It
     """A cluster for one test: apps of different groups share topics."""
     # up to nine drivers share this: with short pauses their batches, and their questions for new records, would take all
     # of the CPU time
-    pause, before = "spark.sql.streaming.pollingDelay", spark.conf.get("spark.sql.streaming.pollingDelay")
-    spark.conf.set(pause, "1s")
-    found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=2.5, standby_trigger_s=2.5, heartbeat_s=0.6)
-    yield found
-    found.close()
-    spark.conf.set(pause, str(before))
+    with configured(spark, {"spark.sql.streaming.pollingDelay": "1s"}):
+        found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=2.5, standby_trigger_s=2.5, heartbeat_s=0.6)
+        yield found
+        found.close()
     sweep(running_broker)
 
 
@@ -161,7 +160,7 @@ def test_each_app_lives_to_its_end_though_its_driver_is_killed(cluster: Cluster,
             for each in read:
                 cluster.start(each.old, batch=SMALL)
                 stack.callback(cluster.stop, each.old)
-            _replace(cluster, life, of=[*read, life][0])
+            _replace(cluster, life, of=read[0] if read else life)
             for each in read:
                 _settle(cluster, each.old)
             _reset_and_retire(cluster, life)

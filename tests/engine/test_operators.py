@@ -21,6 +21,7 @@ from pipelines.model import AppendStream, Table
 from pipelines.model.app import Result
 from pipelines.testing import AppTest, apptest
 from tests.engine.operators import OPERATORS, Operator
+from tests.shared.session import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,12 +54,8 @@ WORKS, REFUSED, WARNED = rows_with("in a replay"), rows_with("refused by"), rows
 @pytest.fixture
 def _rows_are_counted(spark: SparkSession) -> Iterator[None]:
     """Has Spark count the rows of its states, which drivers leave out."""
-    name = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
-    before = spark.conf.get(name)
-    assert before is not None
-    spark.conf.set(name, "true")
-    yield
-    spark.conf.set(name, before)
+    with configured(spark, {"spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true"}):
+        yield
 
 
 def refusal(spark: SparkSession, operator: Operator, result: Result) -> SwitchyardError | None:

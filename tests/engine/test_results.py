@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.engine.expressions import INTERPRETED
 from pipelines.engine.results import serialized
 from pipelines.model import AppendStream, AppSettings, Stream, Table, Text, app
+from tests.shared.session import COMPILED, configured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,16 +26,6 @@ pytestmark = pytest.mark.spark
 def both(numbers: DataFrame, settings: AppSettings) -> DataFrame:
     number = F.struct("number", "half")
     return numbers.select(F.when(F.col("number") % 2 == 1, number).alias("odd"), number.alias("all"))
-
-
-@pytest.fixture
-def _compiled(spark: SparkSession) -> Iterator[None]:
-    before = {name: str(spark.conf.get(name)) for name in INTERPRETED}
-    for name in INTERPRETED:
-        spark.conf.unset(name)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 def records(spark: SparkSession) -> DataFrame:
@@ -57,8 +46,8 @@ def test_a_row_gives_a_record_of_each_result_that_it_is_of(spark: SparkSession) 
     ]
 
 
-@pytest.mark.usefixtures("_compiled")
 def test_records_of_large_batches_are_made_by_compiled_code(spark: SparkSession) -> None:
-    plan = records(spark)._jdf.queryExecution().executedPlan().toString()
+    with configured(spark, COMPILED):
+        plan = records(spark)._jdf.queryExecution().executedPlan().toString()
     # Spark marks what it compiles by a star
     assert all(line.lstrip("+- ").startswith("*") for line in plan.splitlines() if line.strip()), plan

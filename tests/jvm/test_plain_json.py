@@ -29,6 +29,7 @@ from pipelines.engine.expressions import INTERPRETED
 from pipelines.engine.frames import CORRUPT, ddl_columns
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.plain_json import from_json
+from tests.shared.session import COMPILED, configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -193,26 +194,16 @@ def differ(both: DataFrame) -> list[Row]:
     return both.where(~same).take(3)
 
 
-# otherwise Spark would interpret where it can't compile
-COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
-
-
 WAYS = pytest.mark.parametrize("way", [COMPILED, INTERPRETED], ids=["compiled", "interpreted"])
 
 
 def share_of_good(spark: SparkSession, way: dict[str, str], records: list[bytes], ddl: str) -> float:
     """Asserts that `records` are read as Spark reads them. Returns how many of them are well-formed, 0 to 1."""
-    before = {name: str(spark.conf.get(name)) for name in way}
-    for name, setting in way.items():
-        spark.conf.set(name, setting)
-    try:
+    with configured(spark, way):
         frame = spark.createDataFrame([(bytearray(each),) for each in records], "value binary").coalesce(1)
         both = compared(frame, ddl_columns(ddl))
         assert differ(both) == []
         good = both.where(F.col(f"theirs.{CORRUPT}").isNull() & F.col("theirs").isNotNull()).count()
-    finally:
-        for name, setting in before.items():
-            spark.conf.set(name, setting)
     return good / len(records)
 
 

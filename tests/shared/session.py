@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,22 @@ if TYPE_CHECKING:
 # most code here runs once, so the optimizing compiler costs more than it gains, and so does Spark's (drivers that are
 # processes have both). Many drivers share this session, so it has more code and garbage than one driver
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+
+# Spark compiles expressions, and fails where it can't; otherwise it would interpret there
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+
+
+@contextmanager
+def configured(spark: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
+    """While the block runs, the session has these properties."""
+    before = {name: str(spark.conf.get(name)) for name in properties}
+    for name, value in properties.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def shared_session(folder: Path, *, heap_mb: int, young_mb: int) -> SparkSession:

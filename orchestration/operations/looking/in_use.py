@@ -113,11 +113,11 @@ def refuse_unfinished(state: RegistryState, release: Release) -> None:
     """Raises Refused if an unfinished operation has not moved the consumers: they read a result that the release no
     longer writes, and that has no boundary in common with another release's.
     """
-    moved_by = unfinished_move(state, release)
-    if moved_by is not None:
+    unfinished = unfinished_move(state, release)
+    if unfinished is not None:
         raise Refused(
-            f"{moved_by} has not moved the consumers of {release.spec.app} to the new result yet",
-            fix=_way_to_finish(state, moved_by),
+            f"{unfinished} has not moved the consumers of {release.spec.app} to the new result yet",
+            fix=_way_to_finish(state, unfinished),
         )
 
 
@@ -136,11 +136,11 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     unread = state.not_understood(release.name)
     if unread is not None:
         found.append(f"held: {not_read(unread)}")
-    moved_by = unfinished_move(state, release)
+    unfinished = unfinished_move(state, release)
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
-    if moved_by is not None:
+    if unfinished is not None:
         found.append(
-            f"{moved_by} has not moved the consumers of {release.spec.app} to the new result yet; {_way_to_finish(state, moved_by)}"
+            f"{unfinished} has not moved the consumers of {release.spec.app} to the new result yet; {_way_to_finish(state, unfinished)}"
         )
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(
