@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +52,7 @@ def produce(
     """
     from orchestration.sources import Faults, Options, app_names, produce, sources_for
     from pipelines.errors import BadUsage
+    from pipelines.signals import StopSignal
 
     if app not in app_names():
         # raises an error that names the apps with a source
@@ -82,9 +81,8 @@ def produce(
         tickers=tuple(t.strip() for t in tickers.split(",") if t.strip()),
     )
     sources = sources_for(app, options)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignal()
+    stop.take_signals()
     produced = produce(
         load_settings(),
         sources,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Annotated
 
 import typer
@@ -27,17 +26,17 @@ def supervise(
     SWITCHYARD_ALERT_WEBHOOK.
     """
     import logging
-    import signal
 
     from orchestration.operations.context import open_context
     from orchestration.operations.supervising import alerts
     from orchestration.operations.supervising.turns import take_turns
     from pipelines.logs import configure_command, configure_service
+    from pipelines.signals import StopSignal
 
     settings, every_s = load_settings(), seconds(every, least_s=0.1)
     configure_service(settings.log_format)
-    log, stopped = logging.getLogger("switchyard.supervise"), threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    log, stopped = logging.getLogger("switchyard.supervise"), StopSignal()
+    restore_handlers = stopped.take_signals()
     try:
         log.info("supervising the releases on %s", settings.bootstrap)
         take_turns(
@@ -51,5 +50,4 @@ def supervise(
         log.info("supervisor ends; drivers keep running")
     finally:
         configure_command(settings.log_format)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_handlers()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +31,7 @@ from pipelines.model.entries import AlignOrdered, LeaseEnded, MarkOrdered, State
 from pipelines.model.progress import Flagging
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 
 log = logging.getLogger("switchyard.driver")
 
@@ -50,7 +50,7 @@ class Driver:
         *,
         force: bool = False,
         settle: bool = False,
-        signalled: threading.Event | None = None,
+        signalled: StopSignal | None = None,
         stop_jvm: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes the lease. Raises as `take_lease` does.
@@ -64,7 +64,7 @@ class Driver:
         self._settings = settings
         self._name = name
         self._registry = Registry(settings, actor=f"driver {settings.host}:{os.getpid()}")
-        signalled = signalled or threading.Event()
+        signalled = signalled or StopSignal()
         self._status = DriverStatus()
         self._query: Query | None = None
         self._outages = Outages(settings, name, self._status, signalled)

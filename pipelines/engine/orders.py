@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 from pipelines.engine.watch import Watch
 from pipelines.engine.writer import Superseded
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Entry
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import not_read
+from pipelines.signals import StopSignal
 
 
 class StopWanted(Exception):
@@ -26,7 +25,7 @@ class Orders:
     `settle`: it also runs if the release is wanted stopped. `signalled`: set when its process is told to stop.
     """
 
-    def __init__(self, registry: Registry, name: str, token: int, *, settle: bool, signalled: threading.Event) -> None:
+    def __init__(self, registry: Registry, name: str, token: int, *, settle: bool, signalled: StopSignal) -> None:
         self.registry = registry
         # its trouble also ends the driver; None until the release is known
         self.watch: Watch | None = None

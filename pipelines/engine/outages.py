@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,6 +15,7 @@ from pipelines.kafka.client import admin, answers, login_refused
 from pipelines.kafka.failures import passes
 from pipelines.model.names import REGISTRY_TOPIC
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 
 log = logging.getLogger("switchyard.driver")
 
@@ -47,7 +47,7 @@ def is_outage(error: BaseException) -> bool:
 class Outages:
     """Waits until an outage is over, longer each time until a batch succeeds. `signalled` ends the wait."""
 
-    def __init__(self, settings: Settings, name: str, status: DriverStatus, signalled: threading.Event) -> None:
+    def __init__(self, settings: Settings, name: str, status: DriverStatus, signalled: StopSignal) -> None:
         self._settings = settings
         self._name = name
         self._status = status

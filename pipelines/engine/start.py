@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
-import threading
 from functools import partial
 
 from pipelines.engine.jvm_process import start_jvm_early, stop_jvm
@@ -20,6 +18,7 @@ from pipelines.model.text import visible
 from pipelines.private import keep_private
 from pipelines.secrets import drop_holders
 from pipelines.settings import get_settings
+from pipelines.signals import StopSignal
 
 log = logging.getLogger("switchyard.driver")
 
@@ -38,10 +37,9 @@ def main(arguments: list[str] | None = None) -> None:
     configure_driver("text", options.release)
     # it logs every call of the sink
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    signalled = threading.Event()
+    signalled = StopSignal()
     # Ctrl-C in the terminal reaches the whole process group; it stops the driver at a boundary
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: signalled.set())
+    signalled.take_signals()
     try:
         code = _run(options.release, force=options.force, settle=options.settle, signalled=signalled)
     except SwitchyardError as error:
@@ -56,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     os._exit(code)
 
 
-def _run(release: str, *, force: bool, settle: bool, signalled: threading.Event) -> int:
+def _run(release: str, *, force: bool, settle: bool, signalled: StopSignal) -> int:
     settings = get_settings()
     configure_driver(settings.log_format, release)
     # before the app is imported: it sees this environment

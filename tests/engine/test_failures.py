@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +21,7 @@ from pipelines.kafka.failures import failure
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 
 SETTINGS = Settings(bootstrap_servers="kafka:9092")
 NOT_REACHED = [
@@ -184,7 +184,7 @@ REFUSED = LoginRefused("the Kafka cluster at k:1 refuses the login of me", fix="
 
 def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     status = DriverStatus()
-    outages = Outages(SETTINGS, "stock-stats.v1", status, threading.Event())
+    outages = Outages(SETTINGS, "stock-stats.v1", status, StopSignal())
     timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     for name in ("_ASK_S", "_BACKOFF_S"):
         monkeypatch.setattr(f"pipelines.engine.outages.{name}", 0 if name == "_ASK_S" else (0,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -25,6 +24,7 @@ from pipelines.errors import SwitchyardError
 from pipelines.model.entries import LeaseTaken, TopicsKnown, WantedSet
 from pipelines.model.progress import Boundary, Mark
 from pipelines.model.registry import RegistryState
+from pipelines.signals import StopSignal
 from tests.operations.builders import NOWHERE, POSITION, Log, context_of, generation, staged
 
 NAME = "a.v1"
@@ -55,7 +55,7 @@ def taken(token: int) -> LeaseTaken:
 def driver(log: Log, token: int) -> Driver:
     made = Driver.__new__(Driver)
     made._name, made._token, made._registry = NAME, token, cast(Any, log)
-    made._orders = Orders(made._registry, NAME, token, settle=False, signalled=threading.Event())
+    made._orders = Orders(made._registry, NAME, token, settle=False, signalled=StopSignal())
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -13,6 +12,7 @@ from pipelines.engine.orders import Orders
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.engine.tries import Tries
 from pipelines.errors import SwitchyardError
+from pipelines.signals import StopSignal
 from tests.engine.test_superseded import NAME, WANTED, taken
 from tests.operations.builders import Log, context_of, staged
 
@@ -23,7 +23,7 @@ def test_the_third_try_of_a_batch_is_the_last(monkeypatch: pytest.MonkeyPatch) -
     # what it does with changed code is in `test_guard.py`
     monkeypatch.setattr(engine_tries, "checked", lambda *_: None)
     log = Log(*staged(NAME), WANTED, taken(1))
-    orders = Orders(cast(Any, log), NAME, 1, settle=False, signalled=threading.Event())
+    orders = Orders(cast(Any, log), NAME, 1, settle=False, signalled=StopSignal())
     status = DriverStatus()
     tries = Tries(context_of(log).settings, NAME, orders, status)
     query = MagicMock(describe_range=lambda _: "trades[0] 0-2")
@@ -42,7 +42,7 @@ def test_the_third_try_of_a_batch_is_the_last(monkeypatch: pytest.MonkeyPatch) -
 def test_a_batch_without_a_plan_has_no_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_tries, "checked", lambda *_: None)
     log = Log(*staged(NAME), WANTED, taken(1))
-    orders = Orders(cast(Any, log), NAME, 1, settle=False, signalled=threading.Event())
+    orders = Orders(cast(Any, log), NAME, 1, settle=False, signalled=StopSignal())
     status = DriverStatus()
     query = MagicMock()
     query.describe_range.side_effect = SwitchyardError("offsets/0 can't be read", fix="restore it")

@@ -28,6 +28,7 @@ from pipelines.engine.driver import Driver
 from pipelines.engine.known import Known
 from pipelines.engine.probe import probe
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ class Threads:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._threads: list[tuple[str, threading.Thread, threading.Event]] = []
+        self._threads: list[tuple[str, threading.Thread, StopSignal]] = []
         self._started: list[subprocess.Popen[bytes]] = []
         self.processes: set[str] = set()
 
@@ -67,7 +68,7 @@ class Threads:
             process = LocalLauncher(self._settings).spawn(release, force=force, settle=settle)
             self._started.append(process)
             return f"process {process.pid}"
-        stop = threading.Event()
+        stop = StopSignal()
         driver = Driver(self._settings.for_driver(), release, force=force, settle=settle, signalled=stop)
         thread = threading.Thread(target=_run, args=(driver,), name=f"{_DRIVER}{release}")
         thread.start()
@@ -77,7 +78,7 @@ class Threads:
     def log_path(self, release: str) -> Path | None:
         return LocalLauncher(self._settings).log_path(release) if release in self.processes else None
 
-    def running(self, release: str) -> tuple[threading.Thread, threading.Event]:
+    def running(self, release: str) -> tuple[threading.Thread, StopSignal]:
         """The last thread that drives or drove `release`, and the event that stops it."""
         return next((thread, stop) for name, thread, stop in reversed(self._threads) if name == release)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +31,7 @@ from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.text import visible
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def take_turns(
     settings: Settings,
     open_: Callable[[], Context],
     *,
-    stopped: threading.Event,
+    stopped: StopSignal,
     every_s: float,
     alert: Send,
     say: Say,

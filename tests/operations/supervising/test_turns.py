@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +36,7 @@ from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 from tests.operations.builders import POSITION, Log, staged
 
 NAME = "sums.v1"
@@ -313,7 +313,7 @@ def test_a_mark_past_its_deadline_is_void_by_whichever_supervisor_comes_first(wo
 
 def attended(world: World, error: Exception) -> list[str]:
     """What is said by a loop whose first three turns end by `error`, and whose fourth is its last."""
-    stopped, said, tries = threading.Event(), list[str](), 0
+    stopped, said, tries = StopSignal(), list[str](), 0
 
     def open_() -> Context:
         nonlocal tries
@@ -339,7 +339,7 @@ def test_the_loop_waits_for_an_absent_broker_says_so_once_and_ends_when_told(wor
 
 
 def test_of_another_registry_nothing_is_remembered(world: World) -> None:
-    stopped, said, opened, asked = threading.Event(), list[str](), 0, 0
+    stopped, said, opened, asked = StopSignal(), list[str](), 0, 0
     world.enter(cast(Entry, Unread(offset=50, reason="odd")))
     world.log.close = lambda: None  # type: ignore[attr-defined]
 
@@ -391,7 +391,7 @@ def test_the_loop_ends_for_settings_that_mean_nothing(world: World) -> None:
         raise BadUsage("the broker is another's")
 
     with pytest.raises(BadUsage):
-        take_turns(world.settings, open_, stopped=threading.Event(), every_s=0.001, alert=print, say=print)
+        take_turns(world.settings, open_, stopped=StopSignal(), every_s=0.001, alert=print, say=print)
 
 
 # -- after a reboot
