@@ -176,7 +176,8 @@ class Settings(BaseSettings):
         1.0,
         ge=0,
         description="Shortest time between the starts of two batches of a release that is live or hydrating. Without a pause, "
-        "the live release would take the cores from one that is compared with it. Lower it for results that come sooner; raise it to save CPU.",
+        "the live release would take the cores from one that is compared with it. While no records come, a driver asks for them "
+        "twice in this time, but at most five times a second. Lower it for results that come sooner; raise it to save CPU.",
     )
     standby_trigger_s: float = Field(
         2.0,

@@ -219,6 +219,12 @@ def test_classes_are_mapped_from_the_archive_where_there_is_one(jars: Path) -> N
     assert "UseParallelGC" not in java_options(mine)
 
 
+@pytest.mark.parametrize(("trigger_s", "expected"), [(0.0, "200ms"), (1.0, "500ms"), (30.0, "15000ms")])
+def test_an_idle_driver_asks_for_records_twice_per_trigger(trigger_s: float, expected: str) -> None:
+    conf = session_conf(Settings(trigger_s=trigger_s), heap_mb=512, cores=1)
+    assert conf["spark.sql.streaming.pollingDelay"] == expected
+
+
 def test_the_memory_of_a_driver_is_bounded(jars: Path) -> None:
     conf = session_conf(Settings(), heap_mb=1024, cores=1)
     assert conf["spark.driver.memory"] == "1024m"

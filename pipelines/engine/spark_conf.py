@@ -31,6 +31,8 @@ _COMPILE_LATER = (
 )
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
+# for settings that want results at once
+_SHORTEST_POLL_MS = 200
 # After each poll, Spark asks the broker for both ends of a partition, and that request queues after the next fetch.
 # With Kafka's defaults, a task would wait 500 ms for records that are not its own, and after every 500 records. The
 # size of a poll is limited by max.partition.fetch.bytes, 1 MiB
@@ -81,8 +83,7 @@ def session_conf(
         "spark.sql.streaming.multipleWatermarkPolicy": "max",
         "spark.sql.streaming.minBatchesToRetain": "20",
         **_state_conf(heap_mb),
-        # between polls without new records; each poll asks the broker
-        "spark.sql.streaming.pollingDelay": "200ms",
+        "spark.sql.streaming.pollingDelay": f"{_poll_ms(settings)}ms",
         # the default starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.hadoop.fs.file.impl": _LOCAL_FILES,
@@ -90,6 +91,11 @@ def session_conf(
         **(INTERPRETED if few_rows else {}),
         **settings.spark,
     }
+
+
+def _poll_ms(settings: Settings) -> int:
+    """How long Spark waits, in milliseconds, before it asks for new records again. It sends four requests each time."""
+    return max(_SHORTEST_POLL_MS, round(settings.trigger_s * 1000 / 2))
 
 
 def _ui_conf(port: int) -> dict[str, str]:

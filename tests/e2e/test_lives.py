@@ -40,7 +40,6 @@ from tests.conftest import sweep
 from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_nothing_differs
 from tests.e2e.harness import at_rest, operator
 from tests.shared.host import Host
-from tests.shared.session import configured
 from tests.shared.threads import patient
 
 if TYPE_CHECKING:
@@ -128,10 +127,9 @@ def cluster(running_broker: Settings, spark: SparkSession, tmp_path: Path) -> It
     """A cluster for one test: apps of different groups share topics."""
     # up to nine drivers share this: with short pauses their batches, and their questions for new records, would take all
     # of the CPU time
-    with configured(spark, {"spark.sql.streaming.pollingDelay": "1s"}):
-        found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=2.5, standby_trigger_s=2.5, heartbeat_s=0.6)
-        yield found
-        found.close()
+    found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=2.5, standby_trigger_s=2.5, heartbeat_s=0.6)
+    yield found
+    found.close()
     sweep(running_broker)
 
 
@@ -196,7 +194,7 @@ def _hydrate_on(cluster: Cluster, host: Host, lives: tuple[Life, ...]) -> None:
             execute(context, plan_start(context, life.new))
 
     def has_second_batch() -> bool:
-        known = [newest_progress(cluster.settings, life.new) for life in lives]
+        known = [newest_progress(cluster.settings, life.new, kept=cluster.registry.kept) for life in lives]
         return any(progress is not None and progress.boundary.batch_id > 0 for progress in known)
 
     def all_run() -> bool:
@@ -268,7 +266,7 @@ def _contents(cluster: Cluster, name: str, result: str) -> Counter[str]:
 
 
 def _settle(cluster: Cluster, name: str) -> None:
-    cluster.until(f"{name} has not come to rest", lambda: _rests(cluster, name), timeout_s=300)
+    cluster.until(f"{name} has not come to rest", lambda: _rests(cluster, name), timeout_s=300, poll_s=0.3)
 
 
 def _rests(cluster: Cluster, name: str) -> bool:
