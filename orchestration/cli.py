@@ -1,4 +1,6 @@
-"""The command `switchyard`, for a person on call. Exit codes: 0 done, 1 failed, 2 bad usage, 3 refused."""
+"""The command `switchyard`, for a person on call. Exit codes: 0 done, 1 failed, 2 bad usage, 3 refused, 130
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typer.exceptions import TyperException
 from orchestration.commands import MODULES
 from orchestration.commands.context import log_format
 from orchestration.commands.terminal import err, failed, forget_documents, out
-from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.errors import BadUsage, Interrupted, SwitchyardError
 from pipelines.logs import configure_command
 from pipelines.private import keep_private
 from pipelines.secrets import masked
@@ -59,6 +61,13 @@ def run(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
     forget_documents()
+    code = _run(arguments, as_json=as_json)
+    if code == Interrupted.exit_code:
+        failed(Interrupted(), as_json=as_json)
+    return code
+
+
+def _run(arguments: Sequence[str], *, as_json: bool) -> int:
     try:
         # typer shows wrong arguments to a person and ends the process, or raises what is wrong with them
         code = build()(list(arguments), prog_name="switchyard", standalone_mode=not as_json)
@@ -72,9 +81,8 @@ def run(arguments: Sequence[str]) -> int:
         wrong = BadUsage(error.format_message().rstrip("."), f"`{_path(error)} --help` lists the arguments and options")
         failed(wrong, as_json=True)
         return wrong.exit_code
-    except typer.Abort:
-        err("aborted")
-        return 1
+    except (typer.Abort, KeyboardInterrupt):
+        return Interrupted.exit_code
     except Exception as error:
         # compared by name, so that `--help` does not load the Kafka client
         if type(error).__name__ == "KafkaException":

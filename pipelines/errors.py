@@ -52,6 +52,17 @@ class Refused(SwitchyardError):
     exit_code = 3
 
 
+class Interrupted(SwitchyardError):
+    """Ctrl-C or SIGTERM has ended the command."""
+
+    # as shells do it
+    exit_code = 130
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("interrupted", "`switchyard operations` lists what is left to resume")
+
+
 class Unavailable(SwitchyardError):
     """The broker is not there, can't be reached, or can't do it for now."""
 

@@ -24,7 +24,7 @@ from hypothesis import settings as hypothesis_settings
 from orchestration.local.process import ProcessRef
 from pipelines import secrets
 from pipelines.settings import Settings, get_settings
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

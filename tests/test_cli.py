@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import typer
 
 from orchestration import cli
 from orchestration.commands.release import _bar
 from orchestration.operations.procedures.wait import Hydration
-from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, Interrupted, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Opened
 from pipelines.settings import Settings, get_settings
@@ -47,14 +48,35 @@ def test_help_imports_nothing_heavy() -> None:
     assert imported_by(*commands) == [f"command {command} exit 0 imported []" for command in commands]
 
 
-def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "build", lambda: lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c_and_says_so(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = list[str]()
+    app = typer.Typer()
+
+    @app.command()
+    def reset(json: bool = False) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            closed.append("reset")
+            raise
+
+    monkeypatch.setattr(cli, "build", lambda: app)
+    monkeypatch.setattr(sys, "argv", ["switchyard", *arguments])
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit) as ended:
             cli.main()
     finally:
         signal.signal(signal.SIGTERM, before)
+    assert closed == ["reset"] and ended.value.code == 130
+    said = capsys.readouterr()
+    if arguments:
+        assert json.loads(said.out) == Interrupted().as_json() and said.err == ""
+    else:
+        assert said.err.splitlines() == ["error: interrupted", "  `switchyard operations` lists what is left to resume"]
 
 
 ALL_THAT_IS_NEEDED = "exit 0 imported ['confluent_kafka']"

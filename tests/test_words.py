@@ -49,7 +49,6 @@ ALLOWED = {
     "pipelines/engine/causes.py:_of_spark": "the plan and the line of a column in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:_ends": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:cause": "Python's tracebacks in Spark's errors, to shorten what is shown",
-    "pipelines/engine/outages.py:is_outage": "names of Java's classes: of Spark's exceptions nothing else comes to Python",
     "pipelines/engine/source_ends.py:__init__": "the name of a source of Spark's, of which nothing else comes to Python",
     "pipelines/processes.py:rss_bytes": "a field of the kernel's",
     "pipelines/kafka/failures.py:_tls_fix": "OpenSSL's words, of which there are no codes",

@@ -37,7 +37,7 @@ def aborting(state: RegistryState, operation_id: str, reason: str | None) -> lis
     if operation.promoted is not None:
         app = operation.promoted.alias
         raise Refused(f"{operation_id} has already switched", fix=f"`switchyard rollback {app} --execute` goes back")
-    return [] if operation.closed else ending(state, operation, "abandoned", reason or "aborted by order")
+    return [] if operation.closed else ending(state, operation, "abandoned", reason or "an operator aborted it")
 
 
 def expire(registry: Registry) -> RegistryState:
@@ -138,8 +138,13 @@ def fail(context: Context, plan_id: str, error: BaseException, also: Sequence[En
 
     `also`: entries to write in the same step.
     """
-    detail = error.what if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
-    _close(context, plan_id, "failed", detail, also, only_by=this_process(context.settings))
+    _close(context, plan_id, "failed", _detail(error), also, only_by=this_process(context.settings))
+
+
+def _detail(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return error.what if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
 
 
 def under_way(state: RegistryState, operation_id: str) -> Operation:
@@ -173,7 +178,7 @@ def abandon(context: Context, operation_id: str, *, reason: str | None = None, a
             f"{operation_id} has started to empty the result of {release}, so it can only be finished",
             fix=f"`switchyard resume {operation_id}`",
         )
-    _close(context, operation_id, "abandoned", reason or "by order", also)
+    _close(context, operation_id, "abandoned", reason or "an operator abandoned it", also)
 
 
 def _close(

@@ -6,10 +6,12 @@ import re
 import signal
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors.exceptions.captured import convert_exception
 
 from pipelines.errors import SwitchyardError
 from pipelines.secrets import masked
@@ -60,6 +62,19 @@ def _below(error: BaseException) -> Iterator[BaseException]:
     while isinstance(found, BaseException):
         yield found
         found = getattr(found, "_cause", None)
+
+
+def of_jvm(error: BaseException) -> Iterator[BaseException]:
+    """`error` and the errors of the JVM that caused it, as PySpark converts them.
+
+    One that it doesn't know becomes an UnknownException, whose text begins with the name of its Java class.
+    """
+    if isinstance(error, Py4JJavaError):
+        # a JVM that has ended can't be asked
+        with suppress(Py4JError, ConnectionError):
+            error = convert_exception(error.java_exception)
+    yield error
+    yield from _below(error)
 
 
 def _of_spark(lines: Iterable[str]) -> list[str]:

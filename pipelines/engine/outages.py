@@ -6,8 +6,9 @@ import logging
 import time
 
 from confluent_kafka import KafkaError, KafkaException
+from pyspark.errors import UnknownException
 
-from pipelines.engine.causes import cause
+from pipelines.engine.causes import cause, of_jvm
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.engine.writer import OutcomeUnknown
 from pipelines.errors import SwitchyardError, Unavailable
@@ -25,10 +26,15 @@ _LOGIN_S = 2.0
 # how often it looks for a broker while there is none
 _ASK_S = 0.25
 _AWAY_S = 30.0
-# the names in Spark's exceptions
-_JAVA_NAMES = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
-               "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException",
-               "SaslAuthenticationException", "SslAuthenticationException")  # fmt: skip
+# how the errors of the Java client begin that Spark passes on
+_JAVA_NAMES = tuple(
+    f"org.apache.kafka.common.errors.{name}"
+    for name in (
+        "TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException",
+        "NotLeaderOrFollowerException", "LeaderNotAvailableException", "CoordinatorNotAvailableException",
+        "SaslAuthenticationException", "SslAuthenticationException",
+    )
+)  # fmt: skip
 
 
 def is_outage(error: BaseException) -> bool:
@@ -40,8 +46,8 @@ def is_outage(error: BaseException) -> bool:
         # a topic that is gone stays gone: three tries, then the release fails
         gone = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not reason.retriable()
         return reason.code() < 0 or (passes(reason) and not gone)
-    text = str(error)
-    return any(f"org.apache.kafka.common.errors.{name}" in text for name in _JAVA_NAMES)
+    # their text begins with the class; any other may quote a record
+    return any(isinstance(each, UnknownException) and str(each).startswith(_JAVA_NAMES) for each in of_jvm(error))
 
 
 class Outages:

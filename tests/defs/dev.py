@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOOT_TIMEOUT_S = 300.0

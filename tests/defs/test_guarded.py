@@ -20,7 +20,7 @@ import pytest
 from orchestration.defs.guarded import OwnPages, guarded, why_not
 from orchestration.local.data_docs import names_of
 from pipelines.settings import Settings
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 NAMES = names_of(Settings(data_docs_url="https://switchyard.example.com/data-docs"))
 HERE, PROXY = "127.0.0.1:3000", "switchyard.example.com"

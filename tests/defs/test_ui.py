@@ -18,7 +18,7 @@ from orchestration.defs.names import partitions_name, results_key
 from pipelines.settings import Settings, get_settings
 from tests.defs.dev import ROOT, DagsterDev
 from tests.expectations.tables import LARGE_ORDERS, LARGE_ORDERS_DDL, check, order
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,8 +39,8 @@ from pipelines.model.names import REGISTRY_TOPIC, result_topic
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 from tests.e2e.harness import at_rest, producing
-from tests.ports import port_of
 from tests.shared.operators import Operators
+from tests.shared.ports import port_of
 from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads, patient, trials_in
 

@@ -16,8 +16,8 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, ensure_topic
 from tests.e2e.cluster import Cluster
-from tests.ports import port_of
 from tests.shared.login import with_login
+from tests.shared.ports import port_of
 from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads
 

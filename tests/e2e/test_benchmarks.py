@@ -21,7 +21,7 @@ from pipelines.settings import Settings
 from tests.conftest import sweep
 from tests.e2e.cluster import ROOT, Cluster
 from tests.e2e.harness import SMALL
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import ROOT
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 HISTORY = 50_000
 

@@ -22,7 +22,7 @@ from orchestration.sources import Options, produce, sources_for
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.names import result_topic
 from tests.e2e.cluster import DISORDER, SMALL, Cluster
-from tests.transactions import transactional
+from tests.shared.transactions import transactional
 
 pytestmark = [
     pytest.mark.e2e,

@@ -17,7 +17,7 @@ import pipelines.engine
 from pipelines.engine.expressions import INTERPRETED
 from pipelines.engine.spark_conf import session_conf
 from pipelines.settings import Settings
-from tests.ports import port_of
+from tests.shared.ports import port_of
 from tests.shared.sockets import is_local
 
 pytestmark = [pytest.mark.spark]

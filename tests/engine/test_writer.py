@@ -24,7 +24,7 @@ from pipelines.model.names import dead_letter_topic, progress_topic, result_topi
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.settings import Settings
-from tests.transactions import transactional
+from tests.shared.transactions import transactional
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 2

@@ -14,7 +14,7 @@ from pipelines.errors import BadUsage
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.expectations.tables import LARGE_ORDERS_DDL, STOCK_STATS, WORD_COUNT_DDL, Row, request
-from tests.transactions import transactional
+from tests.shared.transactions import transactional
 
 
 class Written:

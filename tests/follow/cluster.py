@@ -19,7 +19,7 @@ from pipelines.model.registry import RegistryState
 from pipelines.model.switch import promotion
 from pipelines.settings import Settings
 from tests.operations.builders import spec
-from tests.transactions import transactional
+from tests.shared.transactions import transactional
 
 Row = tuple[int, str, str | None]
 # a deadline that is a date: others who share this registry list its operations

@@ -15,7 +15,7 @@ from pipelines.errors import LoginRefused, Refused
 from pipelines.kafka import log
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, read_tail
 from pipelines.settings import Settings
-from tests.transactions import transactional
+from tests.shared.transactions import transactional
 
 pytestmark = pytest.mark.broker
 

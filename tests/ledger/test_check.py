@@ -15,7 +15,7 @@ from demo.ledger import check_log, check_result
 from demo.ledger.reader import read
 from pipelines.kafka.client import producer
 from pipelines.settings import Settings
-from tests.transactions import transactional
+from tests.shared.transactions import transactional
 
 pytestmark = pytest.mark.broker
 

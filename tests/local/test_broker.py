@@ -24,7 +24,7 @@ from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, consumer, producer, require_broker
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
-from tests.ports import port_of
+from tests.shared.ports import port_of
 from tests.shared.sockets import is_local, listening
 
 # beside the session's own broker and its controller

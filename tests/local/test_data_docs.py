@@ -17,7 +17,7 @@ import pytest
 from orchestration.local.data_docs import server_of, url_of
 from orchestration.local.process import ProcessRef
 from pipelines.settings import Settings
-from tests.ports import port_of
+from tests.shared.ports import port_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ports import port_of
 from tests.security.guarded import Guarded
+from tests.shared.ports import port_of
 
 
 @pytest.fixture(scope="session")

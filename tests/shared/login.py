@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestration.local import server_config
 from orchestration.local.broker import EmbeddedBroker
 from pipelines.settings import Settings
-from tests.ports import port_of
 from tests.security.certificates import Authority
+from tests.shared.ports import port_of
 
 _LISTENER = """
 listener.name.login.sasl.enabled.mechanisms=PLAIN

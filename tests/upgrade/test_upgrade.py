@@ -25,7 +25,7 @@ from pipelines.model.progress import Heartbeat, Progress
 from pipelines.model.registry import RegistryState, fold
 from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower
-from tests.ports import port_of
+from tests.shared.ports import port_of
 from tests.upgrade.records import opened
 
 if TYPE_CHECKING:

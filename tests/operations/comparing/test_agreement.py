@@ -23,7 +23,7 @@ from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, evidence, staged
-from tests.transactions import await_ends, transactional
+from tests.shared.transactions import await_ends, transactional
 
 # value and source record, or no source
 Record = tuple[str, str | None]

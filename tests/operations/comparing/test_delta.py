@@ -27,7 +27,7 @@ from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.operations.comparing.test_touch_up import written
-from tests.transactions import await_ends, transactional
+from tests.shared.transactions import await_ends, transactional
 
 pytestmark = pytest.mark.broker
 

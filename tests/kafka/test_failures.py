@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,10 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from pipelines.engine.causes import cause
-from pipelines.engine.driver import Driver
-from pipelines.engine.outages import Outages, is_outage
-from pipelines.engine.telemetry import DriverStatus
+from pipelines.engine.outages import is_outage
 from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
 from pipelines.kafka import client
 from pipelines.kafka.client import admin, consumer, producer, require_broker
@@ -21,7 +18,6 @@ from pipelines.kafka.failures import failure
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
-from pipelines.signals import StopSignal
 
 SETTINGS = Settings(bootstrap_servers="kafka:9092")
 NOT_REACHED = [
@@ -177,47 +173,6 @@ def test_a_topic_that_may_not_be_seen_is_not_taken_for_missing() -> None:
     with pytest.raises(Refused) as caught:
         partition_count(SETTINGS, "the-log", client=cast(AdminClient, Admin()))
     assert "the ACL on topic the-log" in caught.value.fix
-
-
-REFUSED = LoginRefused("the Kafka cluster at k:1 refuses the login of me", fix="check sasl.password")
-
-
-def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = DriverStatus()
-    outages = Outages(SETTINGS, "stock-stats.v1", status, StopSignal())
-    timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    for name in ("_ASK_S", "_BACKOFF_S"):
-        monkeypatch.setattr(f"pipelines.engine.outages.{name}", 0 if name == "_ASK_S" else (0,))
-    monkeypatch.setattr("pipelines.engine.outages.admin", lambda _: None)
-    answered = iter([False, False, False, True, False, True])
-    monkeypatch.setattr("pipelines.engine.outages.answers", lambda *_: next(answered))
-    told: Iterator[LoginRefused | None] = iter([None, REFUSED, None])
-    monkeypatch.setattr("pipelines.engine.outages.login_refused", lambda *_: next(told))
-    outages.wait_out("batch 3", timed_out)
-    assert status.error == f"batch 3: {REFUSED.what}; {REFUSED.fix}"
-    # other outages report their own error
-    outages.wait_out("batch 3", timed_out)
-    assert status.error == f"batch 3: {cause(timed_out)}"
-
-
-@pytest.mark.parametrize("name", ["SaslAuthenticationException", "SslAuthenticationException"])
-def test_a_login_that_spark_s_client_is_refused_with_is_waited_for(name: str) -> None:
-    assert is_outage(Exception(f"Caused by: org.apache.kafka.common.errors.{name}: Authentication failed"))
-    assert not is_outage(Exception("org.apache.kafka.common.errors.TopicAuthorizationException: not authorized"))
-
-
-def test_a_topic_that_is_gone_does_not_keep_a_driver_waiting() -> None:
-    assert not is_outage(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-
-
-def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn() -> None:
-    driver = Driver.__new__(Driver)
-    driver._name = "stock-stats.v1"
-
-    def fail() -> None:
-        raise Unavailable("gone")
-
-    driver._unless_outage(fail)
 
 
 class FailingProducer:
