@@ -1,5 +1,5 @@
 """The command `switchyard`, for a person on call. Exit codes: 0 done, 1 failed, 2 bad usage, 3 refused, 130
-interrupted.
+cancelled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typer.exceptions import TyperException
 from orchestration.commands import MODULES
 from orchestration.commands.context import log_format
 from orchestration.commands.terminal import err, failed, forget_documents, out
-from pipelines.errors import BadUsage, Interrupted, SwitchyardError
+from pipelines.errors import BadUsage, Cancelled, SwitchyardError
 from pipelines.logs import configure_command
 from pipelines.private import keep_private
 from pipelines.secrets import masked
@@ -62,8 +62,8 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
     forget_documents()
     code = _run(arguments, as_json=as_json)
-    if code == Interrupted.exit_code:
-        failed(Interrupted(), as_json=as_json)
+    if code == Cancelled.exit_code:
+        failed(Cancelled(), as_json=as_json)
     return code
 
 
@@ -82,7 +82,7 @@ def _run(arguments: Sequence[str], *, as_json: bool) -> int:
         failed(wrong, as_json=True)
         return wrong.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return Interrupted.exit_code
+        return Cancelled.exit_code
     except Exception as error:
         # compared by name, so that `--help` does not load the Kafka client
         if type(error).__name__ == "KafkaException":

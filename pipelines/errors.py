@@ -52,7 +52,7 @@ class Refused(SwitchyardError):
     exit_code = 3
 
 
-class Interrupted(SwitchyardError):
+class Cancelled(SwitchyardError):
     """Ctrl-C or SIGTERM has ended the command."""
 
     # as shells do it
@@ -60,7 +60,7 @@ class Interrupted(SwitchyardError):
     retryable = True
 
     def __init__(self) -> None:
-        super().__init__("interrupted", "`switchyard operations` lists what is left to resume")
+        super().__init__("cancelled", "`switchyard operations` lists what is left to resume")
 
 
 class Unavailable(SwitchyardError):

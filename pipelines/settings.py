@@ -182,7 +182,7 @@ class Settings(BaseSettings):
     standby_trigger_s: float = Field(
         2.0,
         ge=0,
-        description="The same for a release that is ready or standby. No one reads it, so it leaves the cores to the live "
+        description="Shortest time between the starts of two batches of a release that is ready or standby. No one reads it, so it leaves the cores to the live "
         "one. The pause ends early when the release has to meet another. Raise it to save CPU.",
     )
     # planning and commits cost half a second per batch, whatever it holds. Twice the records per batch gave a fifth
@@ -198,8 +198,8 @@ class Settings(BaseSettings):
     max_bytes_per_batch: int = Field(
         128 * 2**20,
         ge=1,
-        description="The most input bytes in one batch, estimated from samples. The result of a batch has to fit into the "
-        "driver's heap up to four times. Lower it if a driver runs out of memory and `driver_heap_mb` can't grow.",
+        description="The most input bytes in one batch, estimated from samples. The driver's heap may hold up to four "
+        "copies of a batch's result. Lower it if a driver runs out of memory and `driver_heap_mb` can't grow.",
     )
 
     # 8 MiB, 90,000 rows, cost 0.3 s of CPU in each batch, 7 s when a driver starts, and 130 MB of its heap
@@ -227,7 +227,7 @@ class Settings(BaseSettings):
     boot_timeout_s: float = Field(
         120.0,
         gt=0,
-        description="The same until a driver's first heartbeat, because a JVM starts slowly on busy cores. Raise it if "
+        description="How long a driver may take until its first heartbeat: a JVM starts slowly on busy cores. Raise it if "
         "drivers are given up while they start.",
     )
     restart_limit: int = Field(

@@ -15,7 +15,7 @@ import typer
 from orchestration import cli
 from orchestration.commands.release import _bar
 from orchestration.operations.procedures.wait import Hydration
-from pipelines.errors import BadUsage, Interrupted, Refused, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, Cancelled, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Opened
 from pipelines.settings import Settings, get_settings
@@ -74,9 +74,9 @@ def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c_and_says_so
     assert closed == ["reset"] and ended.value.code == 130
     said = capsys.readouterr()
     if arguments:
-        assert json.loads(said.out) == Interrupted().as_json() and said.err == ""
+        assert json.loads(said.out) == Cancelled().as_json() and said.err == ""
     else:
-        assert said.err.splitlines() == ["error: interrupted", "  `switchyard operations` lists what is left to resume"]
+        assert said.err.splitlines() == ["error: cancelled", "  `switchyard operations` lists what is left to resume"]
 
 
 ALL_THAT_IS_NEEDED = "exit 0 imported ['confluent_kafka']"
@@ -186,7 +186,7 @@ def test_an_unknown_command_or_option_is_bad_usage(monkeypatch: pytest.MonkeyPat
         ("reset sums.v1", "a reset needs a position", "--to-earliest"),
         ("reset", "Missing argument 'RELEASE'", "`switchyard reset --help`"),
         ("promote sums --no-such-option", "No such option: --no-such-option", "`switchyard promote --help`"),
-        ("wait sums.v1 --lag many", "Invalid value for '--unread'", "`switchyard wait --help`"),
+        ("wait sums.v1 --unread many", "Invalid value for '--unread'", "`switchyard wait --help`"),
         ("no-such-command", "No such command 'no-such-command'", "`switchyard --help`"),
     ],
 )

@@ -127,14 +127,14 @@ def status(
     releases, state = _releases(settings, name)
     if as_json:
         unread = len(state.unread) + state.unread_before
-        print_json({**cluster, "releases": [_as_json(each) for each in releases], "unread": unread})
+        print_json({**cluster, "releases": [_as_json(each) for each in releases], "unreadable_entries": unread})
         return
     from orchestration.operations.looking.platform import staged_by_another
     from orchestration.operations.looking.unread import in_short
 
     if name is None:
         unread_entries = in_short(state)
-        facts["unread"] = f"{unread_entries}; see `switchyard registry check`" if unread_entries else None
+        facts["registry"] = f"{unread_entries}; see `switchyard registry check`" if unread_entries else None
         print_facts(facts)
     _table(releases)
     for each in releases:
@@ -207,7 +207,19 @@ def _table(releases: list[ReleaseStatus]) -> None:
     if not releases:
         out("no release is staged; `switchyard stage APP` stages one")
         return
-    columns = ("release", "state", "driver", "batch", "unread", "lag", "records/s", "late", "dead", "memory", "heap")
+    columns = (
+        "release",
+        "state",
+        "driver",
+        "batch",
+        "unread",
+        "lag",
+        "records/s",
+        "late",
+        "dead letters",
+        "memory",
+        "heap",
+    )
     rows = []
     for each in releases:
         beat = each.beat

@@ -38,7 +38,6 @@ Lag = Annotated[
     int,
     typer.Option(
         "--unread",
-        "--lag",
         min=0,
         help="How many records a batch may leave unread while the release still counts as caught up.",
     ),

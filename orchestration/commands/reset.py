@@ -171,9 +171,9 @@ def bisect(name: Name, as_json: Json = False) -> None:
 
     found = find(open_context(load_settings(), say=say), name)
     if as_json:
-        print_json({"killer": {**asdict(found), "way_out": found.way_out} if found else None})
+        print_json({"poison_record": {**asdict(found), "way_out": found.way_out} if found else None})
     elif found is None:
-        out("no record makes the next batch fail: it runs")
+        out("the next batch runs: no record makes it fail")
     else:
         print_facts(found.facts)
     if found is not None:

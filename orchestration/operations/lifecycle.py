@@ -79,7 +79,7 @@ def refuse_blocked(state: RegistryState, release: str, *, but: str | None = None
     other = state.blocking(release)
     if other is not None and other.id != but:
         raise Refused(
-            f"{other.id} of {other.opened.actor} is under way on {release}",
+            f"{other.id}, which {other.opened.actor} started, is under way on {release}",
             fix=f"wait for it; if nobody carries it out, `switchyard resume {other.id}` or `switchyard abandon {other.id}`",
         )
 

@@ -81,7 +81,7 @@ class Reading:
         """The cluster that the registry is on, for everything else."""
         return self.registry.cluster
 
-    def standing(self) -> RegistryState:
+    def state_for_planning(self) -> RegistryState:
         """The registry as if operations past their deadline had been ended. Plans are made on this."""
         state = self.registry.state()
         return fold(state, expired(state, now_ms()))

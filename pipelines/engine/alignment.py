@@ -77,7 +77,7 @@ class Alignment:
         """Makes the moves of `candidate_move` until the mark is met or the order is no longer in force."""
         query = self._query
         word: Flagging | None = None
-        while self._still_stands(order):
+        while self._is_in_force(order):
             word = self._newest_word(beats, order) or word
             match candidate_move(order, query.sink.last, tail.newest, word):
                 case Free():
@@ -102,7 +102,7 @@ class Alignment:
         words = [b.flagging for b in beats.poll(0) if (b.release, b.token) == (order.other, token) and b.flagging]
         return next((word for word in reversed(words) if word.op == order.id), None)
 
-    def _still_stands(self, order: AlignOrdered) -> bool:
+    def _is_in_force(self, order: AlignOrdered) -> bool:
         self._orders.registry.poll(0)
-        standing = self._orders.check().standing_align(self._name)
+        standing = self._orders.check().open_align(self._name)
         return standing is not None and standing.id == order.id

@@ -57,7 +57,7 @@ def require_columns(what: str, schema: str, columns: StructType) -> None:
         said = ", ".join(f"{name} {kind.simpleString()}" for name, kind in wanted.items())
         has = ", ".join(f"{name} {kind.simpleString()}" for name, kind in given.items())
         raise BadUsage(
-            f"{what} does not fit its Avro schema, which has {said}; its value has {has}",
+            f"{what} does not fit its Avro schema: the schema has {said}; the value has {has}",
             fix="select these columns with these types, or change the schema",
         )
 

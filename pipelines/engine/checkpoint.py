@@ -259,7 +259,7 @@ class Checkpoint:
         self._write_plan(last + 1, last, target, watermark_ms=self.next_watermark_ms(last))
         return last + 1
 
-    def stand_at(self, batch_id: int, target: SourcePosition) -> None:
+    def move_end_of(self, batch_id: int, target: SourcePosition) -> None:
         """Moves the end of the committed batch `batch_id` to `target` and keeps the state. The next batch starts there.
 
         The query must be stopped. Plans of later batches are removed. Raises CheckpointDamaged unless this is the last

@@ -142,7 +142,7 @@ class Driver:
             state = self._await_understood()
             query.sink.turnstile.limit(self._goal.free_until())
             try:
-                if state.standing_align(self._name) is None:
+                if state.open_align(self._name) is None:
                     self._start(query)
                 self._watch_over(query)
             except Held:
@@ -176,11 +176,11 @@ class Driver:
         while True:
             self._registry.poll(_TAIL_S)
             state = self._orders.check()
-            mark = state.standing_mark(self._name)
+            mark = state.open_mark(self._name)
             query.sink.marks.flag_for(mark)
             self._announce_flagging(query.sink.marks.foreseen())
             query.sink.turnstile.pace(self._pace_s(query, state, mark))
-            order = state.standing_align(self._name)
+            order = state.open_align(self._name)
             if order is not None and not self._alignment.is_over(order):
                 self._meet(query, order)
                 continue
@@ -312,7 +312,7 @@ class Driver:
         else:
             self._tries.count(query, batch, error)
         self._registry.poll(0)
-        order = self._orders.check().standing_align(self._name)
+        order = self._orders.check().open_align(self._name)
         self._restarted_at = time.time()
         if order is None or self._alignment.is_over(order):
             self._start(query)

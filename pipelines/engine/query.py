@@ -194,7 +194,7 @@ class Query:
     def rest(self) -> None:
         """Stops at a boundary. Holds the end of a running batch, so that the query can resume; else it pauses."""
         self.sink.turnstile.rest()
-        while self.active and not self.sink.turnstile.at_rest and self.sink.turnstile.comes_to_rest:
+        while self.active and not self.sink.turnstile.at_rest and self.sink.turnstile.will_run_a_batch:
             time.sleep(_POLL_S)
         self._hold_or_pause()
 

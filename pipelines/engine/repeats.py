@@ -122,14 +122,14 @@ def notes(result: DataFrame) -> list[str]:
         kind = class_name(node)
         if kind == "DeduplicateWithinWatermark":
             said.append(
-                "dropDuplicatesWithinWatermark depends on batches where a key comes again after longer than the watermark's delay: "
-                "use it only for ids that don't"
+                "dropDuplicatesWithinWatermark depends on batches if a key returns after more than the watermark's delay: "
+                "use it only for keys that never do"
             )
         elif kind == "Aggregate":
             said += [note for part in _aggregates(node) if (note := _note_on(part)) is not None]
         elif not node.isStreaming() and node.children().isEmpty() and kind not in _ROWS:
             said.append(
-                f"the function reads {_origin(node)}, which is not frozen: a replay reads it as it then is. "
+                f"the function reads {_origin(node)}, which is not frozen: a replay reads what it holds at that time. "
                 "Write its rows into the code, or give each change of it another name"
             )
     return list(dict.fromkeys(said))

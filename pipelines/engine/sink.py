@@ -120,7 +120,7 @@ class Sink:
         """
         with self._lock:
             last = self._need_last()
-            self._checkpoint.stand_at(last.boundary.batch_id, position)
+            self._checkpoint.move_end_of(last.boundary.batch_id, position)
             boundary = last.boundary.model_copy(update={"position": position, "previous": None, "settled": False})
             moved = last.model_copy(update={"boundary": boundary})
             self._write(announced(moved, reached=op), position.by_topic(self.destination.inputs))

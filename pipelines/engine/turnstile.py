@@ -93,7 +93,7 @@ class Turnstile:
         return self._at_rest
 
     @property
-    def comes_to_rest(self) -> bool:
+    def will_run_a_batch(self) -> bool:
         """Whether a batch runs, or is planned and will run."""
         planned = self._checkpoint.last_planned()
         if self._called:

@@ -245,12 +245,12 @@ class RegistryState:
         """The open operation that blocks `release`, if any."""
         return next((o for o in self.operations.values() if o.blocks(release)), None)
 
-    def standing_align(self, release: str) -> AlignOrdered | None:
+    def open_align(self, release: str) -> AlignOrdered | None:
         """The open order to align for `release`."""
         return next((o.align for o in self.operations.values()
                      if o.align and o.align.release == release and not o.resolved), None)  # fmt: skip
 
-    def standing_mark(self, release: str) -> MarkOrdered | None:
+    def open_mark(self, release: str) -> MarkOrdered | None:
         """The open order to flag a boundary for `release`."""
         return next((o.mark for o in self.operations.values()
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip

@@ -198,7 +198,7 @@ def objections(choice: Choice) -> list[Objection]:
     if keeps and choice.output != "keep":
         found.append(
             Objection(
-                reason=f"a kept state builds on the {results} that it has written: a new or emptied result would lack them",
+                reason=f"a kept state does not write its earlier {results} again: a new or emptied result would lack them",
                 way_out="use --output keep, or --state clear",
             )
         )

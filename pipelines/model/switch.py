@@ -256,8 +256,8 @@ def choose_start(history: Sequence[Progress], end: SourcePosition, allowed: str 
     double = f"{end.records_since(before[-1].boundary.position):,} input records twice" if before else "not possible"
     missing = f"{past[0].boundary.position.records_since(end):,} input records missing" if past else "not possible yet"
     raise Refused(
-        f"the releases share no boundary at the end of the old one; duplicates: {double}; gap: {missing}",
-        fix="choose with --allow duplicates or --allow gap",
+        f"the standby has no boundary where the live release ended, so consumers of a stream can't continue exactly; duplicates: {double}; gap: {missing}",
+        fix="run the command again with --allow duplicates or --allow gap",
     )
 
 

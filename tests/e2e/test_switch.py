@@ -356,7 +356,9 @@ def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_s
     cluster = story.cluster
     assert cluster.drivers.alive(OTHER)
     planned = story.cli("rollback", APP, "--fence")
-    assert planned.code == 0 and "is dead or stuck; this plan fences it" in " ".join(planned.out.split()), planned.text
+    assert planned.code == 0 and "is dead or stuck, so this plan fences it" in " ".join(planned.out.split()), (
+        planned.text
+    )
     story.switch("rollback", APP, "--fence")
     assert story.live == GOOD
     # it has seen that it is wanted stopped and that another driver has the lease
@@ -382,7 +384,7 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     cluster.drivers.processes.add(OTHER)
     cluster.start(OTHER, batch=LARGE)
     # approves what a reprocess proposed
-    said = story.cli("reprocess", APP, "--version", 3, "--lag", 1_000, "--for", "200ms", "--execute")
+    said = story.cli("reprocess", APP, "--version", 3, "--unread", 1_000, "--for", "200ms", "--execute")
     assert said.code == 0, said.text
     assert story.live == GOOD
     [plan] = set(re.findall(r"switchyard approve (promote-\S+) --execute", said.out))
@@ -403,7 +405,7 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
     assert "dead or stuck" in said.out, said.out
     assert "the delta makes the table exact" in said.out or "exactly where it ended" in said.out, said.out
     # nor does what it said while it lived make it ready
-    assert story.cli("wait", OTHER, "--lag", 1_000_000, "--for", "1s", "--timeout", "4s").code == 1
+    assert story.cli("wait", OTHER, "--unread", 1_000_000, "--for", "1s", "--timeout", "4s").code == 1
     assert cluster.world() == before
     story.switch("rollback", APP)
     assert story.live == GOOD

@@ -69,7 +69,7 @@ def test_the_columns_are_those_of_the_schema(spark: SparkSession, columns: str, 
         require_columns("the result", READING, ddl_columns(columns))
         return
     with pytest.raises(
-        BadUsage, match="the result does not fit its Avro schema, which has device string, value double"
+        BadUsage, match="the result does not fit its Avro schema: the schema has device string, value double"
     ):
         require_columns("the result", READING, ddl_columns(columns))
 

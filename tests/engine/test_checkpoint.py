@@ -275,7 +275,7 @@ def planned_next(checkpoint: Checkpoint) -> None:
 
 
 def moved(checkpoint: Checkpoint) -> None:
-    checkpoint.stand_at(1, SourcePosition(sources={"trades": {0: 20}}))
+    checkpoint.move_end_of(1, SourcePosition(sources={"trades": {0: 20}}))
 
 
 @pytest.mark.parametrize("change", [planned_next, moved])

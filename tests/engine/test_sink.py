@@ -191,7 +191,7 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
         sink.turnstile.resume(None)
         batch.result(10)
         pool.submit(world.run, 2, ("a", "3")).result(10)
-        assert not sink.turnstile.at_rest and not sink.turnstile.comes_to_rest
+        assert not sink.turnstile.at_rest and not sink.turnstile.will_run_a_batch
 
 
 def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: World) -> None:
@@ -199,7 +199,7 @@ def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: W
     world.run(0, ("a", "1"))
     world.plan(1, 20)
     assert sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 20}})
-    assert sink.turnstile.comes_to_rest
+    assert sink.turnstile.will_run_a_batch
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 1, ("a", "2"))
         world.comes(lambda: sink.turnstile.at_rest)

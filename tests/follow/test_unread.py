@@ -65,7 +65,7 @@ def test_entries_that_can_not_be_read_stop_nobody_and_are_shown_and_repaired(clu
         assert said.code == 0, said.text
         assert "4 entries of the registry can't be read by this version, 2 of which must be understood" in said.out
         said = terminal.run("status", "--json")
-        assert json.loads(said.out)["unread"] == 4
+        assert json.loads(said.out)["unreadable_entries"] == 4
         said = terminal.run("registry", "check")
         assert said.code == 1 and "of-tomorrow" in said.out and "other.v1" in said.out and "\x1b" not in said.out
         said = terminal.run("log")

@@ -261,16 +261,16 @@ def test_the_entries_fold_to_what_they_say_whether_read_at_once_or_one_by_one() 
     assert whole.chains["sums"] == (SWITCH,) and whole.live("sums") == SWITCH
     assert whole.followers["sums"] == ("reader",)
     assert [e.id for e in whole.evidence] == ["diff-1"]
-    assert whole.standing_align(NAME) is None and whole.blocking(NAME) is None
+    assert whole.open_align(NAME) is None and whole.blocking(NAME) is None
 
 
 def test_orders_stand_until_their_operation_is_resolved() -> None:
     upto = fold(RegistryState(), ENTRIES[:9])
-    assert upto.standing_align(NAME) == ENTRIES[7]
-    assert upto.standing_mark("sums.v0") == ENTRIES[8]
+    assert upto.open_align(NAME) == ENTRIES[7]
+    assert upto.open_mark("sums.v0") == ENTRIES[8]
     assert upto.blocking(NAME) is not None
     aborted = fold(upto, [SwitchAborted(alias="sums", id=OP)])
-    assert aborted.standing_align(NAME) is None and aborted.standing_mark("sums.v0") is None
+    assert aborted.open_align(NAME) is None and aborted.open_mark("sums.v0") is None
 
 
 def test_a_lease_that_is_not_the_newest_ends_nothing() -> None:

@@ -105,7 +105,7 @@ class Driver:
     def turn(self, take: Mapping[int, int], crash: Crash) -> bool:
         """One turn of the driver's loop; free, it reads up to `take` records per partition. Whether it did anything."""
         state = self.world.states[self.registry_seen]
-        order = state.standing_align(self.name)
+        order = state.open_align(self.name)
         if order is not None and self.newest is not None and order.id not in self.promised:
             at = self.newest.boundary.position
             self.promised[order.id] = self.world.rules.pauses_by(at, self.planned)
@@ -140,7 +140,7 @@ class Driver:
         end = {p: min(at[p] + take.get(p, 0), last) for p, last in self.world.source.end().items()}
         if end != at or (self.newest and not self.newest.boundary.settled):
             return self._batch(position(end), state, crash)
-        order = state.standing_mark(self.name)
+        order = state.open_mark(self.name)
         if order is None or self.newest is None:
             return False
         boundary = self.newest.boundary
@@ -170,7 +170,7 @@ class Driver:
             previous=previous,
             settled=source.emitted(end, end) == source.emitted(end, previous),
         )
-        order = state.standing_mark(self.name)
+        order = state.open_mark(self.name)
         flagged = {}
         if order is not None and self.world.rules.flags(order, previous, boundary, self._already(order)):
             flagged = self._flag(order, Mark(op=order.id, boundary=boundary, result=result))
@@ -178,7 +178,7 @@ class Driver:
         return self._say(boundary=boundary, result=result, **flagged)
 
     def _foresee(self, end: SourcePosition, before: Boundary | None, state: RegistryState) -> None:
-        order = state.standing_mark(self.name)
+        order = state.open_mark(self.name)
         if order is None or before is None:
             return
         # what a driver knows of a batch under way

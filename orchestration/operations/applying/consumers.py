@@ -118,7 +118,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     )  # fmt: skip
     work.step(lambda _: [entry])
     context.say(
-        f"{found.changed:,} keys differ, {found.only_live:,} are deleted, {found.only_new:,} are new, {found.identical:,} are the same"
+        f"{found.changed:,} keys change, {found.only_live:,} are deleted, {found.only_new:,} are new, {found.identical:,} stay the same"
     )
 
 

@@ -108,7 +108,7 @@ def fence(work: Work, stage: Fence) -> None:
     if last is None:
         raise SwitchyardError(
             f"{name} has committed nothing yet",
-            fix=f"promote another release instead: `switchyard promote {work.release(name).spec.app}`",
+            fix=f"`switchyard start {name} --execute`, then `switchyard wait {name}`",
         )
     work.ends[name] = Mark(op=work.plan.id, boundary=last.boundary, result=last.result)
 

@@ -36,10 +36,10 @@ class Backlog:
         return self.records + self.kept > MEANWHILE_RECORDS
 
     def __str__(self) -> str:
-        when = "before the drivers meet" if self.long else "while they meet"
+        when = "before the releases meet" if self.long else "while the releases meet"
         took = f"about {self.seconds:,.0f} s at {READ_RATE:,} records/s" if self.seconds >= 1 else "under 1 s"
         kept = f" and {self.kept:,} keys from the last refresh" if self.kept else ""
-        return f"{self.records:,} result records{kept}, read {when}: {took}"
+        return f"{self.records:,} result records{kept} to read {when}: {took}"
 
 
 def backlog_of(context: Reading, evidence: EvidenceRecorded) -> Backlog:

@@ -136,7 +136,7 @@ def compaction_notes(now: Mapping[str, InputNow], tables: Set[str] = frozenset()
     topics that the app reads as tables.
     """
     notes = [
-        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row from before the oldest kept value is joined with no value"
+        f"{topic} is compacted, so a replay can't see the table as it was then: compaction may have deleted older values of a key, and a row older than the oldest kept value finds no value to join"
         if topic in tables
         else f"{topic} is compacted, so a replay may differ from the first run: compaction may have deleted older records of a key"
         for topic, known in sorted(now.items())

@@ -28,22 +28,37 @@ def refuse_live(state: RegistryState, release: Release) -> None:
 
 def refuse_needed(context: Reading, state: RegistryState, release: Release) -> None:
     """Raises Refused while `release` is needed; the error names who needs it."""
-    needed = needed_by(context, state, release)
-    if needed:
-        raise Refused(f"{release.name} is still needed by {join(needed)}",
-                      fix=f"wait until the followers have passed the switch, or run `switchyard forget-follower {release.spec.app} GROUP` for one that will not come back; first retire the releases that read it: `switchyard retire RELEASE`")  # fmt: skip
+    readers, followers = _other_readers(state, release), _followers_of(context, state, release)
+    if readers:
+        raise Refused(
+            f"{release.name} is still needed by {join([*readers, *followers])}",
+            fix="first retire the releases that read it: `switchyard retire RELEASE --execute`",
+        )
+    if followers:
+        raise Refused(
+            f"{release.name} is still needed by {join(followers)}",
+            fix="wait until they have passed the switch; for one that will not come back: "
+            f"`switchyard forget-follower {release.spec.app} GROUP`",
+        )
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
     """Releases that read its result, and registered followers that have not passed the last switch that involves it."""
-    readers = [r.name for topic in release.all_results for r in readers_of(state, topic) if r.name != release.name]
+    return [*_other_readers(state, release), *_followers_of(context, state, release)]
+
+
+def _other_readers(state: RegistryState, release: Release) -> list[str]:
+    return [r.name for topic in release.all_results for r in readers_of(state, topic) if r.name != release.name]
+
+
+def _followers_of(context: Reading, state: RegistryState, release: Release) -> list[str]:
     chain = state.chains.get(release.spec.app, ())
     parts = [s.number for s in chain if release.name in (s.old, s.new)]
     if not parts:
-        return readers
+        return []
     # a follower needs its result until it has passed the switch away from it
     passed = next((s.number for s in reversed(chain) if s.old == release.name), max(parts) + 1)
-    return [*readers, *(f"follower {group}" for group in followers_before(context, state, release.spec.app, passed))]
+    return [f"follower {group}" for group in followers_before(context, state, release.spec.app, passed)]
 
 
 def followers_before(context: Reading, state: RegistryState, alias: str, number: int) -> list[str]:
@@ -169,8 +184,11 @@ def needing_result(context: Reading, state: RegistryState, release: Release, top
     chain, wanted = state.chains.get(release.spec.app, ()), set(topics)
     if chain and not wanted.isdisjoint(chain[-1].new_start.topics):
         return [f"alias {release.spec.app}"]
-    behind = followers_in(context, state, release.spec.app, wanted)
-    return [*(f"follower {group}" for group in behind), *(r.name for t in sorted(wanted) for r in readers_of(state, t))]
+    waiting = followers_in(context, state, release.spec.app, wanted)
+    return [
+        *(f"follower {group}" for group in waiting),
+        *(r.name for t in sorted(wanted) for r in readers_of(state, t)),
+    ]
 
 
 def followers_in(context: Reading, state: RegistryState, alias: str, topics: Iterable[str]) -> list[str]:

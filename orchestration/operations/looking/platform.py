@@ -20,4 +20,4 @@ def staged_by_another(spec: ReleaseSpec) -> str | None:
     here = this_platform()
     if spec.platform in ("", here):
         return None
-    return f"{spec.platform}; its next driver runs on {here}, with the formats of its checkpoint"
+    return f"{spec.platform}; its next driver runs on {here} and keeps the formats of its checkpoint"

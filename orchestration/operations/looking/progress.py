@@ -93,7 +93,7 @@ def _same_inputs(release: Release, generation: int) -> bool:
     return not differ(now, then)
 
 
-def cut_off(context: Reading, release: Release, at: SourcePosition) -> list[str]:
+def deleted_input(context: Reading, release: Release, at: SourcePosition) -> list[str]:
     """The input of `release` from a position on that retention has deleted, as ranges of offsets; empty if nothing is
     missing.
     """

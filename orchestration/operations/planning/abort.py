@@ -15,7 +15,7 @@ def plan_abort(context: Reading, app: str, *, reason: str | None = None) -> Plan
 
     Raises BadUsage for an unknown app, Refused if no switch is under way.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     under_way = switches_under_way(state, app)
     if not state.of_app(app):
         raise unknown_app(state, app)

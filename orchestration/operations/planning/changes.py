@@ -46,7 +46,7 @@ def _of_result(live: ResultSpec, new: ResultSpec) -> Iterator[str]:
     if live.partitions != new.partitions:
         yield (
             f"it has {new.partitions} partitions instead of {live.partitions}: "
-            "after a switch a key is in another partition, which a consumer of several members must expect"
+            "after a switch a key may be in another partition; a group with several members must expect that"
         )
 
 

@@ -31,7 +31,7 @@ def plan_clean(
 
     Raises Refused if no archive is that old, or if every archive that is old enough still has readers.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     refuse_blocked(state, release.name)
     keep_s = context.settings.archive_keep_s if after_s is None else after_s

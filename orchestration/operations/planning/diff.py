@@ -25,7 +25,7 @@ def plan_diff(
     `tolerance`: relative, for floating-point columns. `samples`: how many differing keys to keep. `accept_missing`: the
     release may lack input that the live release has read; otherwise MissingHistory is raised.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     new = find_release(state, name)
     live = _other(state, new)
     for release in (new, live):

@@ -61,7 +61,7 @@ def far_behind(context: Reading, release: Release, beats: Mapping[str, Heartbeat
     limit = (beat.batch_records if beat else None) or context.settings.max_records_per_batch
     if lag <= limit:
         return None
-    return f"{release.name} is {lag:,} records behind; one batch holds at most {limit:,}"
+    return f"{release.name} is {lag:,} records behind; to meet another release, it may be at most one batch behind: {limit:,}"
 
 
 def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbeat]) -> None:

@@ -43,7 +43,7 @@ def plan_promote(
     `accept_missing`: the release may lack input that the live release has read. Raises Refused that lists every unmet
     condition, MissingHistory, and BadUsage for an unknown app or version.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     new = _release_to_promote(state, app, version)
     alias = new.spec.app
     live = live_release(state, alias)
@@ -158,9 +158,9 @@ def _way_there(
 def _way_back(alias: str, new: Release, live: Release) -> str:
     command = f"switchyard rollback {alias} --leaving {new.name} --execute"
     if not new.spec.tables:
-        return f"{command}; takes seconds while {live.name} still runs as standby"
+        return f"{command}; it takes seconds while {live.name} runs as standby"
     days = COMPACTION_LAG_MS // DAY_MS
     return (
-        f"{command}, while {live.name} still runs as standby; takes seconds, plus the time to read what both wrote since "
+        f"{command}, while {live.name} runs as standby; it takes seconds, and longer if both have written much since "
         f"the last diff or `switchyard refresh {alias}`; after {days} days without either, run `switchyard diff {new.name}` first"
     )

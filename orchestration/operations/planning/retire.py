@@ -38,7 +38,7 @@ def plan_retire(
     Raises Refused while the release is live, has been out of use for less than `after_s` seconds, or is needed by a
     release or a follower; the error names who needs it.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     if release.state == "retired" and not _left_of(context, state, release):
         raise Refused(

@@ -61,7 +61,7 @@ def plan_rollback(
 
     Raises BadUsage for an unknown app, Refused if there is no live release, no usable standby or no current diff.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     live, standby = _sides(state, app, leaving)
     for release in (live, standby):
         refuse_blocked(state, release.name)
@@ -208,17 +208,19 @@ def _warnings_without_meeting(
     if last is None:
         raise Refused(
             f"{live.name} is dead and has committed nothing",
-            fix=f"promote another release: `switchyard promote {live.spec.app}`",
+            fix=f"`switchyard start {live.name} --execute`, then `switchyard wait {live.name}`",
         )
     end = last.boundary.position
     history = of_generation(progress_history(context.settings, standby.name), standby.generation)
     found = choose_start(history, end, _accepted(standby, allowed)).boundary.position
     if found.same(end):
-        what = "the standby has a boundary exactly where it ended, so consumers miss nothing and get nothing twice"
+        what = (
+            "the standby has a boundary exactly where the other ended, so consumers miss nothing and get nothing twice"
+        )
     elif not standby.spec.streams:
         what = "the delta makes the table exact; the standby then brings it up to date from its own position"
     elif allowed == "gap":
         what = f"consumers will miss the results of {found.records_since(end):,} input records"
     else:
         what = f"consumers will get the results of {end.records_since(found):,} input records twice"
-    return (f"{live.name} is dead or stuck; this plan fences it: {what}",)
+    return (f"{live.name} is dead or stuck, so this plan fences it; {what}",)

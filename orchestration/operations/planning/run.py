@@ -8,7 +8,7 @@ from orchestration.operations.lifecycle import find_release, live_release, refus
 from orchestration.operations.looking.history import ACCEPT, history_of
 from orchestration.operations.looking.parts import losses, lost_parts, refuse_lost
 from orchestration.operations.looking.platform import staged_by_another
-from orchestration.operations.looking.progress import cut_off, moved_by_hand, progress_of
+from orchestration.operations.looking.progress import deleted_input, moved_by_hand, progress_of
 from orchestration.operations.planning.topics import create_results, lost_topics_again
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
@@ -35,7 +35,7 @@ def plan_start(
     For a candidate, which no consumer has followed, that is MissingHistory; with `accept_missing` the candidate starts
     again in a new generation.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     if release.state == "retired":
         raise Refused(
@@ -97,7 +97,7 @@ def _replaceable(lost: list[Loss], *, candidate: bool) -> set[Part]:
 def _refuse_cut_off(context: Reading, release: Release) -> None:
     last = progress_of(context, release)
     stands = last.boundary.position if last is not None else release.start
-    if stands is not None and context.holder(release) is None and (gone := cut_off(context, release, stands)):
+    if stands is not None and context.holder(release) is None and (gone := deleted_input(context, release, stands)):
         raise Refused(
             f"{release.name} can't continue, because retention deleted input that it has not read: {join(gone)}",
             fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads the input that is kept",
@@ -132,7 +132,7 @@ def _stages_of_generation(
 
 def plan_stop(context: Reading, name: str, *, timeout_s: float = 120.0, reason: str | None = None) -> Plan:
     """Plans to stop a release's driver at a boundary, within `timeout_s` seconds."""
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     refuse_blocked(state, release.name)
     live = live_release(state, release.spec.app)

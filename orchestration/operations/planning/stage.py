@@ -85,7 +85,7 @@ def plan_stage(
     Raises BadUsage for an unknown app, topic or setting, and for mistakes in the app; Refused if the version is already
     staged, or nothing has changed; MissingHistory.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     name, number = _free_name(state, app, version)
     code, origin, given = _code_of(context, state, app, code_dir, same_as, settings)
     before = _predecessor(state, state.of_app(app), app)

@@ -34,7 +34,7 @@ def table_changes(live: ReleaseSpec, new: ReleaseSpec) -> tuple[str, ...]:
         was, now = live.static_tables.get(name), new.static_tables.get(name)
         has = [table.in_words() if table is not None else "no such table" for table in (now, was)]
         found.append(
-            f"static table {name}: {new.release} has {has[0]}; {live.release} has {has[1]}. Results may differ by it"
+            f"static table {name}: {new.release} has {has[0]}; {live.release} has {has[1]}. Results may differ because of that"
         )
     return tuple(found)
 
@@ -42,7 +42,7 @@ def table_changes(live: ReleaseSpec, new: ReleaseSpec) -> tuple[str, ...]:
 def malformed_notes(kept: Mapping[str, KeptTable]) -> tuple[str, ...]:
     """A warning for each static table whose topic has malformed records."""
     return tuple(
-        f"static table {name}: {table.said}; they are no rows of it, and a key keeps the row that it had before"
+        f"static table {name}: {table.said}; they are left out, and each of their keys keeps its earlier row"
         for name, table in kept.items()
         if table.said
     )

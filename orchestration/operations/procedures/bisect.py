@@ -75,7 +75,7 @@ def bisect(context: Context, name: str) -> Killer | None:
     Each try links the state into a folder of its own. Nothing is written to Kafka. Raises Refused while the release
     runs, and if it has no batch to try.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     holder = context.holder(release)
     if holder is not None:

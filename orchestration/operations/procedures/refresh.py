@@ -97,7 +97,7 @@ def refresh(context: Context, app: str) -> Refreshed:
     Neither release takes part, and nothing is written to Kafka. Raises Refused while an operation is under way on
     either, if one of them is not running, and if compaction may have removed tombstones since (`too_old`).
     """
-    evidence = refreshable(context.standing(), app)
+    evidence = refreshable(context.state_for_planning(), app)
     _refuse_dead(context, evidence)
     records, keys = read_on(
         context.settings,
@@ -186,7 +186,7 @@ def _toward(at: ResultPosition, goal: ResultPosition) -> ResultPosition:
 
 def _refuse_if_changed(context: Context, app: str, evidence: EvidenceRecorded) -> None:
     # if a switch has started in the meantime, its cut may be before what was read
-    if refreshable(context.standing(), app).id != evidence.id:
+    if refreshable(context.state_for_planning(), app).id != evidence.id:
         raise Refused(
             f"{evidence.id} is no longer the diff that a rollback of {app} uses",
             fix=f"run `switchyard refresh {app}` again",

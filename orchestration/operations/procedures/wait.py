@@ -88,7 +88,7 @@ def wait_ready(
     up within `timeout_s` seconds; MissingHistory if it lacks input that the live release has read, unless that was
     accepted before, or `accept_missing` accepts it now.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     accept_now(context, history_of(context, state, release), accept=accept_missing)
     found, beat, fastest = _until_caught_up(

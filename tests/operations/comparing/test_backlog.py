@@ -114,7 +114,9 @@ def test_the_records_of_both_releases_since_the_evidence_are_counted(world: Call
 def test_what_can_be_read_while_the_drivers_meet_is(world: Callable[..., World]) -> None:
     plan = plan_rollback(world(promoted(), v1=100 + MEANWHILE_RECORDS, v2=100), "a")
     assert kinds(plan) == MEETING
-    assert plan.facts["since the diff"].startswith("300,000 result records, read while they meet: about 2 s at 150,000")
+    assert plan.facts["since the diff"].startswith(
+        "300,000 result records to read while the releases meet: about 2 s at 150,000"
+    )
     assert len(Applier(context_of(Log()), plan).orders()) == 1
 
 
@@ -122,7 +124,7 @@ def test_more_is_read_before_they_are_asked_to(world: Callable[..., World]) -> N
     young = plan_rollback(world(promoted(), v1=100, v2=100), "a")
     plan = plan_rollback(world(promoted(), v1=100 + 100 * READ_RATE, v2=101), "a")
     assert kinds(plan) == ["PrepareDelta", *MEETING]
-    assert "15,000,001 result records, read before the drivers meet: about 100 s" in plan.facts["since the diff"]
+    assert "15,000,001 result records to read before the releases meet: about 100 s" in plan.facts["since the diff"]
     assert Applier(context_of(Log()), plan).orders() == []
     # reading must not outlive the operation
     assert plan.deadline_s >= young.deadline_s + 100

@@ -14,7 +14,7 @@ from pipelines.model.entries import Entry, Staged
 from tests.operations.builders import Kafka, Log, context_of, generation, spec
 
 OLDER = "switchyard 0.0.9, pyspark 4.0.1"
-SAID = f"{OLDER}; its next driver runs on {this_platform()}, with the formats of its checkpoint"
+SAID = f"{OLDER}; its next driver runs on {this_platform()} and keeps the formats of its checkpoint"
 
 
 def log(*platforms: str) -> Log:

@@ -106,8 +106,8 @@ def under_way(release: str) -> list[Entry]:
         (World(diff=[compared(at_ms=now_ms() - 700_000)]), "more than --max-evidence-age"),
         (World(max_changed=0.5), "more than --max-changed"),
         (World(running={NEW}), r"the live release a\.v1 isn't running"),
-        (World(also=under_way(NEW)), r"reset-9 .*is under way on a\.v2"),
-        (World(also=under_way(LIVE)), r"reset-9 .*is under way on a\.v1"),
+        (World(also=under_way(NEW)), r"reset-9, .*is under way on a\.v2"),
+        (World(also=under_way(LIVE)), r"reset-9, .*is under way on a\.v1"),
         (
             World(
                 also=[GenerationStarted(release=LIVE, generation=2, start=POSITION, op="reset-8")],

@@ -54,7 +54,7 @@ def test_a_failed_candidate_is_not_begun_anew_under_an_operation() -> None:
         "BeginGeneration",
     ]
     log.entries.append(DIFF)
-    with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
+    with pytest.raises(Refused, match=r"diff-1, which ada started, is under way on a\.v2"):
         plan_start(context_of(log), "a.v2")
 
 
@@ -64,7 +64,7 @@ def test_one_that_is_stopped_is_not_started_under_an_operation_and_one_that_died
     monkeypatch.setattr(run, "_refuse_cut_off", lambda *_: None)
     monkeypatch.setattr(run, "moved_by_hand", lambda *_: None)
     stopped = Log(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="standby"), DIFF)
-    with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
+    with pytest.raises(Refused, match=r"diff-1, which ada started, is under way on a\.v2"):
         plan_start(context_of(stopped), "a.v2")
     died = Log(*stopped.entries, WantedSet(release="a.v2", wanted="running"))
     assert [type(stage).__name__ for stage in plan_start(context_of(died), "a.v2").stages] == ["Want", "Launch"]
@@ -75,7 +75,7 @@ def test_nor_under_one_that_began_after_the_plan(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("orchestration.operations.context.Context.progress", lambda *_: None)
     log = failed()
     log.entries.append(DIFF)
-    with pytest.raises(Refused, match=r"diff-1 of ada is under way on a\.v2"):
+    with pytest.raises(Refused, match=r"diff-1, which ada started, is under way on a\.v2"):
         begun(log)
     assert log.entries[-1] is DIFF
     log.entries.append(Closed(id="diff-1", outcome="failed"))

@@ -44,7 +44,7 @@ def test_where_two_releases_have_other_rows_the_plan_warns() -> None:
     [warning] = changes(one, other)
     assert warning == (
         "static table rates: payments.v2 has 1,204 rows, read up to rates[0] 602, rates[1] 640; "
-        "payments.v1 has 1,180 rows, read up to rates[0] 600. Results may differ by it"
+        "payments.v1 has 1,180 rows, read up to rates[0] 600. Results may differ because of that"
     )
     [warning] = changes(one, none)
     assert "payments.v2 has no such table; payments.v1 has 1,180 rows" in warning

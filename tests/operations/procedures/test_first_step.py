@@ -56,7 +56,7 @@ def context(code: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Con
         Context,
         SimpleNamespace(
             registry=SimpleNamespace(state=lambda: state),
-            standing=lambda: state,
+            state_for_planning=lambda: state,
             say=said.append,
             progress=lambda _: None,
             cluster=Kafka(),

@@ -110,7 +110,9 @@ def test_what_was_kept_is_not_read_again(settings: Settings, monkeypatch: pytest
     save(settings, compared(), Upkeep(live_result=at("v1", 10_000_000), new_result=at("v2", 9_000_000), at_ms=now_ms()), {"a": "1"}, {"a": "1"})  # fmt: skip
     found = backlog_of(context(settings, settled(), v1=10_000_002, v2=9_000_003), compared())
     assert (found.records, found.kept, found.long) == (5, 2, False)
-    assert str(found).startswith("5 result records and 2 keys from the last refresh, read while they meet: under 1 s")
+    assert str(found).startswith(
+        "5 result records and 2 keys from the last refresh to read while the releases meet: under 1 s"
+    )
     # what was kept has to be told, too
     assert not backlog_of(context(settings, settled(), v1=10_000_000), compared()).long
     many = {str(n): None for n in range(MEANWHILE_RECORDS + 1)}

@@ -11,11 +11,11 @@ from orchestration.operations.looking.progress import by_group, progress_of
 from orchestration.operations.planning.reset.consumers import is_read, read_by_consumers
 from orchestration.operations.planning.reset.positions import Course, ends_of, filled, scope_of, where_to
 from orchestration.operations.planning.reset.refusals import (
-    must_stand,
-    refuse_behind,
+    must_be_stopped,
     refuse_lost_parts,
     refuse_objections,
     refuse_readers,
+    refuse_unmoved_consumers,
     refuse_without_checkpoint,
 )
 from orchestration.operations.planning.reset.request import Request
@@ -113,8 +113,8 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
     """What `request` means for a release now. Raises as `plan_reset` does."""
     # an unfinished reset left the consumers of the live release on a result that it no longer writes
     if unfinished_move(state, release) is not None and request.chosen_output != "truncate":
-        refuse_behind(state, release)
-    runs = must_stand(context, release, request)
+        refuse_unmoved_consumers(state, release)
+    runs = must_be_stopped(context, release, request)
     lost = losses(context, state, release)
     gone = refuse_lost_parts(lost, request)
     last = by_group(context, release) if "progress" in gone else progress_of(context, release)

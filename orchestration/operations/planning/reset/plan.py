@@ -36,7 +36,7 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     if position, state and output do not fit together, if the app forbids resets, and if the disk is too small;
     MissingHistory.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     release = find_release(state, name)
     if (open_plan := under_way(state, release, request.asked())) is not None:
         return open_plan

@@ -25,7 +25,7 @@ def under_way(state: RegistryState, release: Release, asked: PlanRequest) -> Pla
     return Plan.from_journal(blocking.opened)
 
 
-def refuse_behind(state: RegistryState, release: Release) -> None:
+def refuse_unmoved_consumers(state: RegistryState, release: Release) -> None:
     """Raises Refused if consumers still read an old result. Names both ways out: one loses nothing, one always works."""
     try:
         refuse_unfinished(state, release)
@@ -36,7 +36,7 @@ def refuse_behind(state: RegistryState, release: Release) -> None:
         ) from None
 
 
-def must_stand(context: Reading, release: Release, request: Request) -> bool:
+def must_be_stopped(context: Reading, release: Release, request: Request) -> bool:
     """Whether the release runs and must be stopped first. Raises Refused if it runs and `stop` is not given."""
     holder = context.holder(release)
     if holder is not None and not request.stop:

@@ -8,7 +8,7 @@ from orchestration.operations.lifecycle import refuse_blocked, starting_state
 from orchestration.operations.looking.costs import cost_of, replay_rate, time_of
 from orchestration.operations.looking.in_use import is_at
 from orchestration.operations.looking.inputs import look
-from orchestration.operations.looking.progress import cut_off, progress_of
+from orchestration.operations.looking.progress import deleted_input, progress_of
 from orchestration.operations.planning.reset.consumers import followers_of, is_read
 from orchestration.operations.planning.reset.positions import ends_of, filled
 from orchestration.operations.planning.reset.refusals import refuse_over, under_way
@@ -44,7 +44,7 @@ def plan_undo(
     is already under way, returns its plan. Raises BadUsage for an unknown reset; Refused while it is under way or the
     release runs (unless `stop`), if the release was changed since, and if the archive was deleted.
     """
-    state = context.standing()
+    state = context.state_for_planning()
     operation = state.known_operations.get(reset_id)
     if operation is None or operation.opened.name not in RESETS:
         raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` lists its resets")
@@ -252,7 +252,7 @@ def _refuse_deleted_archive(context: Reading, release: Release, generation: int)
         gone.append("its state")
     if release.generations[release.generation].cleared:
         gone.append(f"what {join(topics)} held before it was cleared")
-    gone += cut_off(context, release, ended.boundary.position if ended else SourcePosition(sources={}))
+    gone += deleted_input(context, release, ended.boundary.position if ended else SourcePosition(sources={}))
     if gone:
         raise Refused(
             f"generation {generation} of {release.name} can't be resumed, because this is deleted: {join(gone)}",
