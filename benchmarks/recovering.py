@@ -55,7 +55,7 @@ def measure(context: Context, rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             report["driver_s"].append(_kill_driver(context, OLD))
         for name in (OLD, NEW):
-            wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=_TIMEOUT_S)
+            wait_ready(context, name, unread_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=_TIMEOUT_S)
         diff(context, NEW)
         for number in range(rounds):
             results_s, switch_s = _kill_broker(context, forward=number % 2 == 0)

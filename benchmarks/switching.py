@@ -109,7 +109,7 @@ def measure(context: Context, switchyard: Command, keys: int, rounds: int) -> di
     for version, name in ((1, OLD), (2, NEW)):
         execute(context, plan_stage(context, APP, version=version, code_dir=HERE / f"v{version}"))
         execute(context, plan_start(context, name))
-        wait_ready(context, name, lag_records=0, for_s=1.0, timeout_s=600)
+        wait_ready(context, name, unread_records=0, for_s=1.0, timeout_s=600)
         if version == 1:
             execute(context, plan_promote(context, name))
     source.start()
@@ -118,7 +118,7 @@ def measure(context: Context, switchyard: Command, keys: int, rounds: int) -> di
     try:
         context.until("the consumer has not read the table", lambda: consumer.records >= keys, timeout_s=300)
         for name in (OLD, NEW):
-            wait_ready(context, name, lag_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=120)
+            wait_ready(context, name, unread_records=2 * LIVE_PER_S, for_s=1.0, timeout_s=120)
         began = time.monotonic()
         found = diff(context, NEW)
         diff_s = time.monotonic() - began

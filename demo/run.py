@@ -181,7 +181,7 @@ class Demo:
                     rate=f"{found.position_records:,} records, {found.records_per_s:,.0f}/s{eta}",
                 )
 
-            wait_ready(context, name, lag_records=2 * RATE, for_s=2.0, timeout_s=300, on_progress=show)
+            wait_ready(context, name, unread_records=2 * RATE, for_s=2.0, timeout_s=300, on_progress=show)
         assert began is not None
         end = reached or (time.monotonic(), target)
         seconds = max(end[0] - began[0], 1e-9)

@@ -306,7 +306,7 @@ def test_without_a_broker_nothing_is_said_of_a_release(
 
 def test_waiting_says_what_a_driver_is_in_trouble_with_once(capsys: pytest.CaptureFixture[str]) -> None:
     found = Hydration(
-        release="sums.v1", position_records=0, total_records=9, records_per_s=0, behind_records=9, eta_s=None,
+        release="sums.v1", position_records=0, total_records=9, records_per_s=0, unread_records=9, eta_s=None,
         done=False, error="batch 0 failed: division by zero",
     )  # fmt: skip
     with _bar(as_json=False) as update:

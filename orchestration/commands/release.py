@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestration.operations.procedures.reprocess import Reprocessed
     from orchestration.operations.procedures.wait import Hydration
 
-Lag = Annotated[
+Unread = Annotated[
     int,
     typer.Option(
         "--unread",
@@ -117,7 +117,7 @@ def stop(
 
 def wait(
     name: Name,
-    lag: Lag = 0,
+    unread: Unread = 0,
     for_: For = "10s",
     timeout: Timeout = "1h",
     missing_history: MissingHistory = "refuse",
@@ -129,12 +129,12 @@ def wait(
     context = _context()
     with _bar(as_json) as on_progress:
         found = wait_ready(
-            context, name, lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout),
+            context, name, unread_records=unread, for_s=seconds(for_), timeout_s=seconds(timeout),
             accept_missing=missing_history == "accept", on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json({"release": found.release, "ready": True, "records": found.position_records,
-                    "records_per_s": found.records_per_s, "behind_records": found.behind_records})  # fmt: skip
+                    "records_per_s": found.records_per_s, "unread_records": found.unread_records})  # fmt: skip
     else:
         out(f"{found.release} is ready: {found.position_records:,} records read")
 
@@ -169,7 +169,7 @@ def reprocess(
             "--downstream", help="Also reprocess each app that reads the live result, so that it reads the new one."
         ),
     ] = False,
-    lag: Lag = 0,
+    unread: Unread = 0,
     for_: For = "10s",
     timeout: Timeout = "1h",
     max_changed: Annotated[
@@ -207,7 +207,7 @@ def reprocess(
         found = run(
             context, app, **options, downstream=downstream, on_progress=on_progress,
             conditions=Conditions(
-                lag_records=lag, for_s=seconds(for_), timeout_s=seconds(timeout), max_changed=max_changed,
+                unread_records=unread, for_s=seconds(for_), timeout_s=seconds(timeout), max_changed=max_changed,
                 volume_tolerance=volume_tolerance, auto_promote=auto_promote,
             ),
         )  # fmt: skip

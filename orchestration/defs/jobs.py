@@ -137,7 +137,7 @@ def reprocess_op(
             config.app,
             **asked,
             conditions=Conditions(
-                lag_records=config.lag_records,
+                unread_records=config.unread_records,
                 for_s=config.for_s,
                 timeout_s=config.timeout_s,
                 max_changed=config.max_changed,

@@ -92,7 +92,7 @@ def of_heartbeat(beat: Heartbeat) -> Metadata:
     """What a driver's heartbeat says, as numbers."""
     numbers: dict[str, int | float | None] = {
         "lag_records": beat.lag_records,
-        "behind_records": beat.behind_records,
+        "unread_records": beat.behind_records,
         "records": beat.total.rows_in,
         "results": beat.total.rows_out,
         "records_per_s": round(beat.processed_records_per_s, 1),

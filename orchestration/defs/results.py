@@ -67,7 +67,7 @@ class Staging(Config):
 class Hydrating(Staging):
     """How to stage a release, and when it counts as ready."""
 
-    lag_records: int = Field(
+    unread_records: int = Field(
         default=0,
         ge=0,
         description="How many records a batch may leave unread while the release still counts as caught up.",
@@ -125,7 +125,7 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
     wait_ready(
         operations,
         name,
-        lag_records=config.lag_records,
+        unread_records=config.unread_records,
         for_s=config.for_s,
         timeout_s=config.timeout_s,
         on_progress=teller(context),

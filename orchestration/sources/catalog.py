@@ -34,7 +34,7 @@ def sources_for(app: str, options: Options) -> tuple[Source, ...]:
     """The sources of `app`, one for each topic that it reads. Raises as `source_for` does."""
     if app not in sources():
         raise BadUsage(
-            f"there is no source of input for {app!r}", fix=f"the apps with a source are: {', '.join(app_names())}"
+            f"`switchyard produce` has no input for {app!r}", fix=f"it has input for: {', '.join(app_names())}"
         )
     return tuple(make(options) for make in sources()[app])
 

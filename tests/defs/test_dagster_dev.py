@@ -175,7 +175,7 @@ def _stage_wanted(settings: Settings, operations: Context, spark: SparkSession, 
 
 def _is_started(settings: Settings, operations: Context, dev: DagsterDev) -> None:
     dev.until("the supervisor has not started it", lambda: running(settings, W1), timeout_s=STEP_TIMEOUT_S)
-    wait_ready(operations, W1, lag_records=1_000, for_s=0.1, timeout_s=STEP_TIMEOUT_S)
+    wait_ready(operations, W1, unread_records=1_000, for_s=0.1, timeout_s=STEP_TIMEOUT_S)
     execute(operations, plan_promote(operations, W1))
     assert len(tokens(operations, W1)) == 1
 
@@ -183,7 +183,7 @@ def _is_started(settings: Settings, operations: Context, dev: DagsterDev) -> Non
 def _is_hydrated_checked_and_promoted(operations: Context, dev: DagsterDev) -> None:
     """Version 1, with its bug, by materializing its partition; then live, by materializing the alias."""
     dev.add_partition("releases_stock_stats", V1)
-    config = {"code_dir": str(ROOT / "demo" / "v1"), "for_s": 1.0, "lag_records": 1_000}
+    config = {"code_dir": str(ROOT / "demo" / "v1"), "for_s": 1.0, "unread_records": 1_000}
     dev.materialize("results", APP, partition=V1, config=config, timeout_s=STEP_TIMEOUT_S)
     [first] = dev.materializations("results", APP)
     assert first["partition"] == V1
@@ -212,7 +212,7 @@ def _is_hydrated_checked_and_promoted(operations: Context, dev: DagsterDev) -> N
 
 def _is_reprocessed_and_promoted(operations: Context, dev: DagsterDev) -> None:
     """Version 2, the repository's, by the job."""
-    config = {"app": APP, "version": 2, "for_s": 1.0, "lag_records": 1_000}
+    config = {"app": APP, "version": 2, "for_s": 1.0, "unread_records": 1_000}
     found = metadata_of(dev.run_job("reprocess", config={**config, "execute": True}, timeout_s=STEP_TIMEOUT_S))
     assert "differ" in found["diff"] and "append switch 2" in found["plan"] and found["executed"] is False
     assert operations.registry.state().evidence[-1].summary["changed"] > 0

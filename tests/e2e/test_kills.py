@@ -310,7 +310,7 @@ class Story:
 
     def _hydrate(self, context: Context, keeper: Keeper) -> None:
         keeper.await_steady()
-        wait_ready(context, keeper.release, lag_records=2 * self.rate, for_s=0.5, timeout_s=240)
+        wait_ready(context, keeper.release, unread_records=2 * self.rate, for_s=0.5, timeout_s=240)
 
     def _check(self, settings: Settings, killer: Killer, follower: Follower) -> None:
         """Both results and what the follower got are complete, without a duplicate, and enough was killed."""

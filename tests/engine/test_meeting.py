@@ -87,7 +87,7 @@ def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.
     monkeypatch.setattr(SourceEnds, "limit_to", limited)
     name = candidate(world)
     with input_comes(world):
-        wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
+        wait_ready(context, name, unread_records=100, for_s=0.1, timeout_s=120)
         # a release that was not in a batch when the order came stops its query
         for _ in range(TRIES):
             found = diff(context, name)
@@ -121,7 +121,7 @@ def resting(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Resting]:
     monkeypatch.setattr(Query, "rest", rested)
     name = candidate(world)
     with input_comes(world):
-        wait_ready(context, name, lag_records=100, for_s=0.1, timeout_s=120)
+        wait_ready(context, name, unread_records=100, for_s=0.1, timeout_s=120)
         operation = ""
         # a release that was not in a batch when the order came stops its query
         for _ in range(TRIES):

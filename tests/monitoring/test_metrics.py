@@ -103,7 +103,7 @@ def test_everything_that_status_shows_is_exported_with_its_unit() -> None:
         "switchyard_release_driver_starts_total": 4,
         "switchyard_release_heartbeat_age_seconds": 2.5,
         "switchyard_release_lag_records": 70,
-        "switchyard_release_behind_records": 3,
+        "switchyard_release_unread_records": 3,
         "switchyard_release_input_records_per_second": 11,
         "switchyard_release_processed_records_per_second": 22,
         "switchyard_release_batch_duration_seconds": 0.45,

@@ -23,7 +23,7 @@ def invoke(*arguments: str) -> object:
     ("arguments", "what"),
     [
         (["stock-stats"], "nothing to produce"),
-        (["nope"], "there is no source of input for 'nope'"),
+        (["nope"], "`switchyard produce` has no input for 'nope'"),
         (["stock-stats", "--history", "5", "--records", "5"], "need a rate"),
         (["stock-stats", "--rate", "5", "--density", "thick"], "thick"),
         (["stock-stats", "--rate", "5", "--late", "2"], "--late"),

@@ -54,7 +54,7 @@ def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release |
     elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
         # there is no diff with an age to judge, so the age of the verdict counts
         return [
-            f"its check is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f}s (`switchyard check {new.name}`)"
+            f"it was checked {age_s:.0f} s ago, more than --max-evidence-age {max_age_s:.0f}s (`switchyard check {new.name}`)"
         ]
     return []
 

@@ -57,11 +57,11 @@ def in_order(found: Reprocessed) -> Iterator[Reprocessed]:
 class Conditions:
     """When a release may take over.
 
-    `lag_records`, `for_s`, `timeout_s`: as in `wait_ready`. `max_changed`: as in `plan_promote`. `volume_tolerance`: as in
+    `unread_records`, `for_s`, `timeout_s`: as in `wait_ready`. `max_changed`: as in `plan_promote`. `volume_tolerance`: as in
     `check`. `auto_promote`: no one must approve it.
     """
 
-    lag_records: int = 0
+    unread_records: int = 0
     for_s: float = 10.0
     timeout_s: float = 3600.0
     max_changed: float | None = None
@@ -92,7 +92,7 @@ def reprocess(
     if first.operation is Kind.STAGE:
         execute(context, plan_start(context, name))
     wait_ready(
-        context, name, lag_records=conditions.lag_records, for_s=conditions.for_s, timeout_s=conditions.timeout_s,
+        context, name, unread_records=conditions.unread_records, for_s=conditions.for_s, timeout_s=conditions.timeout_s,
         on_progress=on_progress,
     )  # fmt: skip
     found, verdict = examine(context, name, conditions.volume_tolerance)

@@ -31,7 +31,7 @@ class Hydration:
     position_records: int
     total_records: int
     records_per_s: float
-    behind_records: int | None
+    unread_records: int | None
     eta_s: float | None
     done: bool
     error: str | None = None
@@ -40,13 +40,13 @@ class Hydration:
 class CaughtUp:
     """Judges from heartbeats whether a release has caught up, and stayed caught up for `for_s` seconds.
 
-    It has caught up if the newest batch left at most `lag_records` of the records that were there when it was planned.
+    It has caught up if the newest batch left at most `unread_records` of the records that were there when it was planned.
     That holds for one moment only. It has stayed caught up if a later batch says the same, or if no more than
-    `lag_records` are left to read now.
+    `unread_records` are left to read now.
     """
 
-    def __init__(self, *, lag_records: int, for_s: float) -> None:
-        self._lag_records = lag_records
+    def __init__(self, *, unread_records: int, for_s: float) -> None:
+        self._may_leave = unread_records
         self._for_s = for_s
         # when it had caught up, and by which batch
         self._since: tuple[float, int] | None = None
@@ -55,11 +55,11 @@ class CaughtUp:
         """Starts over, because the driver sends no heartbeats."""
         self._since = None
 
-    def by(self, beat: Heartbeat, behind_records: int | None, now_s: float) -> bool:
+    def by(self, beat: Heartbeat, unread_records: int | None, now_s: float) -> bool:
         """Whether the release has stayed caught up, by this heartbeat, heard at `now_s`."""
         # while a batch is retried, the figures are those of the last good batch
-        tells = beat.state == "running" and beat.error is None and beat.batch_id >= 0 and behind_records is not None
-        if not tells or (behind_records or 0) > self._lag_records:
+        tells = beat.state == "running" and beat.error is None and beat.batch_id >= 0 and unread_records is not None
+        if not tells or (unread_records or 0) > self._may_leave:
             self._since = None
             return False
         if self._since is None:
@@ -67,7 +67,7 @@ class CaughtUp:
         since_s, batch_id = self._since
         if now_s - since_s < self._for_s:
             return False
-        nothing_more = beat.lag_records is not None and beat.lag_records <= self._lag_records
+        nothing_more = beat.lag_records is not None and beat.lag_records <= self._may_leave
         return nothing_more or self._for_s == 0 or beat.batch_id > batch_id
 
 
@@ -75,7 +75,7 @@ def wait_ready(
     context: Context,
     name: str,
     *,
-    lag_records: int = 0,
+    unread_records: int = 0,
     for_s: float = 10.0,
     timeout_s: float = 3600.0,
     accept_missing: bool = False,
@@ -92,14 +92,18 @@ def wait_ready(
     release = find_release(state, name)
     accept_now(context, history_of(context, state, release), accept=accept_missing)
     found, beat, fastest = _until_caught_up(
-        context, release, CaughtUp(lag_records=lag_records, for_s=for_s), timeout_s=timeout_s, on_progress=on_progress
+        context,
+        release,
+        CaughtUp(unread_records=unread_records, for_s=for_s),
+        timeout_s=timeout_s,
+        on_progress=on_progress,
     )
     _late_drops(context, state, release)
     # retention may have deleted more input in the meantime
     state = context.registry.state()
     history_of(context, state, state.releases[release.name]).require(accept=False)
     facts = {
-        "behind_records": found.behind_records,
+        "unread_records": found.unread_records,
         "late_dropped": beat.total.late_dropped,
         "rows_in": beat.total.rows_in,
         "records_per_s": round(fastest),
@@ -161,7 +165,7 @@ def _until_caught_up(
             found = _hydration(current, beat)
             fastest = max(fastest, beat.best_records_per_s)
             on_progress(found)
-            if caught_up.by(beat, found.behind_records, now):
+            if caught_up.by(beat, found.unread_records, now):
                 return found, beat, fastest
         context.sleep(0.25)
 
@@ -176,7 +180,7 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         total_records=done + lag,
         records_per_s=rate,
         # if the batch does not say, the lag: it is never less than what the batch left
-        behind_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
+        unread_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
         eta_s=lag / rate if rate > 0 else None,
         done=beat.lag_records == 0,
         error=beat.error,

@@ -279,7 +279,7 @@ def _apps(observation: Observation | None) -> list[Metric]:
 _BEAT: tuple[tuple[str, str, str, Callable[[Heartbeat], float | None]], ...] = (
     ("lag_records", "Records between the committed position and the end of the input.", "records",
      lambda b: b.lag_records),
-    ("behind_records", "Records that were there when the last batch was planned and that it did not read.", "records",
+    ("unread_records", "Records that were there when the last batch was planned and that it did not read.", "records",
      lambda b: b.behind_records),
     ("input_records_per_second", "Rate at which input records arrive.", "", lambda b: b.input_records_per_s),
     ("processed_records_per_second", "Rate at which records are processed.", "", lambda b: b.processed_records_per_s),

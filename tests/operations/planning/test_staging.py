@@ -506,7 +506,7 @@ def test_where_nothing_is_compared_the_verdict_must_be_young(live: Release | Non
     young, old = verdict(evidence=None, at_ms=now_ms()), verdict(evidence=None, at_ms=now_ms() - 700_000)
     assert not_checked(replace(new, verdict=young), None, live, MAX_EVIDENCE_AGE_S) == []
     found = not_checked(replace(new, verdict=old), None, live, MAX_EVIDENCE_AGE_S)
-    assert len(found) == 1 and "its check is 700 s old, more than --max-evidence-age 600" in found[0]
+    assert len(found) == 1 and "it was checked 700 s ago, more than --max-evidence-age 600" in found[0]
 
 
 def test_tables_are_compared_always_as_the_delta_comes_of_it() -> None:

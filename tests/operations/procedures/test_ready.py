@@ -52,8 +52,8 @@ def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_e
         return Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running",
                          batch_id=3, lag_records=66_000, behind_records=behind)  # fmt: skip
 
-    assert _hydration(release("a.v1"), left(0)).behind_records == 0
-    assert _hydration(release("a.v1"), left(None)).behind_records == 66_000
+    assert _hydration(release("a.v1"), left(0)).unread_records == 0
+    assert _hydration(release("a.v1"), left(None)).unread_records == 66_000
 
 
 def beat(batch_id: int, *, lag: int | None, **facts: Any) -> Heartbeat:
@@ -62,7 +62,7 @@ def beat(batch_id: int, *, lag: int | None, **facts: Any) -> Heartbeat:
 
 
 def test_a_release_has_stayed_caught_up_where_a_later_batch_says_the_same() -> None:
-    judge = CaughtUp(lag_records=0, for_s=10)
+    judge = CaughtUp(unread_records=0, for_s=10)
     assert not judge.by(beat(3, lag=900), 0, 0.0)
     # one batch's word, of ten seconds ago: much has come since
     assert not judge.by(beat(3, lag=20_000), 0, 10.0)
@@ -70,7 +70,7 @@ def test_a_release_has_stayed_caught_up_where_a_later_batch_says_the_same() -> N
 
 
 def test_a_release_that_has_nothing_more_to_read_has_stayed_caught_up() -> None:
-    judge = CaughtUp(lag_records=5, for_s=10)
+    judge = CaughtUp(unread_records=5, for_s=10)
     assert not judge.by(beat(3, lag=5), 0, 0.0)
     assert not judge.by(beat(3, lag=5), 0, 9.9)
     assert judge.by(beat(3, lag=5), 0, 10.0)
@@ -79,14 +79,14 @@ def test_a_release_that_has_nothing_more_to_read_has_stayed_caught_up() -> None:
 
 
 def test_a_moment_is_enough_where_no_more_is_asked_for() -> None:
-    assert CaughtUp(lag_records=0, for_s=0).by(beat(3, lag=900), 0, 0.0)
+    assert CaughtUp(unread_records=0, for_s=0).by(beat(3, lag=900), 0, 0.0)
 
 
 @pytest.mark.parametrize(
     "facts", [{"state": "starting"}, {"error": "x"}, {"batch_id": -1}, {"behind": 6}, {"behind": None}]
 )
 def test_whatever_breaks_it_begins_the_time_anew(facts: dict[str, Any]) -> None:
-    judge = CaughtUp(lag_records=5, for_s=10)
+    judge = CaughtUp(unread_records=5, for_s=10)
     assert not judge.by(beat(3, lag=0), 0, 0.0)
     behind, batch_id = facts.pop("behind", 0), facts.pop("batch_id", 4)
     assert not judge.by(beat(batch_id, lag=0, **facts), behind, 5.0)
@@ -95,7 +95,7 @@ def test_whatever_breaks_it_begins_the_time_anew(facts: dict[str, Any]) -> None:
 
 
 def test_one_that_is_not_heard_begins_the_time_anew() -> None:
-    judge = CaughtUp(lag_records=0, for_s=10)
+    judge = CaughtUp(unread_records=0, for_s=10)
     assert not judge.by(beat(3, lag=0), 0, 0.0)
     judge.lost()
     assert not judge.by(beat(4, lag=0), 0, 12.0)
