@@ -13,7 +13,7 @@ READ_ONLY ?= 0
 # how many runs of Dagster may have a Spark session at once; default: what the memory holds
 SPARK_RUNS ?=
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
-WORKERS ?= 3
+WORKERS ?= 2
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
 # tests/shared/shares.py says which tests stay in one process
@@ -55,7 +55,7 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## stop what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests except the long ones and those with a browser: about 7 minutes on 2 cores
+test: setup ## all tests except the long ones and those with a browser: about 8 minutes on 2 cores
 	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
 # only their user can read what Dagster and its runs write. Whoever can connect may do all that the user may: from

@@ -207,19 +207,7 @@ def _table(releases: list[ReleaseStatus]) -> None:
     if not releases:
         out("no release is staged; `switchyard stage APP` stages one")
         return
-    columns = (
-        "release",
-        "state",
-        "driver",
-        "batch",
-        "unread",
-        "lag",
-        "records/s",
-        "late",
-        "dead letters",
-        "memory",
-        "heap",
-    )
+    columns = ("release", "state", "driver", "batch", "unread", "lag", "records/s", "late", "dead", "memory", "heap")
     rows = []
     for each in releases:
         beat = each.beat

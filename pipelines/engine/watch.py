@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM
 from pipelines.model.entries import TopicsKnown
@@ -69,6 +69,8 @@ class Watch:
         self._every_s = min(EVERY_S, 5 * cluster.settings.heartbeat_s)
         self._looking = threading.Lock()
         self._failing = False
+        # topics that it may not create
+        self._refused: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.trouble: PartLost | None = None
@@ -125,15 +127,27 @@ class Watch:
                 # its records are gone, but the release can use it
                 log.warning("%s: %s; the release uses the new one", self._release.name, loss.what)
             else:
-                config = HEARTBEATS if loss.part == "heartbeats" else RESULT_STREAM
-                self._cluster.ensure_topic(loss.name, 1, config)
-                log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
-        own = [loss.name for loss in losses if loss.name == dead_letter_topic(self._release.name)]
+                self._create(loss)
+        letters = dead_letter_topic(self._release.name)
+        own = [loss.name for loss in losses if loss.name == letters and letters not in self._refused]
         if own:
             made = self._cluster.topic_ids(own)
             known = TopicsKnown(release=self._release.name, generation=self._release.generation, own=made)
             self._release = _with_own(self._release, made)
             self._made(known)
+
+    def _create(self, loss: Loss) -> None:
+        try:
+            self._cluster.ensure_topic(loss.name, 1, HEARTBEATS if loss.part == "heartbeats" else RESULT_STREAM)
+        except Refused as error:
+            # a driver's login may not create topics; it can run on until someone with more rights does
+            if loss.name not in self._refused:
+                log.warning(
+                    "%s: %s, and this login can't create it again: %s", self._release.name, loss.what, error.what
+                )
+            self._refused.add(loss.name)
+        else:
+            log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
 
     def _cut(self) -> PartLost | None:
         """The loss, if retention has deleted an input's next records. None if a batch may have read them already."""

@@ -150,6 +150,12 @@ class Registry:
             self.cluster.ensure_topic(REGISTRY_TOPIC, 1, APPEND_ONLY)
             self._reader = self._begin()
 
+    def ensure_heartbeats(self) -> bool:
+        """Creates the topic of heartbeats if it was deleted, and returns whether it was. Without it no driver is heard."""
+        if self._open() is None or self.cluster.partition_count(HEARTBEATS_TOPIC) is not None:
+            return False
+        return self.cluster.ensure_topic(HEARTBEATS_TOPIC, 1, HEARTBEATS)
+
     def _open(self) -> LogReader | None:
         if self._reader is None and self.cluster.partition_count(REGISTRY_TOPIC) is not None:
             self._reader = self._begin()

@@ -13,6 +13,7 @@ from pipelines.engine import watch as module
 from pipelines.engine.destination import Destination
 from pipelines.engine.sink import Sink
 from pipelines.engine.watch import PartLost, Stands, Watch, unknown_ids
+from pipelines.errors import Refused
 from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.parts import Loss, known_ids, lost_topics, parts_of, vital
@@ -121,6 +122,22 @@ def test_what_nobody_needs_for_going_on_is_made_again() -> None:
     assert sorted(kafka.made) == sorted([LETTERS, HEARTBEATS_TOPIC])
     [entry] = told
     assert entry.own == {LETTERS: "made anew"} and not entry.inputs
+
+
+def test_what_its_login_may_not_make_again_does_not_stop_it_or_hide_another_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Guarded(Kafka):
+        def ensure_topic(self, name: str, *_: object) -> None:
+            raise Refused("Kafka refuses: no right to create topics")
+
+    kafka = Guarded(without(LETTERS, HEARTBEATS_TOPIC))
+    watch = watch_of(kafka, lambda: (AT, False))
+    with caplog.at_level("WARNING"):
+        assert watch.look() is None and watch.look() is None
+    assert len([r for r in caplog.records if "can't create it again" in r.message]) == 2
+    kafka.first = 501
+    assert watch.look() is not None
 
 
 def test_input_that_retention_deletes_before_it_is_read_stops_it() -> None:

@@ -169,6 +169,9 @@ class Log:
     def ensure(self) -> None:
         """It is there."""
 
+    def ensure_heartbeats(self) -> bool:
+        return False
+
     def step(
         self, decide: Callable[[RegistryState], Sequence[Entry]], *, op: str | None = None, reason: str | None = None
     ) -> RegistryState:

@@ -27,6 +27,7 @@ from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, StateSet
+from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.parts import AnotherRegistry
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.text import visible
@@ -68,6 +69,8 @@ def turn(
     `start`: starts a release, and may raise SwitchyardError; by default it launches the driver here. `elsewhere`:
     releases that something else is starting.
 
+    If the topic of heartbeats was deleted, the turn only creates it again. Otherwise:
+
     1. Ends operations past their deadline. 2. Fences and kills drivers that hang. 3. Starts releases that are wanted
     running and that nobody runs. 4. Sets releases to failed that were started too often. Registry entries that can't be
     read here are alerted once; the turn does not touch the releases that they hold. All alerts are sent at the end, also
@@ -100,6 +103,12 @@ def _turn(
     state = context.registry.known
     if (alarm := unreadable(memory, state)) is not None:
         alert(alarm)
+    unheard = any(s.beat is None and s.release.wanted == "running" for s in found)
+    if unheard and context.registry.ensure_heartbeats():
+        # until now nobody could be heard, whoever runs
+        memory.silent = {}
+        context.say(f"the topic {HEARTBEATS_TOPIC} was deleted; it was created again, empty")
+        return Turn(found=found, state=state, started=())
     processes = _drivers(context) if any(s.health == "down" for s in found) else []
     decision = decide(
         memory,

@@ -38,7 +38,8 @@ object AsOf {
    * The columns of `stream`, then the columns `taken` of `table`, which are null where its key has no version.
    *
    * `stream` needs `event_time` with a watermark; `table` needs event_time, partition, offset and `deleted`. `on`: columns
-   * of both, of the same types. The observation `late` counts the table's records that came behind the watermark.
+   * of both, of the same types. The observation `late` counts the table's records that came after the watermark had passed
+   * them.
    */
   def join(
       stream: DataFrame, table: DataFrame, on: JavaList[String], taken: JavaList[String], late: String): DataFrame = {

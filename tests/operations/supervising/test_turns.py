@@ -252,6 +252,23 @@ def test_a_driver_that_hangs_is_fenced_and_killed_and_then_replaced(
     assert isinstance(alert, DriverHung) and alert.release == NAME and f"process {holder.pid} lives" in alert.why
 
 
+def test_while_nobody_can_be_heard_nobody_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(ProcessRef, "kill", lambda self: killed.append(self.pid))
+    hung(world)
+    world.beats.clear()
+    memory, deleted = Memory(), [True]
+    world.turns(memory, 5)
+    # it is found at the turn at which the driver would be fenced
+    monkeypatch.setattr(world.log, "ensure_heartbeats", lambda: bool(deleted and deleted.pop()))
+    world.turns(memory, 3)
+    assert (killed, world.launcher.launched) == ([], []) and deleted == []
+    assert world.said == ["the topic switchyard.heartbeats was deleted; it was created again, empty"]
+    # one that stays silent is found all the same
+    world.turns(memory, 4)
+    assert len(killed) == 1
+
+
 def test_only_a_process_that_is_seen_to_be_the_driver_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
     monkeypatch.setattr(ProcessRef, "kill", lambda self: killed.append(self.pid))
