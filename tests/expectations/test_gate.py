@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from great_expectations.expectations import Expectation, ExpectTableRowCountToBeBetween
 from pyspark.sql import SparkSession
 
-from expectations.gate import run_gate
+from expectations.gate import _suite, run_gate
+from expectations.suites import Check
 from pipelines.errors import BadUsage
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
@@ -154,6 +157,21 @@ def test_an_empty_result_is_refused(
     verdict = run_gate(spark, request(tmp_path, topic=fresh_topic(2), end={0: 0, 1: 0}, settings=broker))
     assert not verdict.ok
     assert verdict.failures == ("not empty: expected at least one row; found 0",)
+
+
+def test_an_author_s_expectation_does_not_see_the_operator_s_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    seen = list[str | None]()
+
+    def expectation() -> Expectation:
+        seen.append(os.environ.get("AWS_SECRET_ACCESS_KEY"))
+        return ExpectTableRowCountToBeBetween(min_value=1)
+
+    made = _suite([Check(name="rows", detail="there are some", expectation=expectation)], request(tmp_path))
+    assert seen == [None] and len(made.expectations) == 1
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == "planted"
 
 
 def test_an_unknown_suite_is_refused_before_anything_is_read(tmp_path: Path) -> None:
