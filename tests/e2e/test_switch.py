@@ -299,7 +299,7 @@ def test_an_operation_is_resumed_for_an_operator_who_died(story: Story) -> None:
     assert operation.id in listed.out and GOOD in listed.out
     said = story.cli("rollback", APP, "--execute")
     assert said.code == 3
-    assert f"{operation.id} of " in said.err and f"switchyard resume {operation.id}" in said.err
+    assert f"{operation.id}, which " in said.err and f"switchyard resume {operation.id}" in said.err
     said = story.cli("resume", operation.id)
     assert said.code == 0, said.text
     assert story.live == GOOD and story.switches == number
