@@ -69,8 +69,8 @@ class Watch:
         self._every_s = min(EVERY_S, 5 * cluster.settings.heartbeat_s)
         self._looking = threading.Lock()
         self._failing = False
-        # topics that it may not create
-        self._refused: set[str] = set()
+        # topics that it has said it may not create
+        self._told: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.trouble: PartLost | None = None
@@ -122,32 +122,34 @@ class Watch:
         return self._cut()
 
     def _make_again(self, losses: list[Loss]) -> None:
+        there = set[str]()
         for loss in losses:
             if loss.how == "another":
                 # its records are gone, but the release can use it
                 log.warning("%s: %s; the release uses the new one", self._release.name, loss.what)
-            else:
-                self._create(loss)
+                there.add(loss.name)
+            elif self._create(loss):
+                there.add(loss.name)
         letters = dead_letter_topic(self._release.name)
-        own = [loss.name for loss in losses if loss.name == letters and letters not in self._refused]
-        if own:
-            made = self._cluster.topic_ids(own)
+        if letters in there:
+            made = self._cluster.topic_ids([letters])
             known = TopicsKnown(release=self._release.name, generation=self._release.generation, own=made)
             self._release = _with_own(self._release, made)
             self._made(known)
 
-    def _create(self, loss: Loss) -> None:
+    def _create(self, loss: Loss) -> bool:
+        """Whether the lost topic could be created. A driver whose login may not create topics runs on without it."""
         try:
             self._cluster.ensure_topic(loss.name, 1, HEARTBEATS if loss.part == "heartbeats" else RESULT_STREAM)
         except Refused as error:
-            # a driver's login may not create topics; it can run on until someone with more rights does
-            if loss.name not in self._refused:
+            if loss.name not in self._told:
                 log.warning(
                     "%s: %s, and this login can't create it again: %s", self._release.name, loss.what, error.what
                 )
-            self._refused.add(loss.name)
-        else:
-            log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
+            self._told.add(loss.name)
+            return False
+        log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
+        return True
 
     def _cut(self) -> PartLost | None:
         """The loss, if retention has deleted an input's next records. None if a batch may have read them already."""

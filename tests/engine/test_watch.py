@@ -132,10 +132,16 @@ def test_what_its_login_may_not_make_again_does_not_stop_it_or_hide_another_loss
             raise Refused("Kafka refuses: no right to create topics")
 
     kafka = Guarded(without(LETTERS, HEARTBEATS_TOPIC))
-    watch = watch_of(kafka, lambda: (AT, False))
+    told: list[Any] = []
+    watch = watch_of(kafka, lambda: (AT, False), made=told.append)
     with caplog.at_level("WARNING"):
         assert watch.look() is None and watch.look() is None
-    assert len([r for r in caplog.records if "can't create it again" in r.message]) == 2
+    assert len([r for r in caplog.records if "can't create it again" in r.message]) == 2 and told == []
+    # someone with more rights has created it: the registry learns of the new one
+    kafka.ids = [{**without(HEARTBEATS_TOPIC), LETTERS: "made anew"}]
+    assert watch.look() is None
+    [entry] = told
+    assert entry.own == {LETTERS: "made anew"}
     kafka.first = 501
     assert watch.look() is not None
 
