@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from pyspark.errors.exceptions.captured import convert_exception
 
 from pipelines.engine.causes import cause
 from pipelines.engine.driver import Driver
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.telemetry import DriverStatus
 from pipelines.errors import LoginRefused, Unavailable
@@ -42,6 +44,24 @@ def test_a_driver_says_in_an_outage_that_its_login_is_refused(monkeypatch: pytes
     # other outages report their own error
     outages.wait_out("batch 3", timed_out)
     assert status.error == f"batch 3: {cause(timed_out)}"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SaslAuthenticationException", True),
+        ("SslAuthenticationException", True),
+        ("TopicAuthorizationException", False),
+    ],
+)
+def test_a_login_that_spark_s_client_is_refused_with_is_waited_for(
+    spark: SparkSession, name: str, expected: bool
+) -> None:
+    error = java_class(f"org.apache.kafka.common.errors.{name}")("Authentication failed")
+    assert is_outage(convert_exception(error)) is expected
+    around = java_class("java.util.concurrent.ExecutionException")("a future has failed", error)
+    assert is_outage(convert_exception(around)) is expected
 
 
 @pytest.mark.spark
