@@ -109,16 +109,14 @@ def _suite(checks: Sequence[Check], request: GateRequest) -> ExpectationSuite:
     ranges = ", ".join(f"{p}: {request.start.get(p, 'first')} to {end}" for p, end in sorted(request.end.items()))
     notes = [f"{request.topic}, offsets by partition, end exclusive: {ranges}"]
     expectations = []
-    for check in checks:
-        if check.expectation is None:
-            notes.append(f"Skipped: {check.name}: {check.detail}")
-        else:
-            # an author's code, as the suite is
-            with withheld(request.settings.driver_environment):
-                expectation = check.expectation()
-            expectations.append(
-                expectation.copy(update={"meta": {"check": check.name}, "description": f"{check.name}: {check.detail}"})
-            )
+    # what makes an expectation is an author's code, as the suite is
+    with withheld(request.settings.driver_environment):
+        for check in checks:
+            if check.expectation is None:
+                notes.append(f"Skipped: {check.name}: {check.detail}")
+            else:
+                named = {"meta": {"check": check.name}, "description": f"{check.name}: {check.detail}"}
+                expectations.append(check.expectation().copy(update=named))
     return ExpectationSuite(name=request.suite, expectations=expectations, notes=notes)
 
 
