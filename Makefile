@@ -124,7 +124,7 @@ $(SCALA): $(JARS)/spark | $(STAMPS)/project
 # Java uses it only with the jars that it was made with. Nothing needs it: a set-up that can't make it succeeds, and the
 # next one tries again
 $(CLASSES): $(SCALA) $(PYSPARK)
-	@echo "running a driver once, so that later ones start a third faster (about a minute)"
+	@echo "running a driver once, so that later ones start in two thirds of the time (about a minute)"
 	@$(BIN)/python -m orchestration.jvm.class_archive || true
 
 ##@ To work on it

@@ -40,7 +40,7 @@ class StopSignal:
         return self._is_set
 
     def take_signals(self) -> Callable[[], None]:
-        """SIGTERM and SIGINT call `set` from now on. Returns a function that restores the handlers of before."""
+        """SIGTERM and SIGINT call `set` from now on. Returns a function that restores the earlier handlers."""
         before: dict[signal.Signals, Any] = {each: signal.signal(each, lambda *_: self.set()) for each in _BY}
 
         def restore() -> None:

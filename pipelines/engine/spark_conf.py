@@ -94,7 +94,7 @@ def session_conf(
 
 
 def _poll_ms(settings: Settings) -> int:
-    """How long Spark waits, in milliseconds, before it asks for new records again. It sends four requests each time."""
+    """How long Spark waits, in milliseconds, before it asks for new records again. Each time, it sends the broker four requests."""
     return max(_SHORTEST_POLL_MS, round(settings.trigger_s * 1000 / 2))
 
 
