@@ -53,7 +53,7 @@ _PASSED = re.compile(
 )
 # these make a value secret: a password in a URL, any login in that of a proxy, and a secret name with its value, as in
 # `-Djavax.net.ssl.keyStorePassword=...`, `--conf spark.hadoop.fs.s3a.secret.key=...` or JSON
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:\S*@")
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:(\S*)@")
 _PROXY = re.compile(r".*_proxy", re.IGNORECASE)
 _NAMED_VALUE = re.compile(r"""(?:([\w.-]+)\\*["']?\s*=|\\*["']([\w.-]+)\\*["']\s*:)(?=\s*\\*["']?([^\s"',;}\\]*))""")
 
@@ -70,6 +70,7 @@ def remember(properties: Mapping[str, str]) -> None:
     """Makes `masked` remove the secret values of these properties from now on."""
     global _pattern
     values = {value for name, value in properties.items() if is_secret(name)}
+    values |= {password for value in properties.values() for password in _PASSWORD_IN_URL.findall(value)}
     # a value of several lines, such as a key, may be shown line by line
     parts = {line.strip() for value in values for line in value.splitlines() if not line.startswith("-----")}
     words = {re.sub(r"\\(.)", r"\1", word) for value in values for word in _WORDS_OF_JAAS.findall(value)}
@@ -112,7 +113,7 @@ def plain_environment(environment: Mapping[str, str], also: Iterable[str] = ()) 
     for name, value in environment.items():
         if name not in named and (_PASSED.fullmatch(name) is None or is_secret(name)):
             continue
-        if name in named or not (_holds_secret(value) or (_PROXY.fullmatch(name) and "@" in value)):
+        if name in named or not (holds_secret(value) or (_PROXY.fullmatch(name) and "@" in value)):
             passed[name] = value
         elif name not in HOLDERS:
             log.warning(
@@ -122,7 +123,8 @@ def plain_environment(environment: Mapping[str, str], also: Iterable[str] = ()) 
     return passed
 
 
-def _holds_secret(value: str) -> bool:
+def holds_secret(value: str) -> bool:
+    """Whether a text holds a password in a URL, or a secret name with its value."""
     named = ((one or other, given) for one, other, given in _NAMED_VALUE.findall(value))
     return _PASSWORD_IN_URL.search(value) is not None or any(
         is_secret(name) and not _is_switch(given) for name, given in named

@@ -18,7 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from pipelines.secrets import drop_holders, is_secret, plain_environment, remember
+from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_environment, remember
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
@@ -272,6 +272,17 @@ class Settings(BaseSettings):
             raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(bad)}")
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
 
+    @field_validator("spark")
+    @classmethod
+    def _java_options_without_secrets(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        bad = [name for name, text in value.items() if name.endswith("JavaOptions") and holds_secret(text)]
+        if bad:
+            raise ValueError(
+                f"{bad[0]} holds a password, and any user of the machine can see the options of a JVM: put them into the "
+                "variable JDK_JAVA_OPTIONS, and name it in driver_environment"
+            )
+        return value
+
     @field_validator("state_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -356,7 +367,7 @@ class Settings(BaseSettings):
 
         out = self.environment_of_driver()
         drop_holders(out)
-        harmless = {name: value for name, value in self.spark.items() if not is_secret(name)}
+        harmless = {name: value for name, value in self.spark.items() if not (is_secret(name) or holds_secret(value))}
         return {**out, "SWITCHYARD_SPARK": json.dumps(harmless)}
 
 

@@ -17,10 +17,10 @@ from orchestration.commands.terminal import say
 from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import Refused
 from pipelines.logs import JsonLines, LogFormat, configure_command
-from pipelines.model.entries import EvidenceRecorded
+from pipelines.model.entries import Opened
 from pipelines.secrets import remember
 from pipelines.settings import Settings, get_settings
-from tests.operations.builders import Log, context_of, evidence, staged
+from tests.operations.builders import Log, context_of, staged
 
 DRIVER = """
 import logging
@@ -131,7 +131,7 @@ def test_a_library_that_drops_what_it_says_is_not_heard_in_a_command(capsys: pyt
 
 
 def test_the_trail_is_shown_whole_whatever_an_entry_holds() -> None:
-    odd = EvidenceRecorded(**{**evidence("a.v1", "a.v2").model_dump(), "summary": {}, "at_ms": 2**53 - 1})
+    odd = Opened(id="stop-1", name="stop", releases=("a.v1",), deadline_ms=1, plan={"facts": "none"}, at_ms=2**53 - 1)
     at, _, what, _ = overview._row(odd)
     assert at == f"{2**53 - 1} ms" and "can only be shown with --json" in what
 

@@ -32,6 +32,7 @@ from pipelines.settings import Settings
 PLANTED = 'pLaN"ted\\5'
 KAFKA = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": PLANTED}
 KEY = "spark.hadoop.fs.s3a.secret.key"
+STORE = "spark.hadoop.fs.s3a.endpoint"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,8 @@ NEEDED = {"PATH": "/bin", "JAVA_HOME": "/java", "HOME": "/root", "LC_ALL": "C", 
 def test_a_driver_gets_its_settings_and_nothing_of_the_operator_s(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**OPERATORS, **NEEDED}.items():
         monkeypatch.setenv(name, value)
-    settings = Settings(kafka=KAFKA, spark={KEY: PLANTED, "spark.a": "b"}, driver_environment=("AWS_PROFILE",))
+    spark = {KEY: PLANTED, "spark.a": "b", STORE: f"http://ada:{PLANTED}@store"}
+    settings = Settings(kafka=KAFKA, spark=spark, driver_environment=("AWS_PROFILE",))
     made = settings.environment_of_driver()
     assert {name: made[name] for name in OPERATORS.keys() & made.keys()} == {"AWS_PROFILE": "prod"}
     assert NEEDED.items() <= made.items()
@@ -309,13 +311,30 @@ def test_a_password_in_what_else_would_pass_does_not(caplog: pytest.LogCaptureFi
     assert plain_environment(WITHHELD, WITHHELD) == WITHHELD
 
 
+def test_java_options_with_a_password_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = f"-Xss4m -Djavax.net.ssl.keyStorePassword={PLANTED}"
+    monkeypatch.setenv("SWITCHYARD_SPARK", json.dumps({"spark.driver.defaultJavaOptions": options}))
+    assert cli.run(["status"]) == 2
+    said = capsys.readouterr().err
+    assert "spark.driver.defaultJavaOptions holds a password" in said and "JDK_JAVA_OPTIONS" in said
+    assert PLANTED not in said
+
+
+def test_the_password_of_a_url_is_masked_by_itself() -> None:
+    Settings(spark={STORE: f"http://ada:{PLANTED}@store"})
+    assert PLANTED not in masked(f"407 for ada with {PLANTED}")
+
+
 def test_a_jvm_gets_no_secret_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**OPERATORS, "SWITCHYARD_KAFKA": json.dumps(KAFKA)}.items():
         monkeypatch.setenv(name, value)
-    settings = Settings(spark={KEY: PLANTED, "spark.a": "b"})
+    settings = Settings(spark={KEY: PLANTED, "spark.a": "b", STORE: f"http://ada:{PLANTED}@store"})
     assert session_conf(settings, heap_mb=512, cores=1)[KEY] == PLANTED
     launched = launch(settings, monkeypatch)
-    assert KEY not in launched["conf"] and launched["conf"]["spark.a"] == "b"
+    assert not {KEY, STORE} & launched["conf"].keys() and launched["conf"]["spark.a"] == "b"
     assert "pLaN" not in json.dumps(launched)
 
 

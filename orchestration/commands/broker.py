@@ -124,17 +124,25 @@ def status(
     cluster, facts = _cluster_status(settings, as_json)
     if not cluster["answering"]:
         _unknown(settings, name, cluster, facts, as_json)
-    releases, state = _releases(settings, name)
+    releases, state, unread_heartbeats = _releases(settings, name)
     if as_json:
         unread = len(state.unread) + state.unread_before
-        print_json({**cluster, "releases": [_as_json(each) for each in releases], "unreadable_entries": unread})
+        print_json(
+            {
+                **cluster,
+                "releases": [_as_json(each) for each in releases],
+                "unreadable_entries": unread,
+                "unreadable_heartbeats": unread_heartbeats,
+            }
+        )
         return
     from orchestration.operations.looking.platform import staged_by_another
-    from orchestration.operations.looking.unread import in_short
+    from orchestration.operations.looking.unread import heartbeats_in_words, in_short
 
     if name is None:
         unread_entries = in_short(state)
         facts["registry"] = f"{unread_entries}; see `switchyard registry check`" if unread_entries else None
+        facts["heartbeats"] = heartbeats_in_words(unread_heartbeats) if unread_heartbeats else None
         print_facts(facts)
     _table(releases)
     for each in releases:
@@ -184,15 +192,17 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
     return _cluster(settings, answering=True), {"cluster": settings.bootstrap, "state": "answers"}
 
 
-def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus], RegistryState]:
+def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus], RegistryState, int]:
+    """The releases, the registry, and how many heartbeats can't be read."""
     from orchestration.operations.context import open_context
     from orchestration.operations.supervising.overview import statuses
     from pipelines.errors import BadUsage
 
     context = open_context(settings, say=say)
     found = [s for s in statuses(context) if s.release.state != "retired" or name is not None]
+    unread = context.registry.heartbeats.unread
     if name is None:
-        return found, context.registry.known
+        return found, context.registry.known, unread
     named = [s for s in found if name in (s.release.name, s.release.spec.app)]
     if not named:
         known = sorted({s.release.name for s in found})
@@ -200,7 +210,7 @@ def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus]
             f"there is no release or app {name}",
             f"the releases are: {', '.join(known) or 'none; `switchyard stage APP` makes one'}",
         )
-    return named, context.registry.known
+    return named, context.registry.known, unread
 
 
 def _table(releases: list[ReleaseStatus]) -> None:

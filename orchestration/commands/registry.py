@@ -1,4 +1,4 @@
-"""`switchyard registry check | repair`: registry entries that this version can't read."""
+"""`switchyard registry check | repair`: records that this version can't read."""
 
 from __future__ import annotations
 
@@ -24,21 +24,40 @@ def register(app: typer.Typer) -> None:
 
 
 def check(as_json: Json = False) -> None:
-    """Show the registry entries that this version can't read. Exit code 1 if there are any."""
-    from orchestration.operations.context import open_context
-    from orchestration.operations.looking.unread import in_short, table_of
+    """Show what this version can't read: registry entries, the newest progress record of each release, heartbeats.
 
-    with open_context(load_settings(), say=say).registry as registry:
+    Exit code 1 if there is anything.
+    """
+    from orchestration.operations.context import open_context
+    from orchestration.operations.looking.unread import heartbeats_in_words, in_short, table_of, unread_progress
+
+    context = open_context(load_settings(), say=say)
+    with context.registry as registry:
         state = registry.state()
+        progress = unread_progress(context, state)
+        context.beats()
+        heartbeats = registry.heartbeats.unread
     if as_json:
-        print_json({"unread": [asdict(each) for each in state.unread], "earlier": state.unread_before})
-    elif not state.unread:
-        out("every entry of the registry can be read")
+        print_json(
+            {
+                "unread": [asdict(each) for each in state.unread],
+                "earlier": state.unread_before,
+                "unread_progress": progress,
+                "unread_heartbeats": heartbeats,
+            }
+        )
     else:
-        found = table_of(state.unread)
-        print_table(found.columns, found.rows)
-        out(f"{in_short(state)}; upgrade Switchyard on this machine, or run `switchyard registry repair`")
-    if state.unread:
+        if state.unread:
+            found = table_of(state.unread)
+            print_table(found.columns, found.rows)
+            out(f"{in_short(state)}; upgrade Switchyard on this machine, or run `switchyard registry repair`")
+        else:
+            out("every entry of the registry can be read")
+        for release, why in progress.items():
+            out(f"{release}: {why}; upgrade Switchyard on this machine, or run `switchyard stage` for a new version")
+        if heartbeats:
+            out(f"{heartbeats_in_words(heartbeats)}; upgrade Switchyard on this machine, or find out who writes them")
+    if state.unread or progress or heartbeats:
         raise typer.Exit(1)
 
 

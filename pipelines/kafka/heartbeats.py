@@ -49,6 +49,13 @@ class Heartbeats:
         self._since_ms, self._read_ms, self._last_ms = 0, 0, 0
         # (release, token) -> that driver's newest heartbeat, and its time
         self._newest: dict[tuple[str, int], tuple[int, Heartbeat]] = {}
+        # the times of records that can't be read
+        self._unread_ms: list[int] = []
+
+    @property
+    def unread(self) -> int:
+        """How many records of the last call's window this version can't read."""
+        return len(self._unread_ms)
 
     def latest(self, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
         """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds.
@@ -71,12 +78,14 @@ class Heartbeats:
         if offset is None:
             self._next, self._since_ms, self._last_ms = None, from_ms, 0
             self._newest.clear()
+            self._unread_ms.clear()
             offset = self._first_offset_since(client, from_ms, deadline)
         if offset is None:
             return {}
         self._read(client, offset, deadline)
         self._read_ms = until_ms
         self._forget_before(from_ms - _KEEP_MS)
+        self._unread_ms = [at_ms for at_ms in self._unread_ms if at_ms >= from_ms]
         found: dict[str, Heartbeat] = {}
         # sorted by token, so the newest driver replaces earlier ones
         for (release, _), (at_ms, beat) in sorted(self._newest.items(), key=lambda each: each[0]):
@@ -140,8 +149,11 @@ class Heartbeats:
         # Kafka finds the first record with a time or a later one; all records after that count, even older ones
         self._last_ms = max(self._last_ms, at_ms)
         value = message.value()
-        beat = None if value is None else _parsed(value)
+        if value is None:
+            return
+        beat = _parsed(value)
         if beat is None:
+            self._unread_ms.append(self._last_ms)
             return
         if stamp == TIMESTAMP_LOG_APPEND_TIME:
             beat = beat.model_copy(update={"at_ms": at_ms})

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Required, Self, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from pipelines.model.base import Frozen
 from pipelines.model.missing import Gap
@@ -37,6 +39,7 @@ ReleaseState = Literal["staged", "hydrating", "ready", "live", "standby", "retir
 Wanted = Literal["running", "stopped"]
 # of a topic: whoever reads it lists them, so a forged number must not fill the memory
 Partitions = Annotated[int, Field(ge=1, le=100_000)]
+Count = Annotated[int, Field(ge=0, strict=True)]
 # the program, besides the commands, in which an operation runs
 Via = Literal["dagster"]
 
@@ -400,6 +403,35 @@ class SwitchAborted(Entry):
     id: OperationId
 
 
+class _Counts(TypedDict, total=False):
+    """What a diff found in one result. Everything else that it says is for people."""
+
+    only_live: Required[Count]
+    only_new: Required[Count]
+    changed: Required[Count]
+    identical: Required[Count]
+    columns: dict[str, Count]
+    samples: Sequence[dict[str, Any]]
+    only_live_columns: Sequence[str]
+    only_new_columns: Sequence[str]
+    live_late_dropped: Count
+    new_late_dropped: Count
+    live_watermark_ms: Annotated[int, Field(strict=True)] | None
+    new_watermark_ms: Annotated[int, Field(strict=True)] | None
+
+
+class _Summary(_Counts, total=False):
+    results: dict[str, _Counts]
+
+
+_SUMMARY: TypeAdapter[_Summary] = TypeAdapter(_Summary)
+
+
+def _compares(summary: dict[str, Any]) -> dict[str, Any]:
+    _SUMMARY.validate_python(summary)
+    return summary
+
+
 class EvidenceRecorded(Entry):
     """What a diff found at an evidence cut. `forward`, `backward`: the delta from live to new and back.
 
@@ -416,7 +448,7 @@ class EvidenceRecorded(Entry):
     cut: SourcePosition
     live_result: ResultPosition
     new_result: ResultPosition
-    summary: dict[str, Any]
+    summary: Annotated[dict[str, Any], AfterValidator(_compares)]
     forward: DeltaSegment | None = None
     backward: DeltaSegment | None = None
     apart: bool = False

@@ -13,7 +13,7 @@ from pipelines.errors import Refused
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.progress import newest_progress, progress_history
-from pipelines.kafka.topics import HEARTBEATS, ensure_topic
+from pipelines.kafka.topics import HEARTBEATS, delete_topics, ensure_topic
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, progress_topic
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster, Release
@@ -82,6 +82,26 @@ def test_entries_that_can_not_be_read_stop_nobody_and_are_shown_and_repaired(clu
     assert (said.code, said.out) == (0, "every entry of the registry can be read\n")
 
 
+def test_progress_and_heartbeats_that_can_not_be_read_are_shown(cluster: Cluster, tmp_path: Path) -> None:
+    v1 = cluster.first()
+    v1.batch(rows(1, 1))
+    say(v1, b'{"release": "a newer one"}')
+    _empty_heartbeats(cluster.settings)
+    FencedWriter(cluster.settings, HEARTBEATS_TOPIC, "tests").append(lambda: [b"\x1b[31mred", b"{}"])
+    terminal = Terminal(cluster.settings, tmp_path, Threads(cluster.settings))
+    said = terminal.run("status")
+    assert said.code == 0 and "2 heartbeats of the last minute can't be read by this version" in said.out
+    assert json.loads(terminal.run("status", "--json").out)["unreadable_heartbeats"] == 2
+    said = terminal.run("registry", "check")
+    assert said.code == 1 and "every entry of the registry can be read" in said.out and "\x1b" not in said.out
+    assert f"{v1.name}: the newest record of {progress_topic(v1.name)} can't be read" in said.out
+    assert "2 heartbeats of the last minute can't be read" in said.out
+    found = json.loads(terminal.run("registry", "check", "--json").out)
+    assert (found["unread"], [*found["unread_progress"]], found["unread_heartbeats"]) == ([], [v1.name], 2)
+    v1.batch(rows(1, 2))
+    assert json.loads(terminal.run("registry", "check", "--json").out)["unread_progress"] == {}
+
+
 def test_progress_that_can_not_be_read_moves_no_follower_and_is_refused_where_it_counts(cluster: Cluster) -> None:
     v1 = cluster.first()
     v1.batch(rows(1, 1))
@@ -96,7 +116,7 @@ def test_progress_that_can_not_be_read_moves_no_follower_and_is_refused_where_it
 
 
 def test_a_heartbeat_that_can_not_be_read_is_left_out(broker: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    _empty_heartbeats(broker)
     beat = {"release": "odd.v1", "generation": 1, "token": 1, "host": "h", "pid": 1, "at_ms": 1, "state": "running"}
     newer = {"schema_version": 2, "mood": "good", **beat, "release": "newer.v1"}
     values = [b"garbage", json.dumps(beat | {"mood": "good"}).encode(), json.dumps(newer).encode()]
@@ -104,3 +124,8 @@ def test_a_heartbeat_that_can_not_be_read_is_left_out(broker: Settings, caplog: 
     with caplog.at_level(logging.WARNING):
         assert {*latest_heartbeats(broker)} == {"newer.v1"}
     assert sum("can't be read as a heartbeat" in each.message for each in caplog.records) == 2
+
+
+def _empty_heartbeats(settings: Settings) -> None:
+    delete_topics(settings, [HEARTBEATS_TOPIC])
+    ensure_topic(settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)

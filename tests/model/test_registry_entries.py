@@ -97,6 +97,7 @@ NAME, OP = "sums.v1", "promote-1"
 AT = SourcePosition(sources={"lines": {0: 5, 11: 7}})
 RESULT = ResultPosition(topics={"sums.v1.g1": {0: 3}})
 GAP = Gap(topic="lines", partition=0, start=0, end=5, why="deleted")
+SUMMARY = {"only_live": 1, "only_new": 0, "changed": 2, "identical": 9, "samples": [{"key": "a"}], "ratio": 0.25}
 SEGMENT = DeltaSegment(topic="sums.delta.1", start=0, end=4)
 SWITCH = Switch(number=2, old="sums.v0", old_generation=1, old_end=RESULT, new=NAME, new_generation=1, new_start=RESULT,
                 delta=(SEGMENT,), cut=AT, allowed="gap")  # fmt: skip
@@ -127,7 +128,7 @@ ENTRIES: list[Entry] = [
         cut=AT,
         live_result=RESULT,
         new_result=RESULT,
-        summary={"changed": 1},
+        summary=SUMMARY,
         forward=SEGMENT,
     ),
     VerdictRecorded(

@@ -20,13 +20,13 @@ from orchestration.operations.supervising.overview import audit
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model
-from pipelines.model.entries import Entry, Opened, Promoted, Repaired, WantedSet, decode, encode, read
+from pipelines.model.entries import Entry, EvidenceRecorded, Opened, Promoted, Repaired, WantedSet, decode, encode, read
 from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
 from pipelines.model.registry import RegistryState, fold
 from pipelines.model.switch import expired
 from pipelines.model.unread import MAX_NUMBER, Unread, read_record
 from tests.model.test_registry_entries import ENTRIES, PROGRESS
-from tests.operations.builders import Log, context_of, generation, staged, switched
+from tests.operations.builders import Log, context_of, evidence, generation, staged, switched
 
 GARBAGE = [
     b"",
@@ -64,6 +64,26 @@ def test_what_is_no_entry_is_skipped_and_counted_and_holds_nobody(data: bytes) -
     assert [u.offset for u in state.unread] == [7] and state.releases["a.v1"].wanted == "running"
     assert state.not_understood("a.v1") is None
     assert in_short(state) == "1 entry of the registry can't be read by this version"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"changed": None},
+        {"changed": "3"},
+        {"identical": -1},
+        {"samples": "none"},
+        {"columns": {"price": "many"}},
+        {"live_watermark_ms": "noon"},
+        {"results": {"bids": {"changed": 1}}},
+    ],
+    ids=str,
+)
+def test_evidence_without_counts_is_not_read(changes: dict[str, Any]) -> None:
+    good = evidence("a.v1", "a.v2").model_dump(mode="json", exclude_defaults=True)
+    assert isinstance(read(written(kind="evidence", **good), 7), EvidenceRecorded)
+    summary = {name: value for name, value in {**good["summary"], **changes}.items() if value is not None}
+    assert "summary" in unread(written(kind="evidence", **{**good, "summary": summary})).reason
 
 
 def test_a_number_that_json_holds_exactly_is_read() -> None:

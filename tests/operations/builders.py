@@ -12,6 +12,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.procedures.examine import ChecksFailed
 from orchestration.operations.trials import Check
 from pipelines.engine.code import FrozenCode
+from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import (
     Entry,
@@ -152,6 +153,7 @@ class Log:
     def __init__(self, *entries: Entry) -> None:
         self.entries = list(entries)
         self.cluster = Kafka()
+        self.heartbeats = Heartbeats(Settings())
 
     @property
     def known(self) -> RegistryState:

@@ -1,10 +1,13 @@
-"""Registry entries that this version can't read."""
+"""Records that this version can't read: registry entries, progress records, heartbeats."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from orchestration.operations.plans.plan import Table
+from orchestration.operations.reading import Reading
+from pipelines.errors import Refused
+from pipelines.model.names import progress_topic
 from pipelines.model.registry import RegistryState
 from pipelines.model.unread import Unread
 
@@ -39,3 +42,26 @@ def table_of(unread: Sequence[Unread]) -> Table:
         for each in unread
     )
     return Table(title="entries that can't be read", columns=("offset", "kind", "by", "why", "holds"), rows=rows)
+
+
+def heartbeats_in_words(records: int) -> str:
+    """A sentence: so many heartbeats of the last minute can't be read."""
+    return (
+        f"{records:,} {'heartbeat' if records == 1 else 'heartbeats'} of the last minute can't be read by this version"
+    )
+
+
+def unread_progress(context: Reading, state: RegistryState) -> dict[str, str]:
+    """Releases that are not retired and whose newest progress record can't be read -> why.
+
+    Reads one record of each release.
+    """
+    there = context.cluster.topic_names() if state.releases else set()
+    found = {}
+    for name, release in sorted(state.releases.items()):
+        if release.state != "retired" and progress_topic(name) in there:
+            try:
+                context.progress(name)
+            except Refused as error:
+                found[name] = error.what
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, assert_never
 
-from orchestration.operations.looking.unread import unread_in_words
+from orchestration.operations.looking.unread import heartbeats_in_words, unread_in_words
 from pipelines.secrets import masked, remember
 
 log = logging.getLogger("switchyard.alerts")
@@ -65,6 +65,14 @@ class EntriesUnread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatsUnread:
+    """Someone writes heartbeats that this version can't read. `records`: how many in the last minute."""
+
+    records: int
+    release: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckNotRun:
     """The check of a watched release could not run. `error`: what is wrong."""
 
@@ -90,7 +98,16 @@ class RunFailed:
     error: str
 
 
-Alert = ReleaseFailed | GivenUp | DriverHung | EntriesUnread | CheckNotRun | ChecksNotEvaluated | RunFailed
+Alert = (
+    ReleaseFailed
+    | GivenUp
+    | DriverHung
+    | EntriesUnread
+    | HeartbeatsUnread
+    | CheckNotRun
+    | ChecksNotEvaluated
+    | RunFailed
+)
 
 
 class Send(Protocol):
@@ -110,7 +127,7 @@ def severity(alert: Alert) -> Severity:
             return Severity.ERROR
         case EntriesUnread():
             return Severity.ERROR if alert.held else Severity.WARNING
-        case DriverHung() | CheckNotRun() | ChecksNotEvaluated():
+        case DriverHung() | HeartbeatsUnread() | CheckNotRun() | ChecksNotEvaluated():
             return Severity.WARNING
         case _:
             assert_never(alert)
@@ -127,6 +144,8 @@ def told(alert: Alert) -> str:
             return f"the driver of {alert.release} hangs: {alert.why}; it is fenced, and a new driver replaces it\n{alert.log}"
         case EntriesUnread():
             return f"{unread_in_words(alert.entries, alert.held)}; see `switchyard registry check`"
+        case HeartbeatsUnread():
+            return f"{heartbeats_in_words(alert.records)}; see `switchyard registry check`"
         case CheckNotRun():
             return f"the check of {alert.release} could not run: {alert.error}; try it by hand: `switchyard check {alert.release}`"
         case ChecksNotEvaluated():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from orchestration.operations.looking.unread import unread_count
-from orchestration.operations.supervising.alerts import EntriesUnread
+from orchestration.operations.supervising.alerts import EntriesUnread, HeartbeatsUnread
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.model.registry import RegistryState
 
@@ -44,6 +44,7 @@ class Memory(BaseModel):
     silent: release -> since when its driver has sent no heartbeat although its process is alive. trouble: release ->
     the last error of its driver, or why it could not be started. failed: the releases that are known to have failed;
     None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
+    unread_heartbeats: how many heartbeats could not be read in the last turn.
     """
 
     turned: int = 0
@@ -52,6 +53,7 @@ class Memory(BaseModel):
     trouble: dict[str, str] = {}
     failed: list[str] | None = None
     unread: int = 0
+    unread_heartbeats: int = 0
 
     def attempt(self, name: str) -> Attempt | None:
         """The starts of `name` in a row that did not last; None: there was none."""
@@ -119,6 +121,12 @@ def unreadable(memory: Memory, state: RegistryState) -> EntriesUnread | None:
     memory.unread = newest
     entries, held = unread_count(state)
     return EntriesUnread(entries=entries, held=held)
+
+
+def unreadable_heartbeats(memory: Memory, records: int) -> HeartbeatsUnread | None:
+    """The alert about `records` heartbeats that can't be read; None: there are none, or they were alerted already."""
+    before, memory.unread_heartbeats = memory.unread_heartbeats, records
+    return HeartbeatsUnread(records=records) if records and not before else None
 
 
 def _hung(memory: Memory, silent: Sequence[str], now: int) -> list[str]:

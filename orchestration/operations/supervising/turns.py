@@ -21,7 +21,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.reading import Say
 from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, Send
-from orchestration.operations.supervising.decide import Memory, decide, unreadable
+from orchestration.operations.supervising.decide import Memory, decide, unreadable, unreadable_heartbeats
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
@@ -101,8 +101,9 @@ def _turn(
         memory.silent = {}
         raise
     state = context.registry.known
-    if (alarm := unreadable(memory, state)) is not None:
-        alert(alarm)
+    for alarm in (unreadable(memory, state), unreadable_heartbeats(memory, context.registry.heartbeats.unread)):
+        if alarm is not None:
+            alert(alarm)
     unheard = any(s.beat is None and s.release.wanted == "running" for s in found)
     if unheard and context.registry.ensure_heartbeats():
         # until now nobody could be heard, whoever runs

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 from orchestration.operations.comparing.delta import Delta
 from orchestration.operations.comparing.delta_topic import write_delta
-from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.comparing.evidence import Comparison, evidence_path
 from orchestration.operations.comparing.records import read_changes
 from orchestration.operations.comparing.upkeep import Upkeep, load, upkeep_of
 from orchestration.operations.procedures.refresh import read_on
@@ -58,7 +58,7 @@ class Results:
             cut=SourcePosition(sources={}),
             live_result=self.end(self.live),
             new_result=self.end(self.new),
-            summary={},
+            summary=Comparison.none().as_json(),
             forward=forward,
             backward=backward,
         )

@@ -22,6 +22,7 @@ from orchestration.operations.supervising.alerts import (
     DriverHung,
     EntriesUnread,
     GivenUp,
+    HeartbeatsUnread,
     ReleaseFailed,
     RunFailed,
     severity,
@@ -42,6 +43,8 @@ ALERTS: dict[Alert, tuple[str, int]] = {
         "see `switchyard registry check`", logging.ERROR),
     EntriesUnread(entries=1, held=0): (
         "1 entry of the registry can't be read by this version; see `switchyard registry check`", logging.WARNING),
+    HeartbeatsUnread(records=3): (
+        "3 heartbeats of the last minute can't be read by this version; see `switchyard registry check`", logging.WARNING),
     DriverHung(release="a.v1", why="process 7 is silent", log="line 1"): (
         "the driver of a.v1 hangs: process 7 is silent; it is fenced, and a new driver replaces it\nline 1", logging.WARNING),
     CheckNotRun(release="a.v1", error="no result yet"): (

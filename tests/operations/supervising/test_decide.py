@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.supervising.alerts import EntriesUnread, told
-from orchestration.operations.supervising.decide import Decision, Memory, decide, unreadable
+from orchestration.operations.supervising.alerts import EntriesUnread, HeartbeatsUnread, told
+from orchestration.operations.supervising.decide import Decision, Memory, decide, unreadable, unreadable_heartbeats
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.model.entries import ReleaseState, Wanted
 from pipelines.model.registry import RegistryState, fold
@@ -162,6 +162,12 @@ def test_entries_that_can_not_be_read_are_alerted_once_and_newer_ones_again() ->
     newer = unreadable(memory, fold(state, [Unread(offset=9, reason="garbage", must=True)]))
     assert newer == EntriesUnread(entries=2, held=1)
     assert unreadable(memory, RegistryState()) is None
+
+
+def test_heartbeats_that_can_not_be_read_are_alerted_when_they_begin() -> None:
+    memory = Memory()
+    found = [unreadable_heartbeats(memory, records) for records in (0, 2, 5, 0, 1)]
+    assert found == [None, HeartbeatsUnread(records=2), None, None, HeartbeatsUnread(records=1)]
 
 
 def test_what_is_held_is_neither_started_nor_fenced_nor_given_up() -> None:

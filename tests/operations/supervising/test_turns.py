@@ -14,11 +14,20 @@ from orchestration.operations import journal, reading
 from orchestration.operations.context import Context
 from orchestration.operations.supervising import overview
 from orchestration.operations.supervising import turns as supervision
-from orchestration.operations.supervising.alerts import Alert, DriverHung, EntriesUnread, GivenUp, ReleaseFailed, told
+from orchestration.operations.supervising.alerts import (
+    Alert,
+    DriverHung,
+    EntriesUnread,
+    GivenUp,
+    HeartbeatsUnread,
+    ReleaseFailed,
+    told,
+)
 from orchestration.operations.supervising.decide import Memory
 from orchestration.operations.supervising.turns import bring_up, last_lines, take_turns, turn
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import (
     Entry,
@@ -250,6 +259,12 @@ def test_a_driver_that_hangs_is_fenced_and_killed_and_then_replaced(
     assert world.launcher.launched == [NAME]
     [alert] = world.alerts
     assert isinstance(alert, DriverHung) and alert.release == NAME and f"process {holder.pid} lives" in alert.why
+
+
+def test_heartbeats_that_can_not_be_read_are_alerted_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Heartbeats, "unread", 2)
+    world.turns(Memory(), 3)
+    assert [each for each in world.alerts if isinstance(each, HeartbeatsUnread)] == [HeartbeatsUnread(records=2)]
 
 
 def test_while_nobody_can_be_heard_nobody_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
