@@ -6,7 +6,6 @@ differ from that of the first, which hydrated in large batches.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +39,7 @@ from tests.conftest import sweep
 from tests.e2e.cluster import LARGE, SMALL, Cluster, assert_nothing_differs
 from tests.e2e.harness import at_rest, operator
 from tests.shared.host import Host
+from tests.shared.session import configured
 from tests.shared.threads import patient
 
 if TYPE_CHECKING:
@@ -127,8 +127,9 @@ def cluster(running_broker: Settings, spark: SparkSession, tmp_path: Path) -> It
     """A cluster for one test: apps of different groups share topics."""
     # up to nine drivers share this: with short pauses their batches, and their questions for new records, would take all
     # of the CPU time
-    found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=2.5, standby_trigger_s=2.5, heartbeat_s=0.6)
-    yield found
+    found = Cluster(running_broker, tmp_path, lambda: spark, trigger_s=1.0, standby_trigger_s=1.0, heartbeat_s=1.2)
+    with configured(spark, {"spark.sql.streaming.pollingDelay": "800ms"}):
+        yield found
     found.close()
     sweep(running_broker)
 
@@ -255,14 +256,13 @@ def _reset_and_retire(cluster: Cluster, life: Life) -> None:
     assert cluster.state.releases[life.new].state == "retired"
 
 
-def _contents(cluster: Cluster, name: str, result: str) -> Counter[str]:
+def _contents(cluster: Cluster, name: str, result: str) -> Counter[tuple[bytes | None, bytes | None]]:
     """The last row of each key of a table, or how often each record of a stream is there."""
     release = cluster.state.releases[name]
-    records = list(read(cluster.settings.bootstrap, release.result_topics[result]))
+    records = ((each.key, each.value) for each in read(cluster.settings.bootstrap, release.result_topics[result]))
     if release.spec.outputs[result].table:
-        last = {record.key: record.value for record in records}
-        return Counter(f"{key!r} {value!r}" for key, value in last.items() if value is not None)
-    return Counter(json.dumps([repr(record.key), repr(record.value)]) for record in records)
+        return Counter((key, value) for key, value in dict(records).items() if value is not None)
+    return Counter(records)
 
 
 def _settle(cluster: Cluster, name: str) -> None:
