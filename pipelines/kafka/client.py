@@ -37,6 +37,9 @@ def _base(settings: Settings) -> dict[str, Any]:
         "bootstrap.servers": settings.bootstrap,
         "log_level": 0,
         "socket.connection.setup.timeout.ms": 5_000,
+        # a new client connects to a second broker, or to the first one by its id, after half of this time, but after
+        # 11 ms at least (librdkafka's `sparse_connect_intvl`). With the default, 100 ms, it does nothing for 50 ms
+        "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 30_000,
         **login.properties(settings),

@@ -11,7 +11,6 @@ from pipelines.kafka.client import drain, once_led
 from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import LogReader
-from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat, read_heartbeat
@@ -173,8 +172,7 @@ class HeartbeatTail:
     """Heartbeats as they arrive, from some seconds ago on."""
 
     def __init__(self, settings: Settings) -> None:
-        start = max(0, end_of(settings, HEARTBEATS_TOPIC, 1)[0] - _LOOK_BACK)
-        self._reader = LogReader(settings, HEARTBEATS_TOPIC, start=start)
+        self._reader = LogReader(settings, HEARTBEATS_TOPIC, start=None, back=_LOOK_BACK)
 
     def poll(self, timeout_s: float) -> list[Heartbeat]:
         """Waits up to `timeout_s` for the next ones."""

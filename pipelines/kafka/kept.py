@@ -17,7 +17,7 @@ Found = TypeVar("Found")
 
 def tail_consumer(settings: Settings) -> Consumer:
     """A consumer for a topic's newest records: it reports the end, and a fetch there returns soon."""
-    return consumer(settings, auto_offset_reset="earliest", fetch_wait_max_ms=20, enable_partition_eof=True)
+    return consumer(settings, auto_offset_reset="earliest", fetch_wait_max_ms=1, enable_partition_eof=True)
 
 
 class Kept:

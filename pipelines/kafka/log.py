@@ -43,8 +43,8 @@ def value_of(message: Message) -> bytes | None:
 class LogReader:
     """Reads a topic's only partition from a given offset, committed records only, incrementally.
 
-    `asides`: also reads asides (`Aside`). Reading to an end works only if all writers are transactional. A fetch waits
-    long for new records, as the first one ends it.
+    `start`: the first offset; None: `back` offsets before the present end. `asides`: also reads asides (`Aside`). Reading
+    to an end works only if all writers are transactional. A fetch waits long for new records, as the first one ends it.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class LogReader:
         settings: Settings,
         topic: str,
         *,
-        start: int = 0,
+        start: int | None = 0,
+        back: int = 0,
         asides: bool = False,
         client: AdminClient | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -61,17 +62,17 @@ class LogReader:
         self._topic = topic
         self._asides = asides
         self._clock = clock
-        self._next = start
         # why the cluster could not be reached since the last record
         self._trouble: KafkaError | None = None
-        self._admin = own(settings, client)
+        self._admin = client
         self._consumer: Consumer = consumer(
             settings, auto_offset_reset="earliest", fetch_wait_max_ms=_FETCH_WAIT_MS, enable_partition_eof=True,
             queued_max_messages_kbytes=_QUEUE_KB,
         )  # fmt: skip
         # connects to the leader at once; an assignment alone waits a second or more for librdkafka's next round
-        self._first = _watermarks(settings, self._consumer, topic)[0]
-        self._consumer.assign([TopicPartition(topic, 0, start)])
+        self._first, end = _watermarks(settings, self._consumer, topic)
+        self._next = max(0, end - back) if start is None else start
+        self._consumer.assign([TopicPartition(topic, 0, self._next)])
 
     @property
     def position(self) -> int:
@@ -109,6 +110,7 @@ class LogReader:
     def end(self) -> int:
         """The log's current end, the last stable offset. Raises Unavailable without an answer."""
         # on a connection of its own: on the consumer's, the request would queue after a waiting fetch
+        self._admin = own(self._settings, self._admin)
         return end_of(self._settings, self._topic, 1, client=self._admin)[0]
 
     def records_to(self, end: int) -> Iterator[list[Record]]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pipelines.errors import Refused
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import LogReader, read_tail
-from pipelines.kafka.offsets import end_of
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress, read_progress
 from pipelines.settings import Settings
@@ -56,9 +55,8 @@ class ProgressTail:
 
     def __init__(self, settings: Settings, release: str) -> None:
         self._release = release
-        topic = progress_topic(release)
         # the tail starts before the newest record is read, so that no record is missed in between
-        self._reader = LogReader(settings, topic, start=end_of(settings, topic, 1)[0])
+        self._reader = LogReader(settings, progress_topic(release), start=None)
         self.newest = newest_progress(settings, release)
 
     def poll(self, timeout_s: float) -> Progress | None:

@@ -39,8 +39,8 @@ _DRIVER = "driver of "
 
 
 def patient(seconds: float) -> None:
-    """Sleeps for at least a fifth of a second: frequent questions to Kafka would slow down what the test waits for."""
-    time.sleep(max(seconds, 0.2))
+    """Sleeps for at least a tenth of a second: frequent questions to Kafka would slow down what the test waits for."""
+    time.sleep(max(seconds, 0.1))
 
 
 def drives() -> bool:
