@@ -77,7 +77,9 @@ def _consumer(bootstrap: str, properties: Mapping[str, str]) -> Consumer:
             "isolation.level": "read_committed",
             "log_level": 2,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
+            # a read ends with a fetch at the end; a client connects by the broker's id after half of the back-off
+            "fetch.wait.max.ms": 1,
+            "reconnect.backoff.ms": 20,
             # by default, a full queue stops fetching for a whole second
             "fetch.queue.backoff.ms": 5,
             "queued.max.messages.kbytes": 65_536,
