@@ -40,7 +40,9 @@ def shared_session(folder: Path, *, heap_mb: int, young_mb: int) -> SparkSession
     java = f"{_JAVA} -Xms{2 * young_mb}m -Xmn{young_mb}m"
     # with its state in one partition, a batch takes an eighth less CPU time; drivers that are processes have two
     # and tests wait for each batch: a driver that pauses for 0.4 s asks for new records every 200 ms
-    settings = Settings(state_dir=folder, shuffle_partitions=1, trigger_s=0.4, spark={"spark.driver.defaultJavaOptions": java})
+    settings = Settings(
+        state_dir=folder, shuffle_partitions=1, trigger_s=0.4, spark={"spark.driver.defaultJavaOptions": java}
+    )
     session = build_session(settings, "tests", heap_mb=heap_mb, few_rows=True)
     session.sparkContext.setLogLevel("ERROR")
     return session

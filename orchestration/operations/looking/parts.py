@@ -16,6 +16,7 @@ from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
+from pipelines.settings import Settings
 
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
 _HAS_RUN = ("ready", "live", "standby")
@@ -148,3 +149,16 @@ def _last(context: Reading, name: str) -> Progress | None:
 def _is_here(context: Reading, release: Release) -> bool:
     """Whether the files of a release should be on this host: they are where its driver ran last."""
     return release.lease is not None and release.lease.holder.host == context.settings.host
+
+
+def belongs_elsewhere(settings: Settings, release: Release) -> bool:
+    """Whether another host should run a release: its frozen code isn't in this state folder, and no driver of this host
+    ran it last.
+    """
+    if release.lease is not None and release.lease.holder.host == settings.host:
+        return False
+    try:
+        return not code_path(settings, release.spec.code_digest).is_file()
+    except SwitchyardError:
+        # a link that leads out of the state folder: whoever starts the release says so
+        return False

@@ -18,6 +18,7 @@ from orchestration.local.presence import say_gone, say_present
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running, running_with
 from orchestration.operations.context import Context
+from orchestration.operations.looking.parts import belongs_elsewhere
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.reading import Say
 from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, Send
@@ -73,7 +74,7 @@ def turn(
 
     1. Ends operations past their deadline. 2. Fences and kills drivers that hang. 3. Starts releases that are wanted
     running and that nobody runs. 4. Sets releases to failed that were started too often. Registry entries that can't be
-    read here are alerted once; the turn does not touch the releases that they hold. All alerts are sent at the end, also
+    read here are alerted once; the turn does not touch the releases that they hold, nor those of another host. All alerts are sent at the end, also
     if the turn fails.
     """
     alerts: list[Alert] = []
@@ -119,7 +120,10 @@ def _turn(
         now=now(),
         limit=context.settings.restart_limit,
         room=max(2, os.cpu_count() or 1),
-        held={name for name in state.releases if state.not_understood(name) is not None},
+        held={
+            *(name for name in state.releases if state.not_understood(name) is not None),
+            *_of_others(context, memory, found),
+        },
     )
     # before anything that may fail: the memory already knows of them
     for name in set(decision.failed) - set(decision.give_up):
@@ -131,6 +135,19 @@ def _turn(
     for name in decision.give_up:
         _give_up(context, memory, name, alert)
     return Turn(found=found, state=context.registry.known, started=started)
+
+
+def _of_others(context: Context, memory: Memory, found: Sequence[ReleaseStatus]) -> list[str]:
+    """The releases that are down and belong to another host. Its supervisor starts them; here they would fail."""
+    names = [s.release.name for s in found if s.health == "down" and belongs_elsewhere(context.settings, s.release)]
+    for name in names:
+        if name not in memory.elsewhere:
+            context.say(
+                f"{name} should run, but has no driver, and its frozen code is not in {context.settings.state_dir}: "
+                "the supervisor of its host starts it"
+            )
+    memory.elsewhere = names
+    return names
 
 
 def launcher(context: Context) -> Start:
@@ -201,14 +218,20 @@ def take_turns(
 def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[ReleaseStatus]:
     """Starts every release that should run, as a supervisor does, and waits until each runs.
 
-    Returns all releases that should run, as they are then. After `timeout_s` seconds some may still not run;
+    Returns the releases that should run here, as they are then. After `timeout_s` seconds some may still not run;
     failed ones do not run either.
     """
     memory, deadline = Memory(), context.monotonic() + timeout_s
     try:
         while True:
             found = turn(context, memory, alert=alert).found
-            wanted = [s for s in found if s.release.wanted == "running" and s.release.state != "retired"]
+            wanted = [
+                s
+                for s in found
+                if s.release.wanted == "running"
+                and s.release.state != "retired"
+                and s.release.name not in memory.elsewhere
+            ]
             if all(s.health not in ("down", "starting") for s in wanted) or context.monotonic() > deadline:
                 return wanted
             context.sleep(1.0)

@@ -25,6 +25,7 @@ from orchestration.operations.supervising.alerts import (
 )
 from orchestration.operations.supervising.decide import Memory
 from orchestration.operations.supervising.turns import bring_up, last_lines, take_turns, turn
+from pipelines.engine.code import code_path
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.heartbeats import Heartbeats
@@ -72,6 +73,9 @@ class World:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=folder, restart_limit=2)
         self.log = Log(*staged(NAME), StateSet(release=NAME, state="live"), WantedSet(release=NAME, wanted="running"))
+        code = code_path(self.settings, self.log.known.releases[NAME].spec.code_digest)
+        code.parent.mkdir(parents=True)
+        code.touch()
         self.launcher = Launcher(folder / "driver.log")
         self.said: list[str] = []
         self.alerts: list[Alert] = []
@@ -265,6 +269,28 @@ def test_heartbeats_that_can_not_be_read_are_alerted_once(world: World, monkeypa
     monkeypatch.setattr(Heartbeats, "unread", 2)
     world.turns(Memory(), 3)
     assert [each for each in world.alerts if isinstance(each, HeartbeatsUnread)] == [HeartbeatsUnread(records=2)]
+
+
+def test_a_release_of_another_host_is_left_to_its_supervisor(world: World) -> None:
+    there = Holder(host="another", boot_id="b", pid=1, started=1)
+    world.enter(LeaseTaken(release=NAME, token=1, holder=there), LeaseEnded(release=NAME, token=1))
+    memory = Memory()
+    world.turns(memory, 3)
+    # its files may be on a disk that both hosts share
+    assert world.launcher.launched == [NAME]
+    code_path(world.settings, world.log.known.releases[NAME].spec.code_digest).unlink()
+    world.said.clear()
+    world.turns(memory, 400)
+    assert world.launcher.launched == [NAME] and not world.alerts
+    assert world.log.known.releases[NAME].state == "live"
+    [said] = world.said
+    assert said.startswith(f"{NAME} should run, but has no driver, and its frozen code is not in")
+    assert bring_up(world.context, timeout_s=60, alert=world.hear) == []
+    # its own host says which part is lost
+    here = this_process(world.settings)
+    world.enter(LeaseTaken(release=NAME, token=2, holder=here), LeaseEnded(release=NAME, token=2))
+    world.turns(Memory(), 1)
+    assert world.launcher.launched == [NAME] * 2
 
 
 def test_while_nobody_can_be_heard_nobody_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
