@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.offsets import end_of
@@ -40,8 +41,8 @@ from pipelines.settings import Settings
 APPS = 25
 SIZES = (10_000, 100_000, 1_000_000)
 ROUNDS = 5
-# bytes of an operation's plan, and of what a comparison found, as those of the demo are
-PLAN_BYTES, SUMMARY_BYTES = 1_500, 1_000
+# bytes of an operation's plan, and of the samples that a comparison found, as those of the demo are
+PLAN_BYTES, SAMPLE_BYTES = 1_500, 700
 _NUMBER = b"NNNNNNNN"
 
 
@@ -163,6 +164,7 @@ def _cycles(apps: list[str]) -> Iterator[bytes]:
     """Entries without end: comparisons of one app after another, as a schedule makes them."""
     holder = Holder(host="bench", boot_id="0", pid=1, started=1)
     nowhere, start = ResultPosition(topics={}), SourcePosition(sources={"in": {0: 0}})
+    found = Comparison(only_live=0, only_new=0, changed=1, identical=99, samples=({"key": "x" * SAMPLE_BYTES},))
     made: list[bytes] = []
     for app in apps:
         old, new = release_name(app, 1), release_name(app, 2)
@@ -171,7 +173,7 @@ def _cycles(apps: list[str]) -> Iterator[bytes]:
             Opened(id=op, name="diff", releases=(old, new), deadline_ms=0, plan={"facts": {"asked": "x" * PLAN_BYTES}}),
             Carried(id=op, holder=holder),
             EvidenceRecorded(id=op, live=old, live_generation=1, new=new, new_generation=1, cut=start, live_result=nowhere,
-                             new_result=nowhere, summary={"found": "x" * SUMMARY_BYTES}),
+                             new_result=nowhere, summary=found.as_json()),
             Closed(id=op, outcome="done"),
         ]  # fmt: skip
         common = {"at_ms": now_ms(), "actor": "bench", "op": op, "reason": "as scheduled"}
