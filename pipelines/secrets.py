@@ -53,7 +53,7 @@ _PASSED = re.compile(
 )
 # these make a value secret: a password in a URL, any login in that of a proxy, and a secret name with its value, as in
 # `-Djavax.net.ssl.keyStorePassword=...`, `--conf spark.hadoop.fs.s3a.secret.key=...` or JSON
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:(\S*)@")
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:(\S*)@")
 _PROXY = re.compile(r".*_proxy", re.IGNORECASE)
 _NAMED_VALUE = re.compile(r"""(?:([\w.-]+)\\*["']?\s*=|\\*["']([\w.-]+)\\*["']\s*:)(?=\s*\\*["']?([^\s"',;}\\]*))""")
 
@@ -129,6 +129,11 @@ def holds_secret(value: str) -> bool:
     return _PASSWORD_IN_URL.search(value) is not None or any(
         is_secret(name) and not _is_switch(given) for name, given in named
     )
+
+
+def without_secrets(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties whose name and value hold no secret."""
+    return {name: value for name, value in properties.items() if not (is_secret(name) or holds_secret(value))}
 
 
 def drop_holders(environment: MutableMapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_environment, remember
+from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_environment, remember, without_secrets
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
@@ -278,8 +278,8 @@ class Settings(BaseSettings):
         bad = [name for name, text in value.items() if name.endswith("JavaOptions") and holds_secret(text)]
         if bad:
             raise ValueError(
-                f"{bad[0]} holds a password, and any user of the machine can see the options of a JVM: put them into the "
-                "variable JDK_JAVA_OPTIONS, and name it in driver_environment"
+                f"{bad[0]} holds a password, and any user of the machine can see the options of a JVM: put them into a "
+                "file, and set the variable JDK_JAVA_OPTIONS to @FILE"
             )
         return value
 
@@ -367,8 +367,7 @@ class Settings(BaseSettings):
 
         out = self.environment_of_driver()
         drop_holders(out)
-        harmless = {name: value for name, value in self.spark.items() if not (is_secret(name) or holds_secret(value))}
-        return {**out, "SWITCHYARD_SPARK": json.dumps(harmless)}
+        return {**out, "SWITCHYARD_SPARK": json.dumps(without_secrets(self.spark))}
 
 
 def revealed(properties: Mapping[str, SecretStr | str]) -> dict[str, str]:

@@ -326,6 +326,8 @@ def test_java_options_with_a_password_are_refused(
 def test_the_password_of_a_url_is_masked_by_itself() -> None:
     Settings(spark={STORE: f"http://ada:{PLANTED}@store"})
     assert PLANTED not in masked(f"407 for ada with {PLANTED}")
+    Settings(spark={STORE: "http://ada:with:colons@store"})
+    assert "with:colons" not in masked("407 for ada with:colons")
 
 
 def test_a_jvm_gets_no_secret_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def check(as_json: Json = False) -> None:
             {
                 "unread": [asdict(each) for each in state.unread],
                 "earlier": state.unread_before,
-                "unread_progress": progress,
+                "unread_progress": {release: error.what for release, error in progress.items()},
                 "unread_heartbeats": heartbeats,
             }
         )
@@ -53,8 +53,8 @@ def check(as_json: Json = False) -> None:
             out(f"{in_short(state)}; upgrade Switchyard on this machine, or run `switchyard registry repair`")
         else:
             out("every entry of the registry can be read")
-        for release, why in progress.items():
-            out(f"{release}: {why}; upgrade Switchyard on this machine, or run `switchyard stage` for a new version")
+        for release, error in progress.items():
+            out(f"{release}: {error.what}; {error.fix}")
         if heartbeats:
             out(f"{heartbeats_in_words(heartbeats)}; upgrade Switchyard on this machine, or find out who writes them")
     if state.unread or progress or heartbeats:

@@ -16,7 +16,7 @@ from pyspark.java_gateway import launch_gateway
 
 from pipelines.engine.spark_conf import session_conf
 from pipelines.private import private
-from pipelines.secrets import holds_secret, is_secret, withheld
+from pipelines.secrets import withheld, without_secrets
 from pipelines.settings import Settings
 
 log = logging.getLogger("switchyard.driver")
@@ -68,10 +68,9 @@ def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
     still ends with this process.
     """
     leads = os.getsid(0) == os.getpid()
-    shown = [(name, value) for name, value in conf.items() if not (is_secret(name) or holds_secret(value))]
     with withheld(environment):
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            SparkConf(loadDefaults=False).setAll(shown), {"start_new_session": not leads}
+            SparkConf(loadDefaults=False).setAll([*without_secrets(conf).items()]), {"start_new_session": not leads}
         )
     for name in _OFTEN_CALLED:
         java_import(gateway.jvm, name)

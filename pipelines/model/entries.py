@@ -404,7 +404,7 @@ class SwitchAborted(Entry):
 
 
 class _Counts(TypedDict, total=False):
-    """What a diff found in one result. Everything else that it says is for people."""
+    """What a diff found in one result, as far as operations read it."""
 
     only_live: Required[Count]
     only_new: Required[Count]
@@ -427,7 +427,7 @@ class _Summary(_Counts, total=False):
 _SUMMARY: TypeAdapter[_Summary] = TypeAdapter(_Summary)
 
 
-def _compares(summary: dict[str, Any]) -> dict[str, Any]:
+def _with_counts(summary: dict[str, Any]) -> dict[str, Any]:
     _SUMMARY.validate_python(summary)
     return summary
 
@@ -448,7 +448,7 @@ class EvidenceRecorded(Entry):
     cut: SourcePosition
     live_result: ResultPosition
     new_result: ResultPosition
-    summary: Annotated[dict[str, Any], AfterValidator(_compares)]
+    summary: Annotated[dict[str, Any], AfterValidator(_with_counts)]
     forward: DeltaSegment | None = None
     backward: DeltaSegment | None = None
     apart: bool = False

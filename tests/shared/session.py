@@ -38,8 +38,8 @@ def shared_session(folder: Path, *, heap_mb: int, young_mb: int) -> SparkSession
     from pipelines.engine.session import build_session
 
     java = f"{_JAVA} -Xms{2 * young_mb}m -Xmn{young_mb}m"
-    # with its state in one partition, a batch takes an eighth less CPU time; drivers that are processes have two
-    # and tests wait for each batch: a driver that pauses for 0.4 s asks for new records every 200 ms
+    # with its state in one partition, a batch takes an eighth less CPU time; drivers that are processes have two.
+    # Tests wait for each batch, so drivers ask for new records twice in 0.4 s
     settings = Settings(
         state_dir=folder, shuffle_partitions=1, trigger_s=0.4, spark={"spark.driver.defaultJavaOptions": java}
     )

@@ -16,7 +16,6 @@ from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
-from pipelines.settings import Settings
 
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
 _HAS_RUN = ("ready", "live", "standby")
@@ -151,14 +150,14 @@ def _is_here(context: Reading, release: Release) -> bool:
     return release.lease is not None and release.lease.holder.host == context.settings.host
 
 
-def belongs_elsewhere(settings: Settings, release: Release) -> bool:
+def belongs_elsewhere(context: Reading, release: Release) -> bool:
     """Whether another host should run a release: its frozen code isn't in this state folder, and no driver of this host
     ran it last.
     """
-    if release.lease is not None and release.lease.holder.host == settings.host:
+    if _is_here(context, release):
         return False
     try:
-        return not code_path(settings, release.spec.code_digest).is_file()
+        return not code_path(context.settings, release.spec.code_digest).is_file()
     except SwitchyardError:
         # a link that leads out of the state folder: whoever starts the release says so
         return False

@@ -51,8 +51,8 @@ def heartbeats_in_words(records: int) -> str:
     )
 
 
-def unread_progress(context: Reading, state: RegistryState) -> dict[str, str]:
-    """Releases that are not retired and whose newest progress record can't be read -> why.
+def unread_progress(context: Reading, state: RegistryState) -> dict[str, Refused]:
+    """Releases that are not retired and whose newest progress record can't be read -> why, and what helps.
 
     Reads one record of each release.
     """
@@ -63,5 +63,5 @@ def unread_progress(context: Reading, state: RegistryState) -> dict[str, str]:
             try:
                 context.progress(name)
             except Refused as error:
-                found[name] = error.what
+                found[name] = error
     return found

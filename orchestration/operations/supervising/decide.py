@@ -44,8 +44,8 @@ class Memory(BaseModel):
     silent: release -> since when its driver has sent no heartbeat although its process is alive. trouble: release ->
     the last error of its driver, or why it could not be started. failed: the releases that are known to have failed;
     None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
-    unread_heartbeats: how many heartbeats could not be read in the last turn. elsewhere: releases that are down and
-    belong to another host.
+    unread_heartbeats: how many heartbeats could not be read in the last turn. of_other_hosts: releases that are
+    down and belong to another host.
     """
 
     turned: int = 0
@@ -55,7 +55,7 @@ class Memory(BaseModel):
     failed: list[str] | None = None
     unread: int = 0
     unread_heartbeats: int = 0
-    elsewhere: list[str] = []
+    of_other_hosts: list[str] = []
 
     def attempt(self, name: str) -> Attempt | None:
         """The starts of `name` in a row that did not last; None: there was none."""

@@ -122,7 +122,7 @@ def _turn(
         room=max(2, os.cpu_count() or 1),
         held={
             *(name for name in state.releases if state.not_understood(name) is not None),
-            *_of_others(context, memory, found),
+            *_of_other_hosts(context, memory, found),
         },
     )
     # before anything that may fail: the memory already knows of them
@@ -137,16 +137,16 @@ def _turn(
     return Turn(found=found, state=context.registry.known, started=started)
 
 
-def _of_others(context: Context, memory: Memory, found: Sequence[ReleaseStatus]) -> list[str]:
+def _of_other_hosts(context: Context, memory: Memory, found: Sequence[ReleaseStatus]) -> list[str]:
     """The releases that are down and belong to another host. Its supervisor starts them; here they would fail."""
-    names = [s.release.name for s in found if s.health == "down" and belongs_elsewhere(context.settings, s.release)]
+    names = [s.release.name for s in found if s.health == "down" and belongs_elsewhere(context, s.release)]
     for name in names:
-        if name not in memory.elsewhere:
+        if name not in memory.of_other_hosts:
             context.say(
                 f"{name} should run, but has no driver, and its frozen code is not in {context.settings.state_dir}: "
                 "the supervisor of its host starts it"
             )
-    memory.elsewhere = names
+    memory.of_other_hosts = names
     return names
 
 
@@ -230,7 +230,7 @@ def bring_up(context: Context, *, timeout_s: float, alert: Send) -> list[Release
                 for s in found
                 if s.release.wanted == "running"
                 and s.release.state != "retired"
-                and s.release.name not in memory.elsewhere
+                and s.release.name not in memory.of_other_hosts
             ]
             if all(s.health not in ("down", "starting") for s in wanted) or context.monotonic() > deadline:
                 return wanted
