@@ -21,6 +21,7 @@ from pydantic_settings import (
 from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_environment, remember, without_secrets
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+_REPOSITORIES = "spark.jars.repositories"
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
 _IDENTITY = re.compile(
     r"sasl\.(?!mechanisms?$|oauthbearer\.(method|token\.endpoint\.url)$|kerberos\.service\.name$).*"
@@ -274,7 +275,13 @@ class Settings(BaseSettings):
 
     @field_validator("spark")
     @classmethod
-    def _java_options_without_secrets(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+    def _no_secret_for_the_command_line(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if holds_secret(value.get(_REPOSITORIES, "")):
+            raise ValueError(
+                f"{_REPOSITORIES} holds a password, and any user of the machine can see it on the command line of the JVM, "
+                "which alone reads it: put the repository and its login into a file of Ivy's settings, and name that with "
+                "spark.jars.ivySettings"
+            )
         bad = [name for name, text in value.items() if name.endswith("JavaOptions") and holds_secret(text)]
         if bad:
             raise ValueError(

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import pyspark
 import pytest
+from pydantic import ValidationError
 
 from orchestration import cli
 from orchestration.launchers import local
@@ -321,6 +322,14 @@ def test_java_options_with_a_password_are_refused(
     said = capsys.readouterr().err
     assert "spark.driver.defaultJavaOptions holds a password" in said and "JDK_JAVA_OPTIONS" in said
     assert PLANTED not in said
+
+
+def test_a_repository_with_a_password_is_refused() -> None:
+    found = f"https://ada:{PLANTED}@jars.example.com/maven"
+    with pytest.raises(ValidationError, match=r"spark\.jars\.ivySettings") as refused:
+        Settings(spark={"spark.jars.repositories": found})
+    assert PLANTED not in str(refused.value)
+    assert Settings(spark={"spark.jars.repositories": "https://jars.example.com/maven"}).spark
 
 
 def test_the_password_of_a_url_is_masked_by_itself() -> None:
