@@ -360,8 +360,8 @@ class DeltaSegment(Frozen):
     """A range of a delta topic's only partition."""
 
     topic: TopicName
-    start: int
-    end: int
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
 
 
 class Switch(Frozen):

@@ -44,6 +44,8 @@ from pipelines.model.names import (
     OperationId,
     ReleaseName,
     TopicName,
+    app_of,
+    is_delta_topic,
     result_topic,
 )
 from pipelines.model.positions import ResultPosition, SourcePosition
@@ -256,33 +258,55 @@ class RegistryState:
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
 
 
-class UnknownRelease(ValueError):
-    """An entry moves consumers to or from a release that the state doesn't have, or to no result."""
+class ImpossibleSwitch(ValueError):
+    """An entry moves consumers in a way that no promotion or rollback does."""
 
 
 def fold(state: RegistryState, entries: Iterable[Entry | Unread], *, strict: bool = False) -> RegistryState:
     """The state after `entries`, in order. An entry about something unknown changes nothing.
 
     Each table is copied once, when an entry first changes it. So the cost is one copy of the state plus the entries.
-    `strict`: raises UnknownRelease for a switch to or from a release that the state doesn't have, or to no result.
+    `strict`: raises ImpossibleSwitch for a switch that doesn't follow the one before, that names a release of another
+    app or one that the state doesn't have, or that leads to anything but that release's results.
     """
     draft = _Draft(state)
     for entry in entries:
         if strict and isinstance(entry, Promoted):
-            _refuse_unknown(entry.switch, draft.table("releases"))
+            _refuse_impossible(entry, draft)
         _apply(draft, entry)
     return draft.state()
 
 
-def _refuse_unknown(switch: Switch, releases: Mapping[str, Release]) -> None:
+def _refuse_impossible(entry: Promoted, draft: _Draft) -> None:
+    switch, newest, releases = entry.switch, draft.newest_switch(entry.alias), draft.table("releases")
     for name in (switch.old, switch.new):
         if name is not None and name not in releases:
-            raise UnknownRelease(
+            raise ImpossibleSwitch(
                 f"it names release {name}, but this version can't read the entry that staged it, or there is none"
             )
+        if name is not None and app_of(name) != entry.alias:
+            raise ImpossibleSwitch(f"it moves consumers of {entry.alias} to or from {name}, a release of another app")
+    number, old = (newest.number, (newest.new, newest.new_generation)) if newest else (0, (None, None))
+    if (switch.number, switch.old, switch.old_generation) != (number + 1, *old):
+        raise ImpossibleSwitch(f"it is switch {switch.number} from {switch.old}, but switch {number} led to {old[0]}")
+    # followers look for the topics that it leads to
     if not switch.new_start.topics:
-        # followers look for the topic that it leads to
-        raise UnknownRelease(f"it leads to no result of {switch.new}")
+        raise ImpossibleSwitch(f"it leads to no result of {switch.new}")
+    _refuse_elsewhere(releases[switch.new], switch.new_generation, switch.new_start)
+    if switch.old is not None and switch.old_generation is not None and switch.old_end is not None:
+        _refuse_elsewhere(releases[switch.old], switch.old_generation, switch.old_end)
+    for segment in switch.delta:
+        if not is_delta_topic(segment.topic, entry.alias):
+            raise ImpossibleSwitch(f"its delta is in {segment.topic}, which is no delta topic of {entry.alias}")
+
+
+def _refuse_elsewhere(release: Release, generation: int, position: ResultPosition) -> None:
+    results = {topic: release.spec.outputs[name].partitions for name, topic in release.topics_of(generation).items()}
+    for topic, offsets in position.topics.items():
+        if topic not in results:
+            raise ImpossibleSwitch(f"{topic} is no result of {release.name} in generation {generation}")
+        if any(not 0 <= partition < results[topic] or offset < 0 for partition, offset in offsets.items()):
+            raise ImpossibleSwitch(f"it names a partition or offset that {topic} can't have")
 
 
 class _Draft:
@@ -355,6 +379,11 @@ class _Draft:
             input_ids={**known.input_ids, entry.generation: inputs},
             own_ids={**known.own_ids, **entry.own},
         )
+
+    def newest_switch(self, alias: str) -> Switch | None:
+        """The newest link of the alias's chain; None: it has none."""
+        chain = self._tables.get("chains", self._before.chains).get(alias, ())
+        return chain[-1] if chain else None
 
     def promote(self, entry: Promoted) -> None:
         if "chains" not in self._tables:

@@ -22,14 +22,26 @@ from pipelines.kafka.registry import Registry
 from pipelines.kafka.snapshots import Folding
 from pipelines.kafka.topics import delete_topics
 from pipelines.model import snapshot as model
-from pipelines.model.entries import Entry, FollowerRegistered, encode, read
+from pipelines.model.entries import Entry, FollowerRegistered, Promoted, Staged, Switch, encode, read
 from pipelines.model.names import REGISTRY_TOPIC, SNAPSHOTS_TOPIC
 from pipelines.model.registry import RegistryState, fold
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
 from pipelines.settings import Settings
-from tests.model.test_registry_entries import ENTRIES
+from tests.engine.test_lease import SPEC
+from tests.model.test_registry_entries import ENTRIES, OLD_END
 
-VALUES = [*map(encode, ENTRIES), b"garbage", b'{"kind": "moved", "release": "a.v1", "must_understand": true}']
+FIRST = Switch(
+    number=1, old=None, old_generation=None, old_end=None, new="sums.v0", new_generation=1, new_start=OLD_END
+)
+EARLIER = [
+    Staged(spec=SPEC.model_copy(update={"release": "sums.v0", "version": 0})),
+    Promoted(alias="sums", switch=FIRST),
+]
+VALUES = [
+    *map(encode, [*EARLIER, *ENTRIES]),
+    b"garbage",
+    b'{"kind": "moved", "release": "a.v1", "must_understand": true}',
+]
 RECORDS = [(2 * n, value) for n, value in enumerate(VALUES)]
 
 

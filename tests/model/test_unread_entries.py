@@ -200,6 +200,42 @@ def test_a_switch_that_leads_to_no_result_holds_its_app_and_stops_no_follower() 
     assert "a" not in state.chains and state.not_understood("a") is not None and state.not_understood("b") is None
 
 
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "the number of the one before": {"number": 1},
+    "a number that leaves one out": {"number": 3},
+    "from a release that is not live": {"old": "a.v3"},
+    "from another generation": {"old_generation": 2},
+    "to another app": {"new": "b.v1", "new_start": {"topics": {"b.v1.g1": {"0": 0}}}},
+    "to a topic of somebody else": {"new_start": {"topics": {"payroll": {"0": 0}}}},
+    "to the results of the other release": {"new_start": {"topics": {"a.v1.g1": {"0": 0}}}},
+    "to a partition that no client takes": {"new_start": {"topics": {"a.v2.g1": {str(2**31): 0}}}},
+    "to a partition before the first": {"new_start": {"topics": {"a.v2.g1": {"-1": 0}}}},
+    "to an offset before the first": {"new_start": {"topics": {"a.v2.g1": {"0": -7}}}},
+    "until a topic of somebody else": {"old_end": {"topics": {"payroll": {"0": 5}}}},
+    "by a topic of somebody else": {"delta": [{"topic": "payroll", "start": 0, "end": 5}]},
+    "by the delta of another app": {"delta": [{"topic": "b.delta.diff-1", "start": 0, "end": 5}]},
+    "by an offset before the first": {"delta": [{"topic": "a.delta.diff-1", "start": -1, "end": 5}]},
+}
+
+
+@pytest.mark.parametrize("changes", [{}, *IMPOSSIBLE.values()], ids=["as it is", *IMPOSSIBLE])
+def test_a_switch_that_no_operation_makes_moves_nobody_and_holds_its_app(changes: dict[str, Any]) -> None:
+    known = [*staged("a.v1", "a.v2", "a.v3", "b.v1", "c.v1"), *switched(1, None, "a.v1")]
+    [moved] = [json.loads(encode(e)) for e in switched(2, "a.v1", "a.v2") if isinstance(e, Promoted)]
+    moved["switch"] |= changes
+    folding = Folding()
+    folding.take(list(enumerate([*map(encode, known), written(**moved)])))
+    state = folding.state
+    live = state.live("a")
+    assert live is not None and live.new == ("a.v1" if changes else "a.v2")
+    assert (state.not_understood("a") is not None) == bool(changes)
+    assert state.not_understood("c") is None
+    if changes:
+        [found] = state.unread
+        repaired = fold(state, [Repaired(offsets=(found.offset,))])
+        assert repaired.not_understood("a") is None and repaired.live("a") == live
+
+
 @pytest.mark.parametrize("partitions", [0, -1, MAX_NUMBER])
 def test_a_number_of_partitions_that_no_topic_has_is_not_read(partitions: int) -> None:
     """Whoever starts or resets the release would list them."""
