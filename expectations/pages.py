@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import copy
 import html
+from itertools import chain
 from types import CodeType
 from typing import Any
 
 from great_expectations import ExpectationSuite
 from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
+from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 from great_expectations.render import RenderedDocumentContent
 from great_expectations.render.renderer import ExpectationSuitePageRenderer, ValidationResultsPageRenderer
 from great_expectations.render.view import DefaultJinjaIndexPageView, DefaultJinjaPageView
@@ -59,6 +61,16 @@ class ResultPageRenderer(ValidationResultsPageRenderer):
 
 class SuitePageRenderer(ExpectationSuitePageRenderer):
     """Renders a page per suite."""
+
+    @staticmethod
+    def _get_grouped_and_ordered_expectations_by_column(
+        expectation_suite: ExpectationSuite,
+    ) -> tuple[dict[str, list[ExpectationConfiguration]], list[str]]:
+        """Column -> its expectations, and the columns in order; the names and arguments of both escaped."""
+        found, order = ExpectationSuitePageRenderer._get_grouped_and_ordered_expectations_by_column(expectation_suite)
+        for each in chain.from_iterable(found.values()):
+            each.kwargs = escaped(each.kwargs)
+        return {escaped(column): each for column, each in found.items()}, escaped(order)
 
     def render(self, expectations: ExpectationSuite) -> RenderedDocumentContent:
         """The page of a suite. The stored suite doesn't change."""

@@ -126,7 +126,10 @@ def scaffold(app: str, topic: str, folder: Path | None) -> list[Path]:
     of the files is there.
     """
     if not is_app_name(app):
-        raise BadUsage(f"app name {app!r} is not lower-case words joined by hyphens", fix="name it like stock-stats")
+        raise BadUsage(
+            f"app name {app!r} is not lower-case words joined by hyphens, or has over 100 letters",
+            fix="name it like stock-stats",
+        )
     module = app.replace("-", "_")
     # a suite beside the app is known by its name
     suite = f"{module}_suite" if folder is not None else module

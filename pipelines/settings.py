@@ -21,6 +21,7 @@ from pydantic_settings import (
 from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_environment, remember, without_secrets
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+_PROPERTY = re.compile(r"[a-z]+([._][a-z]+)+")
 _REPOSITORIES = "spark.jars.repositories"
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
 _IDENTITY = re.compile(
@@ -270,8 +271,17 @@ class Settings(BaseSettings):
     ) -> Mapping[str, SecretStr | str]:
         bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
         if bad:
-            raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(bad)}")
+            # what is no property's name may be a value that took its place
+            told = [name if _PROPERTY.fullmatch(name) else "a text that is no property's name" for name in bad]
+            raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(told)}")
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _no_login(cls, value: str | None) -> str | None:
+        if value is not None and "@" in value:
+            raise ValueError("bootstrap_servers takes host:port,host:port; put a login into kafka")
+        return value
 
     @field_validator("spark")
     @classmethod

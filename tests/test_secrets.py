@@ -24,7 +24,8 @@ from pipelines import secrets
 from pipelines.engine import jvm_process
 from pipelines.engine.causes import cause
 from pipelines.engine.spark_conf import session_conf, spark_kafka_options
-from pipelines.errors import SwitchyardError
+from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.kafka.client import admin
 from pipelines.kafka.login import java_properties
 from pipelines.logs import VisibleFormatter
 from pipelines.secrets import is_secret, masked, plain_environment, remember, withheld
@@ -45,8 +46,17 @@ STORE = "spark.hadoop.fs.s3a.endpoint"
         '"planted-word"',
         '{"password": "planted-word"}',
         '{"sasl.password": "planted-word", "group.id": "planted-word"}',
+        '{"planted-word": "sasl.password"}',
     ],
-    ids=["a list", "no JSON", "no table", "a text", "no property", "one that is no login's"],
+    ids=[
+        "a list",
+        "no JSON",
+        "no table",
+        "a text",
+        "no property",
+        "one that is no login's",
+        "turned round",
+    ],
 )
 def test_a_wrong_setting_shows_no_password(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -60,6 +70,18 @@ def test_a_wrong_setting_shows_no_password(
     with pytest.raises(ValueError) as error:
         Settings()
     assert "planted-word" not in "".join(traceback.format_exception(error.value))
+
+
+def test_what_the_client_rejects_is_named_without_its_value() -> None:
+    with pytest.raises(BadUsage, match="invalid value for configuration property") as error:
+        admin(Settings(kafka={"security.protocol": "planted-word"}))
+    assert "planted-word" not in error.value.told
+
+
+def test_a_login_in_the_addresses_of_brokers_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValidationError, match="put a login into kafka") as refused:
+        Settings(bootstrap_servers="ada:planted-word@broker:9092")
+    assert "planted-word" not in str(refused.value)
 
 
 def test_settings_show_no_secret_and_hand_it_to_clients() -> None:
@@ -99,6 +121,17 @@ def test_settings_show_no_secret_and_hand_it_to_clients() -> None:
         ("AWS_SECRET_ACCESS_KEY", True),
         ("AWS_PROFILE", False),
         ("SWITCHYARD_ALERT_WEBHOOK", True),
+        ("sasl.passwd", True),
+        ("spark.hadoop.fs.ftp.user.pass", True),
+        ("spark.datasource.x.pass.word", True),
+        ("spark.jdbc.pwd", True),
+        ("SPARK_MYSQL_PWD", True),
+        ("spark.hadoop.fs.b2.appkey", True),
+        ("PWD", False),
+        ("OLDPWD", False),
+        ("SSH_ASKPASS", False),
+        ("spark.sql.bypass.files", False),
+        ("spark.pwdless.mode", False),
     ],
 )
 def test_a_secret_is_known_by_its_name(name: str, secret: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, seconds
 from orchestration.commands.terminal import out, print_facts, print_json, print_table, say
+from pipelines.model.text import visible
 
 if TYPE_CHECKING:
     from orchestration.local.broker import BrokerStatus
@@ -136,7 +137,6 @@ def status(
             }
         )
         return
-    from orchestration.operations.looking.platform import staged_by_another
     from orchestration.operations.looking.unread import heartbeats_in_words, in_short
 
     if name is None:
@@ -145,14 +145,21 @@ def status(
         facts["heartbeats"] = heartbeats_in_words(unread_heartbeats) if unread_heartbeats else None
         print_facts(facts)
     _table(releases)
+    _tell_notes(releases, alone=name is not None)
+
+
+def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
+    """Prints what there is to say about each release, one note a line. `alone`: the user asked for this one."""
+    from orchestration.operations.looking.platform import staged_by_another
+
     for each in releases:
-        said = each.beat.error if name and each.beat and not each.release.failure else None
-        staged_by = staged_by_another(each.release.spec) if name else None
-        tables = each.release.spec.static_tables if name else {}
+        said = each.beat.error if alone and each.beat and not each.release.failure else None
+        staged_by = staged_by_another(each.release.spec) if alone else None
+        tables = each.release.spec.static_tables if alone else {}
         told = [f"static table {table}: {spec.in_words()}" for table, spec in tables.items()]
         for note in (*each.notes, said, staged_by and f"staged by {staged_by}", *told):
             if note:
-                out(f"{each.release.name}: {note}")
+                out(f"{each.release.name}: {visible(note)}")
 
 
 def _unknown(

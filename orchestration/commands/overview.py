@@ -14,7 +14,7 @@ from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, Reason
 from orchestration.commands.show import run_plan, show_comparison, show_plan
 from orchestration.commands.terminal import out, print_json, print_json_line, print_table, say
-from pipelines.model.text import utc
+from pipelines.model.text import utc, visible
 
 if TYPE_CHECKING:
     from pipelines.model.entries import Entry
@@ -133,7 +133,7 @@ def operations(as_json: Json = False) -> None:
         out("no operation is under way")
     for operation in found:
         out(
-            f"{operation.id}  {', '.join(operation.opened.releases)}  by {operation.opened.actor}, until {utc(operation.opened.deadline_ms)} UTC"
+            f"{operation.id}  {', '.join(operation.opened.releases)}  by {visible(operation.opened.actor)}, until {utc(operation.opened.deadline_ms)} UTC"
         )
         at_it = operation.carrier
         # a process on another host can't be seen from here

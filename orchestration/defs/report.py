@@ -4,6 +4,7 @@ settings say that Data Docs are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ from pipelines.settings import get_settings
 
 if TYPE_CHECKING:
     from expectations.verdict import CheckResult, Verdict
+
+log = logging.getLogger(__name__)
 
 # outcomes that prevent no promotion
 _NOT_AGAINST = ("passed", "skipped")
@@ -233,7 +236,7 @@ def event_of(result: AssetCheckResult, partition: str) -> AssetCheckEvaluation:
 
 def verdict_events(release: Release, verdict: VerdictRecorded) -> list[AssetCheckEvaluation]:
     """A verdict from the registry, as the results of the release's checks: the suite's, and that of each expectation of
-    it. For a suite that is not there (any more), only the verdict's own.
+    it. For a suite that is not there (any more), or that fails on the release's settings, only the verdict's own.
     """
     metadata: Metadata = {
         "passed": verdict.passed,
@@ -257,11 +260,18 @@ def verdict_events(release: Release, verdict: VerdictRecorded) -> list[AssetChec
     found = verdict.outcomes or dict.fromkeys(verdict.failures, "failed")
     for result, suite in release.spec.suites.items():
         if suite in suite_names():
-            names = (
-                check_of(result, e.name) for e in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))
-            )
+            names = (check_of(result, name) for name in _checks_of(suite, release))
             results += [_result_of(release.spec.app, name, found.get(name, "passed"), page) for name in names]
     return [event_of(result, release.name) for result in results]
+
+
+def _checks_of(suite: str, release: Release) -> list[str]:
+    """The names of a suite's checks of a release; none if this version of the suite fails on the release's settings."""
+    try:
+        return [each.name for each in checks_of(suite, SuiteInputs(app_settings=release.spec.settings))]
+    except Exception as error:
+        log.warning("the checks of suite %s aren't known for %s: %s", suite, release.name, error)
+        return []
 
 
 def of_lines(lines: Iterable[str]) -> MarkdownMetadataValue:

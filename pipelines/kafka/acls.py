@@ -49,7 +49,8 @@ def rights(
     """
     if not is_app_name(app):
         raise BadUsage(
-            f"{app!r} is not the name of an app", fix="use lower-case words joined by hyphens, as in stock-stats"
+            f"{app!r} is not the name of an app",
+            fix="use lower-case words joined by hyphens, at most 100 letters, as in stock-stats",
         )
     if role in ("driver", "operator") and not inputs:
         raise BadUsage(f"a {role} reads the inputs of {app}, but none is named", fix="name each: --input trades")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -143,8 +144,10 @@ def _made(settings: Settings, make: Callable[[], Answer]) -> Answer:
             for name, path in settings.kafka_properties.items()
             if name.endswith(".location") and not Path(path).is_file()
         ]
+        # the value may be a password in the wrong place
+        reason = re.sub(r'^Invalid value ".*" for', "invalid value for", error.args[0].str(), flags=re.DOTALL)
         raise BadUsage(
-            f"the Kafka client rejects its settings: {'; '.join(missing) or error.args[0].str()}",
+            f"the Kafka client rejects its settings: {'; '.join(missing) or reason}",
             fix=f"correct them in {LOGIN_TABLE}",
         ) from error
 

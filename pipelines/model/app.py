@@ -289,7 +289,8 @@ def app(
     """
     if not is_app_name(name):
         raise BadUsage(
-            f"app name {name!r} is not lower-case words joined by hyphens", fix="rename it, as in stock-stats"
+            f"app name {name!r} is not lower-case words joined by hyphens, or has over 100 letters",
+            fix="rename it, as in stock-stats",
         )
     if not inputs:
         raise BadUsage(f"app {name} has no input", fix="name at least one Stream or Changelog in inputs")

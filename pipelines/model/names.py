@@ -23,8 +23,11 @@ SOURCE_COLUMNS = ("topic", "partition", "offset")
 # header of a delta's records, if the app has several results: which one the record is for
 RESULT = "result"
 
-# Kafka's limit for a topic name; the names of topics and files start with a release's name
+# Kafka's limit for a topic name
 _LONGEST = 249
+# for an app, so that all names that start with it stay below that: `app.v1.g1.RESULT` and `app.delta.EVIDENCE`
+_LONGEST_APP = 100
+_LONGEST_RELEASE = 120
 _APP_PATTERN = "[a-z][a-z0-9]*(?:-[a-z0-9]+)*"
 _APP = re.compile(_APP_PATTERN)
 _RELEASE = re.compile(rf"(?P<app>{_APP_PATTERN})\.v(?P<version>[0-9]+)")
@@ -42,9 +45,9 @@ def _whole(pattern: str, *, longest: int = _LONGEST) -> StringConstraints:
 
 
 # `stock-stats`: an alias has the name of its app
-AppName = Annotated[str, _whole(_APP_PATTERN)]
+AppName = Annotated[str, _whole(_APP_PATTERN, longest=_LONGEST_APP)]
 # `stock-stats.v2`
-ReleaseName = Annotated[str, _whole(rf"{_APP_PATTERN}\.v[0-9]+")]
+ReleaseName = Annotated[str, _whole(rf"{_APP_PATTERN}\.v[0-9]+", longest=_LONGEST_RELEASE)]
 # `promote-20261121-110532-4f1c`: of an operation, and of the evidence that it found
 OperationId = Annotated[str, _whole(_OPERATION_PATTERN, longest=128)]
 # SHA-256, hexadecimal
@@ -59,8 +62,8 @@ ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
 
 
 def is_app_name(name: str) -> bool:
-    """Whether `name` is lower-case words joined by hyphens, short enough for a topic."""
-    return len(name) <= _LONGEST and _APP.fullmatch(name) is not None
+    """Whether `name` is lower-case words joined by hyphens, at most 100 letters."""
+    return len(name) <= _LONGEST_APP and _APP.fullmatch(name) is not None
 
 
 def is_result_name(name: str) -> bool:

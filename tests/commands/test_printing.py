@@ -19,12 +19,13 @@ from orchestration.commands import broker, overview, show, terminal
 from orchestration.commands.follow import _line, as_object
 from orchestration.defs import report
 from orchestration.operations.comparing.evidence import Comparison
+from orchestration.operations.looking.in_use import notes
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, Table
 from pipelines.errors import Refused
 from pipelines.follow import LiveRecord
 from pipelines.logs import VisibleFormatter
-from pipelines.model.entries import Closed, Opened
+from pipelines.model.entries import Closed, Opened, StateSet
 from tests.operations.builders import Log, context_of, staged
 
 HOSTILE = "[red]x[/red] [link=http://e]y[/] :boom: \x1b[2J\x1b]52;c;aGk=\x07 \x9b31m \x7f \u202e\u2066 a\rb\nok\tc"
@@ -136,6 +137,22 @@ def test_plan_log_and_status_obey_nothing(capsys: pytest.CaptureFixture[str], mo
     assert obeyed(said.replace("\t", "")) == []
     # asked, a cell of the table, who, why, and both of the status; the rest is on lines of their own
     assert said.count(SHOWN) >= 6 and MARKUP in said
+
+
+def test_what_the_registry_says_starts_no_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened(id=PLAN.id, name="reset", releases=PLAN.releases, deadline_ms=2**60, plan=PLAN.for_journal(),
+                    actor="ada\nno operation is under way")  # fmt: skip
+    log = Log(*staged("a.v1"), opened, StateSet(release="a.v1", state="failed", reason="lost\na.v1: all is well"))
+    monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context_of(log))
+    overview.operations()
+    state = log.state()
+    failed = SimpleNamespace(release=state.releases["a.v1"], beat=None, notes=notes(state, state.releases["a.v1"]))
+    broker._tell_notes([cast(Any, failed)], alone=True)
+    said = capsys.readouterr().out
+    assert r"by ada\nno operation is under way" in said and r"lost\na.v1: all is well" in said
+    assert not [line for line in said.splitlines() if line.startswith(("no operation", "a.v1: all is well"))]
 
 
 def test_a_diff_obeys_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,18 @@ def test_each_expectation_of_a_verdict_is_told(of_an_earlier_build: bool) -> Non
                         "volume_against_live": "skipped"}  # fmt: skip
 
 
+def test_a_suite_that_fails_on_the_settings_of_a_release_stops_no_turn() -> None:
+    state, verdict = recorded("ann"), recorded("ann").releases["sums.v1"].verdict
+    assert verdict is not None
+    release = state.releases["sums.v1"]
+    spec = release.spec.model_copy(update={"suite": "stock_stats", "settings": {"window_s": "5s"}})
+    [_, told] = mirror(Memory(), [status(replace(release, spec=spec))], ["sums"], first=False)
+    assert isinstance(told, AssetCheckEvaluation) and told.check_name == "stock_stats"
+    # with those that it knows, it names its checks
+    spec = spec.model_copy(update={"settings": {}})
+    assert len(mirror(Memory(), [status(replace(release, spec=spec))], ["sums"], first=False)) > 5
+
+
 @pytest.mark.parametrize(("actor", "via"), [("ann", "dagster"), ("ann (dagster)", None)], ids=["now", "earlier-builds"])
 def test_what_a_run_recorded_it_told_itself(actor: str, via: Via | None) -> None:
     found = [status(recorded(actor, via).releases["sums.v1"])]

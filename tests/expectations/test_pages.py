@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from great_expectations.expectations import ExpectColumnValuesToNotBeNull
 from jinja2 import Environment
 from pyspark.sql import SparkSession
 
 from expectations.gate import check_rows
 from expectations.pages import escaped
-from expectations.suites.base import rows, skipped
+from expectations.suites.base import Check, rows, skipped
 from tests.expectations.tables import request
 
 ATTACKS = (
@@ -64,11 +66,16 @@ def test_no_page_runs_what_a_record_holds(spark: SparkSession, tmp_path: Path) -
             rows(f"word {number}", f"word != {_literal(attack)}", detail=f"as in {attack}")
             for number, attack in enumerate(ATTACKS)
         ],
+        Check(
+            name="column",
+            detail="one that is not there",
+            expectation=partial(ExpectColumnValuesToNotBeNull, column=ATTACKS[0]),
+        ),
         rows("errored", f"`{ATTACKS[1]}` > 0", detail=f"a column that is not there: {ATTACKS[0]}"),
         skipped("skipped", ATTACKS[0]),
     ]
     verdict = check_rows(frame, checks, request(tmp_path))
-    assert [each.outcome for each in verdict.results] == ["failed"] * 5 + ["errored", "skipped"]
+    assert [each.outcome for each in verdict.results] == ["failed"] * 5 + ["errored"] * 2 + ["skipped"]
     # for programs: as it is
     assert ATTACKS[1] in verdict.results[1].sample[0]
     assert verdict.docs is not None

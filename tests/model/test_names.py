@@ -22,9 +22,13 @@ from pipelines.model.names import (
     OperationId,
     ReleaseName,
     TopicName,
+    dead_letter_topic,
+    delta_topic,
     is_app_name,
     is_group_name,
+    progress_topic,
     release_name,
+    result_topic,
     split_release,
 )
 from pipelines.model.progress import Heartbeat, Progress
@@ -247,6 +251,17 @@ def test_every_app_of_today_can_be_staged(app: str, version: int) -> None:
 @given(st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda text: text not in (".", "..")))
 def test_every_topic_that_kafka_takes_can_be_an_input(topic: str) -> None:
     assert TypeAdapter(TopicName).validate_python(topic) == topic
+
+
+def test_the_longest_names_are_names_of_topics() -> None:
+    app, operation = "a" * 100, "o" * 128
+    release = release_name(app, 10**17)
+    assert is_app_name(app) and not is_app_name(app + "a")
+    assert len(TypeAdapter(ReleaseName).validate_python(release)) == 120
+    topics = [result_topic(release, 10**6, "r" * 100), delta_topic(app, operation), dead_letter_topic(release)]
+    assert max(map(len, [*topics, progress_topic(release)])) <= 249
+    with pytest.raises(ValidationError):
+        TypeAdapter(ReleaseName).validate_python(f"{release}0")
 
 
 @pytest.mark.parametrize("topic", ["Orders.EU_west-1", "__internal", "a", "...", "..a", "-", "a" * 249])

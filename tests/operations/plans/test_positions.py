@@ -118,9 +118,11 @@ def test_a_file_is_read_as_it_was_exported(tmp_path: Path) -> None:
         ("trades,0,5\n\ntrades,0,6\n", r"line 3: trades\[0\] is listed twice"),
         (
             "trades,x,7\ntrades,0,5\nwords\ntrades,0,6",
-            r"line 1: .*; line 3: 'words' is not .*; line 4: trades\[0\] is listed",
+            r"line 1: .*; line 3 is not .*; line 4: trades\[0\] is listed",
         ),
-        ("no\n" * 12, r"line 10: 'no' is not topic,partition,offset; and 2 more lines\n"),
+        ("no\n" * 12, r"line 10 is not topic,partition,offset; and 2 more lines\n"),
+        # another file, with a secret
+        ("[kafka]\nsasl.password = planted,1\nplanted", "line 1 is not [^;]*; line 2 is not [^;]*; line 3 is not"),
         ("\n", "names no partition"),
     ],
 )
