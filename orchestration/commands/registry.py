@@ -34,7 +34,7 @@ def check(as_json: Json = False) -> None:
     context = open_context(load_settings(), say=say)
     with context.registry as registry:
         state = registry.state()
-        progress = unread_progress(context, state)
+        progress = unread_progress(context, state.releases.values())
         context.beats()
         heartbeats = registry.heartbeats.unread
     if as_json:

@@ -101,7 +101,8 @@ class Cluster:
     def release(self, version: int) -> Release:
         if version not in self.releases:
             self.releases[version] = Release(self.settings, f"{self.alias}.v{version}", self.partitions)
-            self.write(Staged(spec=spec(self.releases[version].name)))
+            known = spec(self.releases[version].name)
+            self.write(Staged(spec=known.model_copy(update={"partitions": self.partitions})))
         return self.releases[version]
 
     def first(self) -> Release:

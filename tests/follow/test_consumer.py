@@ -21,7 +21,6 @@ from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
 from pipelines.model.entries import ReleaseSpec, Staged, TopicsKnown
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster, Release
-from tests.operations.builders import spec as spec_of
 
 pytestmark = pytest.mark.broker
 
@@ -469,9 +468,8 @@ def comes_to_raise(consumer: LiveConsumer, match: str, timeout_s: float = 20.0) 
 def known(cluster: Cluster, version: int) -> Release:
     """A release of which the registry has the id of its result."""
     release = cluster.release(version)
-    spec = spec_of(release.name)
     own = topic_ids(cluster.settings, [release.topic])
-    cluster.write(Staged(spec=spec), TopicsKnown(release=release.name, generation=1, own=own))
+    cluster.write(TopicsKnown(release=release.name, generation=1, own=own))
     return release
 
 

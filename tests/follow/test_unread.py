@@ -14,6 +14,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.log import FencedWriter
 from pipelines.kafka.progress import newest_progress, progress_history
 from pipelines.kafka.topics import HEARTBEATS, delete_topics, ensure_topic
+from pipelines.model.entries import WantedSet
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, progress_topic
 from pipelines.settings import Settings
 from tests.follow.cluster import Cluster, Release
@@ -96,6 +97,9 @@ def test_progress_and_heartbeats_that_can_not_be_read_are_shown(cluster: Cluster
     assert said.code == 1 and "every entry of the registry can be read" in said.out and "\x1b" not in said.out
     assert f"{v1.name}: the newest record of {progress_topic(v1.name)} can't be read" in said.out
     assert "2 heartbeats of the last minute can't be read" in said.out
+    # it should run, and nobody can start it
+    cluster.registry.step(lambda _: [WantedSet(release=v1.name, wanted="running")])
+    assert f"{v1.name}: the newest record of {progress_topic(v1.name)} can't be read" in terminal.run("status").out
     found = json.loads(terminal.run("registry", "check", "--json").out)
     assert (found["unread"], [*found["unread_progress"]], found["unread_heartbeats"]) == ([], [v1.name], 2)
     v1.batch(rows(1, 2))

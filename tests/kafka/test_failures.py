@@ -227,7 +227,7 @@ def test_a_writer_calls_fenced_only_what_was(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("kafka", "words"),
     [
-        ({"security.protocol": "NOPE"}, 'Invalid value "NOPE"'),
+        ({"security.protocol": "NOPE"}, 'invalid value for configuration property "security.protocol"'),
         ({"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"}, "ssl.ca.location names a file that doesn't exist: /nowhere/ca.pem"),
         ({"no.such.property": "1"}, "no.such.property"),
     ],

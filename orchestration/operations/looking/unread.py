@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from orchestration.operations.plans.plan import Table
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.model.names import progress_topic
-from pipelines.model.registry import RegistryState
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import Unread
 
 
@@ -51,15 +51,16 @@ def heartbeats_in_words(records: int) -> str:
     )
 
 
-def unread_progress(context: Reading, state: RegistryState) -> dict[str, Refused]:
-    """Releases that are not retired and whose newest progress record can't be read -> why, and what helps.
+def unread_progress(context: Reading, releases: Iterable[Release]) -> dict[str, Refused]:
+    """Those of `releases` that are not retired and whose newest progress record can't be read -> why, and what helps.
 
     Reads one record of each release.
     """
-    there = context.cluster.topic_names() if state.releases else set()
+    names = sorted(release.name for release in releases if release.state != "retired")
+    there = context.cluster.topic_names() if names else set()
     found = {}
-    for name, release in sorted(state.releases.items()):
-        if release.state != "retired" and progress_topic(name) in there:
+    for name in names:
+        if progress_topic(name) in there:
             try:
                 context.progress(name)
             except Refused as error:

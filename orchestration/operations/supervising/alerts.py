@@ -73,6 +73,14 @@ class HeartbeatsUnread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressUnread:
+    """A release that should run isn't started, because its newest progress record can't be read. `why`: and what helps."""
+
+    release: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckNotRun:
     """The check of a watched release could not run. `error`: what is wrong."""
 
@@ -104,6 +112,7 @@ Alert = (
     | DriverHung
     | EntriesUnread
     | HeartbeatsUnread
+    | ProgressUnread
     | CheckNotRun
     | ChecksNotEvaluated
     | RunFailed
@@ -123,7 +132,7 @@ def to_nobody(*_: Alert) -> None:
 def severity(alert: Alert) -> Severity:
     """How bad `alert` is."""
     match alert:
-        case ReleaseFailed() | GivenUp() | RunFailed():
+        case ReleaseFailed() | GivenUp() | ProgressUnread() | RunFailed():
             return Severity.ERROR
         case EntriesUnread():
             return Severity.ERROR if alert.held else Severity.WARNING
@@ -146,6 +155,8 @@ def told(alert: Alert) -> str:
             return f"{unread_in_words(alert.entries, alert.held)}; see `switchyard registry check`"
         case HeartbeatsUnread():
             return f"{heartbeats_in_words(alert.records)}; see `switchyard registry check`"
+        case ProgressUnread():
+            return f"{alert.release} is held and not started: {alert.why}"
         case CheckNotRun():
             return f"the check of {alert.release} could not run: {alert.error}; try it by hand: `switchyard check {alert.release}`"
         case ChecksNotEvaluated():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from orchestration.operations.looking.unread import unread_count
-from orchestration.operations.supervising.alerts import EntriesUnread, HeartbeatsUnread
+from orchestration.operations.supervising.alerts import EntriesUnread, HeartbeatsUnread, ProgressUnread
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.model.registry import RegistryState
 
@@ -44,8 +44,9 @@ class Memory(BaseModel):
     silent: release -> since when its driver has sent no heartbeat although its process is alive. trouble: release ->
     the last error of its driver, or why it could not be started. failed: the releases that are known to have failed;
     None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
-    unread_heartbeats: how many heartbeats could not be read in the last turn. of_other_hosts: releases that are
-    down and belong to another host.
+    unread_heartbeats: how many heartbeats could not be read in the last turn. unread_progress: releases that were down
+    then and whose newest progress record could not be read. of_other_hosts: releases that are down and belong to
+    another host.
     """
 
     turned: int = 0
@@ -55,6 +56,7 @@ class Memory(BaseModel):
     failed: list[str] | None = None
     unread: int = 0
     unread_heartbeats: int = 0
+    unread_progress: list[str] = []
     of_other_hosts: list[str] = []
 
     def attempt(self, name: str) -> Attempt | None:
@@ -90,7 +92,7 @@ def decide(
 
     `living`: releases whose lease is held by a living process on this host. `booting`: releases that someone is
     starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once. `held`:
-    releases with a registry entry that must be understood but can't be read here; a newer version must start these.
+    releases that nobody starts from here: a newer version must, or another host.
     """
     memory.attempts = {name: (c, at) for name, (c, at) in memory.attempts.items() if now - at < _LASTED_MS}
     _remember_trouble(memory, found)
@@ -129,6 +131,14 @@ def unreadable_heartbeats(memory: Memory, records: int) -> HeartbeatsUnread | No
     """The alert about `records` heartbeats that can't be read; None: there are none, or they were alerted already."""
     before, memory.unread_heartbeats = memory.unread_heartbeats, records
     return HeartbeatsUnread(records=records) if records and not before else None
+
+
+def unreadable_progress(memory: Memory, found: Mapping[str, str]) -> list[ProgressUnread]:
+    """The alerts about releases that are down and whose newest progress record can't be read; none about one that was
+    found in the last turn. `found`: release -> why.
+    """
+    before, memory.unread_progress = memory.unread_progress, sorted(found)
+    return [ProgressUnread(release=name, why=why) for name, why in found.items() if name not in before]
 
 
 def _hung(memory: Memory, silent: Sequence[str], now: int) -> list[str]:

@@ -9,6 +9,7 @@ from orchestration.operations import journal
 from orchestration.operations.context import Context
 from orchestration.operations.looking.in_use import notes
 from orchestration.operations.looking.parts import told_losses
+from orchestration.operations.looking.unread import unread_progress
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, Opened
 from pipelines.model.names import app_of
@@ -43,11 +44,13 @@ def statuses(context: Context, *, parts: bool = True) -> list[ReleaseStatus]:
 def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[ReleaseStatus]:
     """Every release of `state`, by name. Writes nothing.
 
-    `parts`: its notes also name lost parts. That lists all topics and groups of the cluster, so don't use it every few
-    seconds.
+    `parts`: its notes also name lost parts, and say if a release can't be started because its newest progress record
+    can't be read. That lists all topics and groups of the cluster, so don't use it every few seconds.
     """
     beats = context.beats() if state.releases else {}
     lost = told_losses(context, state) if parts and state.releases else {}
+    down = [r for r in state.releases.values() if r.wanted == "running" and context.holder_by(r, beats) is None]
+    unread = unread_progress(context, down) if parts else {}
     out = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
         beat = beats.get(release.name)
@@ -59,7 +62,11 @@ def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[
                 beat=current,
                 holder=context.holder_by(release, beats),
                 live=live is not None and live.new == release.name,
-                notes=(*notes(state, release), *lost.get(release.name, ())),
+                notes=(
+                    *notes(state, release),
+                    *lost.get(release.name, ()),
+                    *(f"{error.what}; {error.fix}" for name, error in unread.items() if name == release.name),
+                ),
             )
         )
     return out

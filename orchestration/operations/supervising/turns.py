@@ -19,10 +19,17 @@ from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running, running_with
 from orchestration.operations.context import Context
 from orchestration.operations.looking.parts import belongs_elsewhere
+from orchestration.operations.looking.unread import unread_progress
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.reading import Say
 from orchestration.operations.supervising.alerts import Alert, DriverHung, GivenUp, ReleaseFailed, Send
-from orchestration.operations.supervising.decide import Memory, decide, unreadable, unreadable_heartbeats
+from orchestration.operations.supervising.decide import (
+    Memory,
+    decide,
+    unreadable,
+    unreadable_heartbeats,
+    unreadable_progress,
+)
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
@@ -74,8 +81,8 @@ def turn(
 
     1. Ends operations past their deadline. 2. Fences and kills drivers that hang. 3. Starts releases that are wanted
     running and that nobody runs. 4. Sets releases to failed that were started too often. Registry entries that can't be
-    read here are alerted once; the turn does not touch the releases that they hold, nor those of another host. All alerts are sent at the end, also
-    if the turn fails.
+    read here are alerted once, and so is a progress record; the turn does not touch the releases that they hold, nor those of
+    another host. All alerts are sent at the end, also if the turn fails.
     """
     alerts: list[Alert] = []
     try:
@@ -111,6 +118,10 @@ def _turn(
         memory.silent = {}
         context.say(f"the topic {HEARTBEATS_TOPIC} was deleted; it was created again, empty")
         return Turn(found=found, state=state, started=())
+    down = [s.release for s in found if s.health == "down"]
+    unread = {name: f"{error.what}; {error.fix}" for name, error in unread_progress(context, down).items()}
+    for progress_unread in unreadable_progress(memory, unread):
+        alert(progress_unread)
     processes = _drivers(context) if any(s.health == "down" for s in found) else []
     decision = decide(
         memory,
@@ -123,6 +134,7 @@ def _turn(
         held={
             *(name for name in state.releases if state.not_understood(name) is not None),
             *_of_other_hosts(context, memory, found),
+            *unread,
         },
     )
     # before anything that may fail: the memory already knows of them

@@ -23,6 +23,7 @@ from orchestration.operations.supervising.alerts import (
     EntriesUnread,
     GivenUp,
     HeartbeatsUnread,
+    ProgressUnread,
     ReleaseFailed,
     RunFailed,
     severity,
@@ -45,6 +46,8 @@ ALERTS: dict[Alert, tuple[str, int]] = {
         "1 entry of the registry can't be read by this version; see `switchyard registry check`", logging.WARNING),
     HeartbeatsUnread(records=3): (
         "3 heartbeats of the last minute can't be read by this version; see `switchyard registry check`", logging.WARNING),
+    ProgressUnread(release="a.v1", why="its newest record is odd; upgrade"): (
+        "a.v1 is held and not started: its newest record is odd; upgrade", logging.ERROR),
     DriverHung(release="a.v1", why="process 7 is silent", log="line 1"): (
         "the driver of a.v1 hangs: process 7 is silent; it is fenced, and a new driver replaces it\nline 1", logging.WARNING),
     CheckNotRun(release="a.v1", error="no result yet"): (

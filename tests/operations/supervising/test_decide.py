@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.supervising.alerts import EntriesUnread, HeartbeatsUnread, told
-from orchestration.operations.supervising.decide import Decision, Memory, decide, unreadable, unreadable_heartbeats
+from orchestration.operations.supervising.alerts import EntriesUnread, HeartbeatsUnread, ProgressUnread, told
+from orchestration.operations.supervising.decide import (
+    Decision,
+    Memory,
+    decide,
+    unreadable,
+    unreadable_heartbeats,
+    unreadable_progress,
+)
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.model.entries import ReleaseState, Wanted
 from pipelines.model.registry import RegistryState, fold
@@ -168,6 +175,14 @@ def test_heartbeats_that_can_not_be_read_are_alerted_when_they_begin() -> None:
     memory = Memory()
     found = [unreadable_heartbeats(memory, records) for records in (0, 2, 5, 0, 1)]
     assert found == [None, HeartbeatsUnread(records=2), None, None, HeartbeatsUnread(records=1)]
+
+
+def test_progress_that_can_not_be_read_is_alerted_when_it_is_found() -> None:
+    memory, turns = Memory(), ({}, {"a.v1": "odd"}, {"a.v1": "odd", "b.v1": "odd, too"}, {}, {"a.v1": "odd"})
+    found = [[each.release for each in unreadable_progress(memory, turn)] for turn in turns]
+    assert found == [[], ["a.v1"], ["b.v1"], [], ["a.v1"]]
+    [alert] = unreadable_progress(Memory(), {"a.v1": "odd"})
+    assert alert == ProgressUnread(release="a.v1", why="odd")
 
 
 def test_what_is_held_is_neither_started_nor_fenced_nor_given_up() -> None:

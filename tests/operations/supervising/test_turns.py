@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from orchestration.operations.supervising.alerts import (
     EntriesUnread,
     GivenUp,
     HeartbeatsUnread,
+    ProgressUnread,
     ReleaseFailed,
     told,
 )
@@ -27,7 +29,7 @@ from orchestration.operations.supervising.decide import Memory
 from orchestration.operations.supervising.turns import bring_up, last_lines, take_turns, turn
 from pipelines.engine.code import code_path
 from pipelines.engine.lease import this_process
-from pipelines.errors import BadUsage, SwitchyardError, Unavailable
+from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import (
@@ -43,7 +45,7 @@ from pipelines.model.entries import (
 )
 from pipelines.model.parts import AnotherRegistry
 from pipelines.model.progress import Heartbeat
-from pipelines.model.registry import RegistryState
+from pipelines.model.registry import RegistryState, Release
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings
 from pipelines.signals import StopSignal
@@ -269,6 +271,25 @@ def test_heartbeats_that_can_not_be_read_are_alerted_once(world: World, monkeypa
     monkeypatch.setattr(Heartbeats, "unread", 2)
     world.turns(Memory(), 3)
     assert [each for each in world.alerts if isinstance(each, HeartbeatsUnread)] == [HeartbeatsUnread(records=2)]
+
+
+def test_a_release_whose_progress_can_not_be_read_is_held_until_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = Refused("its newest record can't be read", fix="upgrade")
+    found = {NAME: odd}
+
+    def unread(_: object, releases: Iterable[Release]) -> dict[str, Refused]:
+        return {release.name: found[release.name] for release in releases if release.name in found}
+
+    monkeypatch.setattr(supervision, "unread_progress", unread)
+    memory = Memory()
+    world.turns(memory, 400)
+    assert world.launcher.launched == [] and world.log.known.releases[NAME].state == "live"
+    assert world.alerts == [ProgressUnread(release=NAME, why="its newest record can't be read; upgrade")]
+    found.clear()
+    world.turns(memory, 2)
+    assert world.launcher.launched == [NAME]
 
 
 def test_a_release_of_another_host_is_left_to_its_supervisor(world: World) -> None:
