@@ -327,7 +327,9 @@ class Driver:
 
     def _wait_out(self, query: Query, what: str, error: BaseException) -> None:
         """Waits until an outage is over. The next batch connects again."""
-        self._outages.wait_out(what, error)
+        # to a producer, a deleted topic looks like an outage
+        missing = self._orders.watch.missing if self._orders.watch is not None else []
+        self._outages.wait_out("; ".join([*missing, what]), error)
         query.sink.disconnect()
 
     def _unless_outage(self, call: Callable[[], object]) -> None:

@@ -69,8 +69,8 @@ class Watch:
         self._every_s = min(EVERY_S, 5 * cluster.settings.heartbeat_s)
         self._looking = threading.Lock()
         self._failing = False
-        # topics that it has said it may not create
-        self._told: set[str] = set()
+        # topic that it may not create -> what it has said about that
+        self._told: dict[str, str] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.trouble: PartLost | None = None
@@ -94,6 +94,11 @@ class Watch:
                     self.trouble = found
                     self._alarm(found)
             return self.trouble
+
+    @property
+    def missing(self) -> list[str]:
+        """The lost topics that it may not create again, each with what helps."""
+        return [*self._told.values()]
 
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
@@ -123,6 +128,10 @@ class Watch:
 
     def _make_again(self, losses: list[Loss]) -> None:
         there = set[str]()
+        # someone else may have created them since
+        self._told = {
+            loss.name: self._told[loss.name] for loss in losses if loss.how == "gone" and loss.name in self._told
+        }
         for loss in losses:
             if loss.how == "another":
                 # its records are gone, but the release can use it
@@ -146,7 +155,7 @@ class Watch:
                 log.warning(
                     "%s: %s, and this login can't create it again: %s", self._release.name, loss.what, error.what
                 )
-            self._told.add(loss.name)
+            self._told = {**self._told, loss.name: f"{loss.what}; {loss.way}"}
             return False
         log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
         return True

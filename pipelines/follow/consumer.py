@@ -18,6 +18,7 @@ from pipelines.follow.control import Control
 from pipelines.follow.data import DataReader
 from pipelines.follow.group import read_commits, to_commit
 from pipelines.follow.moves import (
+    AFRESH,
     SOLE,
     Deliver,
     Enter,
@@ -276,7 +277,7 @@ class LiveConsumer:
         if switch is None:
             raise SwitchyardError(
                 f"the position is at switch {position.number} of alias {self.alias}, which has {len(chain)}",
-                fix="the position comes from another cluster: follow from the beginning, into an empty store",
+                fix=f"the position comes from another cluster: {AFRESH}",
             )
         # set the position last: without a broker any of these calls may fail, and is made again
         skip = self._keys_before(position, chain, switch)
@@ -295,7 +296,7 @@ class LiveConsumer:
             raise _lost_delta(here.topic)
         if self._same.is_another:
             lost = Loss(release=self._release, part="result", name=here.topic, how="another")
-            raise SwitchyardError(lost.what, fix=f"{lost.way}; then follow from the beginning, into an empty store")
+            raise SwitchyardError(lost.what, fix=f"{lost.way}; then {AFRESH}")
 
     def _keys_before(self, position: FollowerPosition, chain: tuple[Switch, ...], switch: Switch) -> set[bytes | None]:
         """The keys of the delta segments before that of `position`. They are read again, because a restart forgets
@@ -315,7 +316,8 @@ class LiveConsumer:
         return keys
 
     def _refuse_short(self, segment: DeltaSegment) -> None:
-        """Raises SwitchyardError if a delta's topic ends before the segment does: the rest would never arrive."""
+        """Raises SwitchyardError if a delta's topic is gone, or ends before the segment does: the rest would never arrive."""
+        self._data.partitions(segment.topic)
         end = end_of(self._settings, segment.topic, 1, committed=False, client=self._admin)[0]
         if end < segment.end:
             raise _lost_delta(segment.topic)
@@ -466,7 +468,7 @@ def _lost_delta(topic: str) -> SwitchyardError:
     return SwitchyardError(
         f"delta {topic}, which takes the follower from one result to the next, "
         "was deleted and recreated under the same name",
-        fix="its records can't be restored: follow from the beginning, into an empty store",
+        fix=f"its records can't be restored: {AFRESH}",
     )
 
 

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipelines.errors import SwitchyardError
 from pipelines.follow.control import FETCH_WAIT_MS, passing
+from pipelines.follow.moves import AFRESH
 from pipelines.kafka.client import consumer
 from pipelines.kafka.failures import failure
 from pipelines.settings import Settings
@@ -128,7 +129,7 @@ class DataReader:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise SwitchyardError(
                 f"{self._topic}[{partition}] no longer has the record at the follower's offset: {error.str()}",
-                fix="its records were deleted: follow from the beginning, into an empty store",
+                fix=f"its records were deleted: {AFRESH}",
             )
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             self.partitions(self._topic)
@@ -139,5 +140,5 @@ class DataReader:
 def _gone(topic: str) -> SwitchyardError:
     return SwitchyardError(
         f"topic {topic}, which the follower was reading, is gone: its release was retired, or someone deleted the topic",
-        fix="follow from the beginning, into an empty store. `retire` keeps the results that a registered follower still needs",
+        fix=f"{AFRESH}. `retire` keeps the results that a registered follower still needs",
     )

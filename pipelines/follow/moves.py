@@ -21,6 +21,12 @@ from pipelines.model.progress import Progress
 from pipelines.model.registry import Operation
 
 Phase = Literal["result", "delta"]
+# what helps a follower whose results or deltas are lost. What its group has committed leads back to them, and with
+# `earliest` a new group may have to cross them, too
+AFRESH = (
+    "follow with a new group and an empty store, without `earliest` or `--from-beginning`; then "
+    "`switchyard forget-follower ALIAS GROUP` forgets the old group"
+)
 
 
 class FollowerPosition(Frozen):
@@ -340,7 +346,7 @@ def _here(position: FollowerPosition, chain: Chain) -> Switch:
     if here is None or (position.segment is not None and position.segment >= len(here.delta)):
         raise SwitchyardError(
             f"position {position.number} of alias {position.alias} is not in its chain of {len(chain)} switches",
-            fix="the position belongs to another cluster or alias: follow from the beginning, or give the right position",
+            fix=f"the position belongs to another cluster or alias: give the right position, or {AFRESH}",
         )
     return here
 
@@ -350,7 +356,7 @@ def _check_cut(position: FollowerPosition, cut: Mapping[int, int], following: Sw
     if past and following.allowed is None:
         raise Refused(
             f"the follower is past the cut of switch {following.number}: it is at {told_offsets(position.topic, past)}, and the cut is at {told_offsets(position.topic, cut)}",
-            fix="its stored position was changed by hand: follow from the beginning, into an empty store",
+            fix=f"its stored position was changed by hand: {AFRESH}",
         )
 
 

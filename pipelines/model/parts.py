@@ -65,12 +65,16 @@ def refuse_cut(first: int, start: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A lost part of `release`. `name`: of the topic, group or file. `how`: gone, or recreated under the same name."""
+    """A lost part of `release`. `name`: of the topic, group or file. `how`: gone, or recreated under the same name.
+
+    `of`: of an input that is another release's result, that release.
+    """
 
     release: str
     part: Part
     name: str
     how: Literal["gone", "another"] = "gone"
+    of: str | None = None
 
     @property
     def what(self) -> str:
@@ -85,6 +89,11 @@ class Loss:
         reset = f"`switchyard reset {self.release} --to-earliest --output new --execute`"
         accepting = f"`switchyard reset {self.release} --to-earliest --output new --missing-history accept --execute`"
         match self.part:
+            case "input" if self.of is not None:
+                return (
+                    f"restore the result of {self.of} first: `switchyard status {self.of}` names the way. If that gives it a new topic, "
+                    f"run `switchyard stage {app} --execute`: the new version reads it"
+                )
             case "input" if self.how == "another":
                 return (
                     f"choose one: to read the new topic from its start, with an empty state, run {accepting}; "
@@ -111,7 +120,12 @@ class Loss:
                 )
             case "evidence" | "delta":
                 return f"run `switchyard diff {self.release}` again"
-            case "dead letters" | "heartbeats" | "group":
+            case "dead letters":
+                return (
+                    "its driver creates it again, empty; if its login may not, type "
+                    f"`switchyard start {self.release} --execute` as an operator"
+                )
+            case "heartbeats" | "group":
                 return "the next driver creates it again, empty"
 
 
@@ -144,12 +158,14 @@ def lost_topics(
     known = known_ids(release)
     if registry_id is not None:
         known[REGISTRY_TOPIC] = registry_id
+    others = {each.topic: each.release for each in release.spec.inputs.values()}
     found = []
     for topic, part in parts.items():
+        of = others.get(topic) if part == "input" else None
         if topic not in now:
-            found.append(Loss(release=release.name, part=part, name=topic))
+            found.append(Loss(release=release.name, part=part, name=topic, of=of))
         elif topic in known and now[topic] != known[topic]:
-            found.append(Loss(release=release.name, part=part, name=topic, how="another"))
+            found.append(Loss(release=release.name, part=part, name=topic, how="another", of=of))
     return found
 
 

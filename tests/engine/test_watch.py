@@ -137,9 +137,12 @@ def test_what_its_login_may_not_make_again_does_not_stop_it_or_hide_another_loss
     with caplog.at_level("WARNING"):
         assert watch.look() is None and watch.look() is None
     assert len([r for r in caplog.records if "can't create it again" in r.message]) == 2 and told == []
+    assert len(watch.missing) == 2
+    assert any(f"{LETTERS} of {NAME} is gone" in each and "switchyard start" in each for each in watch.missing)
     # someone with more rights has created it: the registry learns of the new one
     kafka.ids = [{**without(HEARTBEATS_TOPIC), LETTERS: "made anew"}]
     assert watch.look() is None
+    assert [HEARTBEATS_TOPIC in each for each in watch.missing] == [True]
     [entry] = told
     assert entry.own == {LETTERS: "made anew"}
     kafka.first = 501

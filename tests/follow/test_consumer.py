@@ -480,7 +480,7 @@ def test_a_result_that_was_made_again_is_not_read_on(cluster: Cluster) -> None:
     with follower(cluster) as consumer:
         stored = take(consumer, 4)[1].position
     made_again(cluster, v1.topic, 2, records=50)
-    another = rf"result {v1.topic} of {v1.name} was .*recreated[^~]*switchyard reset[^~]*follow from the beginning"
+    another = rf"result {v1.topic} of {v1.name} was .*recreated[^~]*switchyard reset[^~]*follow with a new group"
     # nobody runs the release
     with follower(cluster, "stored", start=stored) as consumer:
         comes_to_raise(consumer, another)
@@ -516,11 +516,13 @@ def test_who_has_read_all_of_it_is_moved_on_all_the_same(cluster: Cluster, monke
         assert texts(take(consumer, 1)) == ["k7=v2"]
 
 
-LOST_DELTA = r"delta {}, .*was deleted and recreated[^~]*follow from the beginning, into an empty store"
+LOST_DELTA = r"delta {}, .*was deleted and recreated[^~]*follow with a new group and an empty store"
+GONE_DELTA = r"topic {}, .*is gone[^~]*follow with a new group and an empty store"
 
 
+@pytest.mark.parametrize("empty", [True, False], ids=["made again", "gone"])
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_delta_that_was_made_again_empty_is_not_waited_for(cluster: Cluster, index: int) -> None:
+def test_a_delta_that_is_lost_is_not_waited_for(cluster: Cluster, index: int, empty: bool) -> None:
     v1, v2 = cluster.first(), cluster.release(2)
     v1.batch(rows(1, 0, 1))
     with follower(cluster) as consumer:
@@ -530,13 +532,21 @@ def test_a_delta_that_was_made_again_empty_is_not_waited_for(cluster: Cluster, i
     with follower(cluster, "other", start=stored) as consumer:
         middle = take(consumer, 3)[1].position
     assert middle.segment == 1
-    made_again(cluster, (touched, base)[index].topic, 1)
-    lost = LOST_DELTA.format((touched, base)[index].topic)
+    topic = (touched, base)[index].topic
+    if empty:
+        made_again(cluster, topic, 1)
+    else:
+        delete_topics(cluster.settings, [topic])
+    lost = (LOST_DELTA if empty else GONE_DELTA).format(topic)
     # on its way into the segment, and in the one after it, whose keys it has to leave out
     for position in (stored, middle):
         with pytest.raises(SwitchyardError, match=lost), follower(cluster, "again", start=position) as consumer:
             take(consumer, 3, timeout_s=10)
             raise AssertionError("it waits for ever")
+    # the way that the error names
+    with follower(cluster, "afresh") as consumer:
+        v2.batch(rows(2, 7))
+        assert texts(take(consumer, 1)) == ["k7=v2"]
 
 
 def test_a_delta_that_is_made_again_while_it_is_read_is_not_waited_for(

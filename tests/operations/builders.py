@@ -121,6 +121,8 @@ class Kafka:
     partitions: Callable[[str], int | None] = lambda _: 1
     first: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
+    # group -> topic -> partition -> offset and note
+    committed: Mapping[str, Mapping[str, Mapping[int, tuple[int, str]]]] = field(default_factory=dict)
 
     def topic_ids(self, names: Iterable[str]) -> Mapping[str, str]:
         return self.ids(names)
@@ -130,6 +132,9 @@ class Kafka:
 
     def group_names(self) -> Set[str]:
         return self.groups
+
+    def group_offsets(self, group: str) -> Mapping[str, Mapping[int, tuple[int, str]]]:
+        return self.committed.get(group, {})
 
     def topic_names(self) -> Set[str]:
         return self.names

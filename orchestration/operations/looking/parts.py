@@ -18,7 +18,7 @@ from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
 
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
-_HAS_RUN = ("ready", "live", "standby")
+_HAS_RUN = ("hydrating", "ready", "live", "standby", "failed")
 
 
 def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release]) -> dict[str, list[Loss]]:
@@ -54,12 +54,26 @@ def losses(context: Reading, state: RegistryState, release: Release) -> list[Los
 def told_losses(context: Reading, state: RegistryState) -> dict[str, list[str]]:
     """Release -> what `status` says about its lost parts, each with its way back."""
     try:
-        found = losses_of(context, state, state.releases.values())
+        found = _as_far_as_allowed(context, state)
     except SwitchyardError as error:
-        # a user who may not describe all topics still sees the rest
+        # whoever asks still sees the rest
         context.say(f"can't tell whether releases have lost parts: {error.what}; {error.fix}")
         return {}
     return {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
+
+
+def _as_far_as_allowed(context: Reading, state: RegistryState) -> dict[str, list[Loss]]:
+    """`losses_of` all releases, without those of apps that this user may not ask about. Raises Unavailable without a broker."""
+    everybody, found = list(state.releases.values()), dict[str, list[Loss]]()
+    try:
+        return losses_of(context, state, everybody)
+    except Refused:
+        for app in sorted({release.spec.app for release in everybody}):
+            try:
+                found |= losses_of(context, state, state.of_app(app))
+            except Refused as error:
+                context.say(f"can't tell whether releases of {app} have lost parts: {error.what}; {error.fix}")
+    return found
 
 
 def lost_parts(found: Iterable[Loss]) -> set[Part]:
@@ -130,9 +144,9 @@ def _group(context: Reading, release: Release, topics: Set[str], groups: Set[str
     name = release.name
     if release.state not in _HAS_RUN or name in groups or progress_topic(name) not in topics:
         return
-    # a release that has committed nothing has a group only while it runs
+    # a generation that has committed nothing has a group only while its driver runs
     last = _last(context, name)
-    if last is not None and last.boundary.batch_id >= 0:
+    if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
         yield Loss(release=name, part="group", name=name)
 
 

@@ -13,11 +13,12 @@ def this_platform() -> str:
 
 
 def staged_by_another(spec: ReleaseSpec) -> str | None:
-    """Which version staged the release, and which will run it; None: this one did, or it isn't known.
+    """Which version staged the release, and which will run it; None: this one did.
 
     A checkpoint keeps its formats and its number of shuffle partitions, whatever version runs it later.
     """
     here = this_platform()
-    if spec.platform in ("", here):
+    if spec.platform == here:
         return None
-    return f"{spec.platform}; its next driver runs on {here} and keeps the formats of its checkpoint"
+    # the entries of earlier builds don't say it
+    return f"{spec.platform or 'a build before 0.1.0'}; its next driver runs on {here} and keeps the formats of its checkpoint"

@@ -65,7 +65,12 @@ def plan_start(
         releases=(release.name,),
         stages=(
             *(history.stages if candidate else ()),
-            *(_stages_of_generation(context, release, generation, lost) if starts_over else ()),
+            *(
+                _stages_of_generation(context, release, generation, lost)
+                if starts_over
+                # a driver whose login may not create topics waits for this one
+                else lost_topics_again(release, [loss for loss in lost if loss.part == "dead letters"])
+            ),
             Want(release=release.name, wanted="running"),
             Launch(release=release.name, force=force),
         ),

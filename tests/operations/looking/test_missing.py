@@ -208,6 +208,17 @@ def test_the_live_release_is_held_against_none(cut: Log) -> None:
     assert history_of(world(cut), state, state.releases["a.v1"], state.releases["a.v2"]).gaps == ()
 
 
+def test_without_its_progress_the_group_tells_what_the_live_release_has_read(
+    cut: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestration.operations.reading.newest_progress", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.looking.progress.ends_of", lambda *_: {})
+    state = cut.state()
+    for committed, gaps in (({}, ()), ({"a.v1": {"trades": {0: (5000, "1:3")}}}, (DELETED,))):
+        there = Kafka(inputs=kafka(1000), first={"trades": {0: 1000}}, committed=committed)
+        assert history_of(context_of(cut, there), state, state.releases["a.v2"]).gaps == gaps
+
+
 def test_a_candidate_that_begins_anew_asks_for_all_that_it_then_lacks(cut: Log) -> None:
     # it had read what is deleted now, and fails by something else
     cut.entries += [HistoryAccepted(release="a.v2", missing=(DELETED,)), StateSet(release="a.v2", state="failed")]

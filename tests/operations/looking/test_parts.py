@@ -14,7 +14,17 @@ from orchestration.operations.planning.run import plan_start
 from pipelines.engine.code import code_path
 from pipelines.engine.table_file import table_path
 from pipelines.errors import Refused, Unavailable
-from pipelines.model.entries import DeltaSegment, Holder, LeaseTaken, Staged, StateSet, StaticTableSpec, TopicsKnown
+from pipelines.model.entries import (
+    DeltaSegment,
+    Holder,
+    InputSpec,
+    LeaseTaken,
+    ReleaseState,
+    Staged,
+    StateSet,
+    StaticTableSpec,
+    TopicsKnown,
+)
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
@@ -69,6 +79,21 @@ def test_so_is_one_that_was_made_again(topic: str) -> None:
     assert f"{topic} of {NAME} was deleted and recreated" in said and "switchyard reset a.v1" in said
 
 
+@pytest.mark.parametrize("now", [{}, {f"{NAME}.g1": "another"}], ids=["gone", "recreated"])
+def test_a_lost_result_of_another_release_is_not_made_by_hand(now: dict[str, str]) -> None:
+    log = live()
+    reads = {"trades": InputSpec(topic=f"{NAME}.g1", partitions=1, release=NAME)}
+    known = TopicsKnown(release="down.v1", generation=1, inputs={f"{NAME}.g1": IDS[f"{NAME}.g1"]})
+    log.entries += [Staged(spec=spec("down.v1").model_copy(update={"inputs": reads})), generation("down.v1"), known]
+    ids = {**without(f"{NAME}.g1"), "down.v1.g1": "", "down.v1.progress": "", "down.v1.dead-letters": "", **now}
+    context = context_of(log, Kafka(ids=lambda topics: {t: ids[t] for t in topics if t in ids}))
+    found = told_losses(context, log.state())
+    assert "switchyard reset a.v1" in found[NAME][0]
+    [said] = found["down.v1"]
+    assert "create it again" not in said and "switchyard reset down" not in said
+    assert f"switchyard status {NAME}" in said and "switchyard stage down --execute" in said
+
+
 @pytest.mark.parametrize(
     ("end", "said"), [(None, "is gone"), (0, "was deleted and recreated"), (3, "was deleted and recreated"), (4, "")]
 )
@@ -104,14 +129,16 @@ def test_a_group_is_missed_once_it_has_committed(monkeypatch: pytest.MonkeyPatch
     assert told(live(), IDS, groups=EVERY_GROUP) == ""
 
 
+@pytest.mark.parametrize("state", ["hydrating", "ready", "live", "standby", "failed"])
 @pytest.mark.parametrize(("generation", "expected"), [(1, True), (0, False)])
 def test_files_are_missed_where_its_driver_ran_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generation: int, expected: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generation: int, expected: bool, state: ReleaseState
 ) -> None:
     monkeypatch.setattr("orchestration.operations.reading.newest_progress", lambda *_, **__: committed(3, generation))
     settings = Settings(bootstrap_servers="127.0.0.1:1", state_dir=tmp_path)
     for host, here in ((settings.host, True), ("another", False)):
         log = live()
+        log.entries.append(StateSet(release=NAME, state=state))
         log.entries.append(LeaseTaken(release=NAME, token=1, holder=Holder(host=host, boot_id="b", pid=1, started=1)))
         context = replace(context_of(log, Kafka(ids=lambda _: IDS)), settings=settings)
         said = "\n".join(told_losses(context, log.state()).get(NAME, ()))
@@ -150,6 +177,20 @@ def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
     assert heard == ["can't tell whether releases have lost parts: not allowed; ask for the ACL"]
 
 
+def test_an_app_that_a_user_may_not_ask_about_hides_no_loss_of_another() -> None:
+    def ids(topics: Iterable[str]) -> dict[str, str]:
+        if any(topic.startswith("b.v1") for topic in topics):
+            raise Refused("b.v1.g1 is not yours", fix="ask for the ACL")
+        return {t: found for t, found in without(f"{NAME}.g1").items() if t in topics}
+
+    heard: list[str] = []
+    log = live()
+    log.entries += [*staged("b.v1"), generation("b.v1")]
+    found = told_losses(context_of(log, Kafka(ids=ids), say=heard.append), log.state())
+    assert [*found] == [NAME] and f"result {NAME}.g1 of {NAME} is gone" in found[NAME][0]
+    assert heard == ["can't tell whether releases of b have lost parts: b.v1.g1 is not yours; ask for the ACL"]
+
+
 def test_progress_that_can_not_be_read_hides_no_other_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise Refused("the newest record of a.v1.progress can't be read", fix="upgrade")
@@ -165,6 +206,16 @@ def test_progress_that_can_not_be_read_hides_no_other_loss(monkeypatch: pytest.M
     found = told_losses(context_of(log, kafka, say=heard.append), log.state())
     assert len(found[NAME]) == 1 and f"{NAME}.dead-letters of {NAME} is gone" in found[NAME][0] and "b.v1" in found
     assert heard == [f"can't tell whether {NAME} has lost its checkpoint or its group: the newest record of a.v1.progress can't be read; upgrade"]  # fmt: skip
+
+
+def test_a_start_makes_lost_dead_letters_again_for_a_driver_that_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestration.operations.planning.run._refuse_cut_off", lambda *_: None)
+    monkeypatch.setattr("orchestration.operations.planning.run.moved_by_hand", lambda *_: None)
+    letters = f"{NAME}.dead-letters"
+    context = context_of(live(), Kafka(ids=lambda topics: {t: IDS[t] for t in topics if t in without(letters)}))
+    plan = plan_start(context, NAME)
+    assert [type(stage).__name__ for stage in plan.stages] == ["CreateTopic", "Want", "Launch"]
+    assert plan.stages[0].name == letters and any("is gone" in each for each in plan.warnings)
 
 
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])

@@ -26,9 +26,9 @@ def log(*platforms: str) -> Log:
     return Log(*entries)
 
 
-def test_the_version_is_told_only_if_it_is_known_and_another() -> None:
+def test_the_version_is_told_only_if_it_is_another() -> None:
     told = [staged_by_another(spec("a.v1", platform=each)) for each in (OLDER, this_platform(), "")]
-    assert told == [SAID, None, None]
+    assert told == [SAID, None, SAID.replace(OLDER, "a build before 0.1.0")]
 
 
 def test_the_plan_of_a_start_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,10 @@ def test_status_tells_it_to_who_asks_about_the_release(
     monkeypatch.setattr("orchestration.operations.supervising.overview.told_losses", lambda *_: {})
     monkeypatch.setattr(broker, "load_settings", lambda: SimpleNamespace(embedded=False))
     broker.status("a")
-    assert [line for line in capsys.readouterr().out.splitlines() if "staged by" in line] == [f"a.v1: staged by {SAID}"]
+    assert [line for line in capsys.readouterr().out.splitlines() if "staged by" in line] == [
+        f"a.v1: staged by {SAID}",
+        f"a.v3: staged by {SAID.replace(OLDER, 'a build before 0.1.0')}",
+    ]
     broker.status(None)
     assert "staged by" not in capsys.readouterr().out
     broker.status("a", as_json=True)
