@@ -2,6 +2,6 @@
 
 from pipelines.follow.consumer import LiveConsumer, LiveRecord
 from pipelines.follow.group import committed_number
-from pipelines.follow.moves import FollowerPosition, Member
+from pipelines.follow.moves import AFRESH, FollowerPosition, Member
 
-__all__ = ["FollowerPosition", "LiveConsumer", "LiveRecord", "Member", "committed_number"]
+__all__ = ["AFRESH", "FollowerPosition", "LiveConsumer", "LiveRecord", "Member", "committed_number"]

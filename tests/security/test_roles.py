@@ -22,8 +22,9 @@ from pipelines.kafka.acls import ROLES, Role, as_commands, rights
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.failures import forbidden
 from pipelines.kafka.login import java_properties
-from pipelines.kafka.topics import partition_count
-from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
+from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.topics import delete_topics, partition_count
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic
 from tests.e2e.harness import until
 from tests.security.access import as_asked, asked_by, binding, bindings_of
 from tests.security.guarded import ADMIN, PLANTED, Guarded
@@ -85,6 +86,26 @@ def test_a_driver_whose_login_is_revoked_says_so_and_goes_on_once_it_is_back(
     with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:
         comes_to_all(live, consumer, table)
     assert live.drivers.alive(f"{live.app}.v1")
+
+
+@pytest.mark.long
+def test_lost_dead_letters_that_a_driver_may_not_create_are_made_again_by_an_operator(
+    live: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = f"{live.app}.v1"
+    letters = dead_letter_topic(release)
+    delete_topics(live.admin, [letters])
+    said = f"{letters} of {release} is gone, and this login can't create it again"
+    until("the driver does not say so", lambda: said in caplog.text, 60)
+    live.produce_malformed()
+    assert f"switchyard start {release} --execute" in live.do("status").out
+    live.do("start", release, "--execute")
+    until("the dead letter does not come", lambda: end_offsets(live.admin, [letters])[letters][0] > 0, 120)
+    live.do("register-follower", live.app, live.group)
+    live.produce(10)
+    with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:
+        comes_to_all(live, consumer, {})
+    assert live.drivers.alive(release) and letters not in live.do("status").out
 
 
 # -- and nothing else

@@ -84,6 +84,11 @@ class Office:
             self.sent.append(key)
         assert self._producer.flush(60) == 0
 
+    def produce_malformed(self) -> None:
+        """One more record, which is no JSON."""
+        self._producer.produce(self.topic, b"no JSON", b"k0", timestamp=START_MS + len(self.sent) * 50, partition=0)
+        assert self._producer.flush(60) == 0
+
     def expected(self) -> dict[str, int]:
         """Key -> its records so far."""
         return {key: self.sent.count(key) for key in set(self.sent)}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 
 from orchestration.operations.comparing.evidence import evidence_for, evidence_path
 from orchestration.operations.lifecycle import live_release
+from orchestration.operations.looking.awaited import lost_to_followers
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.engine.code import code_path
@@ -54,12 +55,15 @@ def losses(context: Reading, state: RegistryState, release: Release) -> list[Los
 def told_losses(context: Reading, state: RegistryState) -> dict[str, list[str]]:
     """Release -> what `status` says about its lost parts, each with its way back."""
     try:
-        found = _as_far_as_allowed(context, state)
+        found, awaited = _as_far_as_allowed(context, state), lost_to_followers(context, state)
     except SwitchyardError as error:
         # whoever asks still sees the rest
         context.say(f"can't tell whether releases have lost parts: {error.what}; {error.fix}")
         return {}
-    return {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
+    said = {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
+    for name, more in awaited.items():
+        said.setdefault(name, []).extend(more)
+    return said
 
 
 def _as_far_as_allowed(context: Reading, state: RegistryState) -> dict[str, list[Loss]]:

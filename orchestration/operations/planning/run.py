@@ -65,12 +65,7 @@ def plan_start(
         releases=(release.name,),
         stages=(
             *(history.stages if candidate else ()),
-            *(
-                _stages_of_generation(context, release, generation, lost)
-                if starts_over
-                # a driver whose login may not create topics waits for this one
-                else lost_topics_again(release, [loss for loss in lost if loss.part == "dead letters"])
-            ),
+            *_stages_before(context, release, generation, lost),
             Want(release=release.name, wanted="running"),
             Launch(release=release.name, force=force),
         ),
@@ -107,6 +102,14 @@ def _refuse_cut_off(context: Reading, release: Release) -> None:
             f"{release.name} can't continue, because retention deleted input that it has not read: {join(gone)}",
             fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads the input that is kept",
         )
+
+
+def _stages_before(context: Reading, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
+    """What has to be done before a driver starts in `generation`."""
+    if generation != release.generation:
+        return _stages_of_generation(context, release, generation, lost)
+    # a driver whose login may not create topics can't do this
+    return lost_topics_again(release, [loss for loss in lost if loss.part == "dead letters"])
 
 
 def _stages_of_generation(

@@ -44,8 +44,9 @@ def statuses(context: Context, *, parts: bool = True) -> list[ReleaseStatus]:
 def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[ReleaseStatus]:
     """Every release of `state`, by name. Writes nothing.
 
-    `parts`: its notes also name lost parts, and say if a release can't be started because its newest progress record
-    can't be read. That lists all topics and groups of the cluster, so don't use it every few seconds.
+    `parts`: its notes also name lost parts, those that a follower has yet to read, too, and say if a release can't be
+    started because its newest progress record can't be read. That lists all topics and groups of the cluster, so don't
+    use it every few seconds.
     """
     beats = context.beats() if state.releases else {}
     lost = told_losses(context, state) if parts and state.releases else {}

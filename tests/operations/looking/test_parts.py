@@ -11,6 +11,7 @@ import pytest
 
 from orchestration.operations.looking.parts import told_losses
 from orchestration.operations.planning.run import plan_start
+from orchestration.operations.plans.stages.releases import CreateTopic
 from pipelines.engine.code import code_path
 from pipelines.engine.table_file import table_path
 from pipelines.errors import Refused, Unavailable
@@ -215,7 +216,8 @@ def test_a_start_makes_lost_dead_letters_again_for_a_driver_that_may_not(monkeyp
     context = context_of(live(), Kafka(ids=lambda topics: {t: IDS[t] for t in topics if t in without(letters)}))
     plan = plan_start(context, NAME)
     assert [type(stage).__name__ for stage in plan.stages] == ["CreateTopic", "Want", "Launch"]
-    assert plan.stages[0].name == letters and any("is gone" in each for each in plan.warnings)
+    made = plan.stages[0]
+    assert isinstance(made, CreateTopic) and made.name == letters and any("is gone" in each for each in plan.warnings)
 
 
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])

@@ -178,7 +178,8 @@ def test_heartbeats_that_can_not_be_read_are_alerted_when_they_begin() -> None:
 
 
 def test_progress_that_can_not_be_read_is_alerted_when_it_is_found() -> None:
-    memory, turns = Memory(), ({}, {"a.v1": "odd"}, {"a.v1": "odd", "b.v1": "odd, too"}, {}, {"a.v1": "odd"})
+    memory = Memory()
+    turns: list[dict[str, str]] = [{}, {"a.v1": "odd"}, {"a.v1": "odd", "b.v1": "odd, too"}, {}, {"a.v1": "odd"}]
     found = [[each.release for each in unreadable_progress(memory, turn)] for turn in turns]
     assert found == [[], ["a.v1"], ["b.v1"], [], ["a.v1"]]
     [alert] = unreadable_progress(Memory(), {"a.v1": "odd"})
