@@ -8,6 +8,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from pipelines.engine.guard import admit, checked, digest_of, package_name, sources_in
@@ -75,10 +76,10 @@ def _is_test(path: Path) -> bool:
 def _check(path: Path, source: bytes) -> None:
     ours = (*_MODEL, *_SUITES) if path.name.endswith(_SUITE) else _MODEL
     try:
-        tree = ast.parse(source, filename=str(path))
+        reached = _reached_by(source)
     except SyntaxError as error:
         raise BadUsage(f"{path}, line {error.lineno}: {error.msg}", fix="fix the module") from error
-    for line, does, name in _reached(tree):
+    for line, does, name in reached:
         if _within(name, _OURS) and not _within(name, ours):
             raise Refused(f"{path}, line {line}: {does} {name}, which a release can't freeze",
                           fix="import within the code folder with a leading dot; from this project only pipelines.model")  # fmt: skip
@@ -88,6 +89,12 @@ def _check(path: Path, source: bytes) -> None:
         if _within(name, _CLOCKS):
             raise Refused(f"{path}, line {line}: {does} {name}; a replay would not give the same result",
                           fix="take times from event_time, and ids from the input's columns")  # fmt: skip
+
+
+# a folder is frozen again for each of its apps that is staged
+@lru_cache(maxsize=256)
+def _reached_by(source: bytes) -> tuple[tuple[int, str, str], ...]:
+    return tuple(_reached(ast.parse(source)))
 
 
 def _reached(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
