@@ -25,6 +25,7 @@ from orchestration.local.process import ProcessRef
 from pipelines import secrets
 from pipelines.settings import Settings, get_settings
 from tests.shared.ports import port_of
+from tests.shared.shares import Shares, in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,36 +37,6 @@ KEPT = (
     "SWITCHYARD_KILLS",
     "SWITCHYARD_KILLS_SEED",
     "SWITCHYARD_RUNBOOK",
-)
-# the files that take longest, the longest first
-LONGEST = (
-    "e2e/test_lives.py",
-    "e2e/test_kills.py",
-    "reset/test_cells.py",
-    # next to a file with few processes: its commands give up on a broker that gets no CPU time
-    "e2e/test_demo.py",
-    "reset/test_undo.py",
-    "reset/test_interrupted.py",
-    "e2e/test_peers.py",
-    "e2e/test_runbook.py",
-    "e2e/test_switch.py",
-    "e2e/test_driver.py",
-    "defs/test_dagster_dev.py",
-    "e2e/test_supervise.py",
-    "e2e/test_benchmarks.py",
-    "e2e/test_diff.py",
-    "e2e/test_bad_input.py",
-    "e2e/test_reset.py",
-    "reset/test_versions.py",
-    "reset/test_kinds.py",
-    "reset/test_jobs.py",
-    "operations/comparing/test_delta.py",
-    "engine/test_transactions.py",
-    "engine/test_history.py",
-    "apps/test_product_counter.py",
-    "engine/test_meeting.py",
-    "follow/test_consumer.py",
-    "local/test_broker.py",
 )
 # the JVMs of tests live for minutes: the optimizing compiler would cost more than it gains
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
@@ -92,18 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # longest files first, so that the processes that share them end together
-    def place(item: pytest.Item) -> int:
-        file = item.path.relative_to(config.rootpath / "tests").as_posix()
-        return LONGEST.index(file) if file in LONGEST else len(LONGEST)
-
-    items.sort(key=place)
+    items[:] = [items[n] for n in in_order([i.path.relative_to(config.rootpath / "tests").as_posix() for i in items])]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    from tests.shared.shares import Shares
-
     return Shares(config, log)
 
 

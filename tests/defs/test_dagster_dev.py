@@ -52,7 +52,7 @@ def settings(broker: Settings) -> Settings:
             "driver_heap_mb": 640,
             "driver_cores": 1,
             # three of them share two cores with Dagster
-            "trigger_s": 2.0,
+            "trigger_s": 4.0,
             # a driver here lives for minutes: what the second compiler saves later, it never earns back
             "spark": {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
         }
