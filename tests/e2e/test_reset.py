@@ -96,7 +96,7 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(
     before = live.world()
     shown = live.cli("reset", NAME, "--to-earliest", "--stop")
     assert shown.code == 0 and live.world() == before
-    for said in ("to replay", "lines[0]", "start generation 2", "switchyard undo reset-", "add --execute", "follower"):
+    for said in ("to read", "lines[0]", "start generation 2", "switchyard undo reset-", "add --execute", "follower"):
         assert said in shown.out, shown.out
     for more in (
         ("--force",),
@@ -117,7 +117,7 @@ def test_what_would_be_done_is_shown_and_nothing_else_happens(
     assert (
         {p["new"] for p in figures["positions"]} == {0} and figures["state_bytes"] > 0 and figures["result_records"] > 0
     )
-    assert plan["tables"][0]["columns"] == ["input", "old", "new", "delta", "to replay"]
+    assert plan["tables"][0]["columns"] == ["input", "old", "new", "difference", "to read"]
 
 
 def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: Follower) -> None:

@@ -69,8 +69,8 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, a
         (f"{world.topic}[{p}]", f"{stood[p]}", f"{began[p]}", f"{began[p] - stood[p]:+}", "10")
         for p in range(PARTITIONS)
     )
-    assert back.undo.startswith(f"switchyard undo {back.id} --execute, until ")
-    assert back.figures["replay_records"] == 20 and back.facts["replay"].startswith("20 records, about ")
+    assert back.undo.startswith(f"switchyard undo {back.id} --stop --execute (until ")
+    assert back.figures["replay_records"] == 20 and back.facts["to read"].startswith("20 records, about ")
     assert (
         back.facts["result"].endswith("archived; the release writes its old topic again")
         and back.figures["result_records"] > 0

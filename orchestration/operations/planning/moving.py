@@ -25,9 +25,18 @@ def switch_facts(
 ) -> dict[str, str]:
     facts = {"from": live.name if live else "nothing", "to": new.name, "switch": str(number)}
     if evidence is not None:
-        facts["evidence"] = f"{evidence.id}: {Comparison.of(evidence).in_words()}"
+        facts["evidence"] = f"{evidence.id}: {_in_words(evidence, new)}"
     if backlog is not None:
         facts["since the diff"] = str(backlog)
     if new.verdict is not None:
         facts["checks"] = f"{new.verdict.passed} passed, {new.verdict.failed} failed"
     return facts
+
+
+def _in_words(evidence: EvidenceRecorded, new: Release) -> str:
+    """What a diff found. It names the releases, as the new one may have been the live one when they were compared."""
+    found = Comparison.of(evidence)
+    only = {evidence.live: found.only_live, evidence.new: found.only_new}
+    # the release that consumers leave first, as in the other facts
+    sides = [f"{only[name]:,} only in {name}" for name in sorted(only, key=lambda name: name == new.name)]
+    return ", ".join([f"{found.changed:,} changed", *sides, f"{found.identical:,} identical"])

@@ -99,7 +99,7 @@ def plan_rollback(
         reason=reason,
         facts=switch_facts(live, replace(standby, verdict=None), number, evidence, backlog),
         warnings=warnings,
-        undo=f"switchyard promote {live.name} --execute, or rollback again, while it still runs as standby",
+        undo=f"switchyard rollback {app} --execute, while {live.name} still runs as standby",
         deadline_s=deadline_of(context, backlog) + (COMPARE_TIMEOUT_S if lacking is not None else 0.0),
     )
 
@@ -119,7 +119,7 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     if standby is None:
         raise Refused(
             f"{live.name} is the first live release of {app}, so there is nothing to go back to",
-            fix=f"`switchyard reprocess {app}` stages another version and compares it",
+            fix=f"`switchyard reprocess {app} --execute` stages another version and compares it",
         )
     if standby.state != "standby":
         raise Refused(
@@ -146,7 +146,7 @@ def _refuse_not_live(state: RegistryState, app: str) -> NoReturn:
         )
     raise Refused(
         f"no release of {app} has been live yet, so there is nothing to go back to",
-        fix=f"`switchyard promote {app}` makes one live",
+        fix=f"`switchyard promote {app} --execute` makes one live",
     )
 
 

@@ -265,7 +265,7 @@ def _plan_of(
             **_result_facts(spec),
             **reads(spec, live.spec if live is not None else None),
             **table_facts(spec, before.spec if before is not None else None),
-            "replay": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
+            "to read": f"{replay:,} records, {time_of(replay_rate(context, state, app, name), name, replay)}",
             "disk": room_of(context, before),
             **history.facts,
         },

@@ -114,6 +114,9 @@ def test_the_records_of_both_releases_since_the_evidence_are_counted(world: Call
 def test_what_can_be_read_while_the_drivers_meet_is(world: Callable[..., World]) -> None:
     plan = plan_rollback(world(promoted(), v1=100 + MEANWHILE_RECORDS, v2=100), "a")
     assert kinds(plan) == MEETING
+    # v1 was live when they were compared, and v2 is now
+    assert plan.facts["evidence"] == "diff-1: 3 changed, 2 only in a.v2, 1 only in a.v1, 4 identical"
+    assert plan.undo == "switchyard rollback a --execute, while a.v2 still runs as standby"
     assert plan.facts["since the diff"].startswith(
         "300,000 result records to read while the releases meet: about 2 s at 150,000"
     )
@@ -149,6 +152,7 @@ def test_a_promotion_counts_too(world: Callable[..., World]) -> None:
     log.entries += [ReadyRecorded(release="a.v2", generation=1), compared(), checked]
     plan = plan_promote(world(log, v1=100, v2=101 + MEANWHILE_RECORDS), "a")
     assert kinds(plan) == ["PrepareDelta", *MEETING]
+    assert plan.facts["evidence"] == "diff-1: 3 changed, 1 only in a.v1, 2 only in a.v2, 4 identical"
     assert (
         "--leaving a.v2" in plan.undo and "after 7 days without either, run `switchyard diff a.v2` first" in plan.undo
     )

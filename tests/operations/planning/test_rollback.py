@@ -16,8 +16,14 @@ FIRST = Opened(id="promote-1", name="promote", releases=("a.v1",), alias="a", de
     ("entries", "app", "kind", "what", "fix"),
     [
         ([FIRST], "a", Refused, "the first switch of a is under way", "`switchyard abort a --execute`"),
-        ([], "a", Refused, "no release of a has been live yet", "`switchyard promote a`"),
-        (switched(1, None, "a.v1"), "a", Refused, "a.v1 is the first live release of a", "`switchyard reprocess a`"),
+        ([], "a", Refused, "no release of a has been live yet", "`switchyard promote a --execute`"),
+        (
+            switched(1, None, "a.v1"),
+            "a",
+            Refused,
+            "a.v1 is the first live release of a",
+            "`switchyard reprocess a --execute`",
+        ),
         ([], "b", BadUsage, "there is no app b", "the apps with a release are: a"),
         ([], "a.v1", BadUsage, "a.v1 is a release, not an app", "`switchyard rollback a`"),
     ],

@@ -346,7 +346,7 @@ def test_a_plan_keeps_static_tables_and_counts_their_topics_as_no_input(
 
 def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Callable[..., Plan]) -> None:
     first = stage(Log())
-    assert first.facts["replay"] == "1,000 records, duration unknown, because its rate was never measured"
+    assert first.facts["to read"] == "1,000 records, duration unknown, because its rate was never measured"
     assert first.facts["disk"].startswith("unknown, because nothing was measured yet; ") and first.facts[
         "disk"
     ].endswith(" are free")
@@ -355,7 +355,7 @@ def test_a_plan_says_how_long_all_of_history_takes_and_how_much_room(stage: Call
     ]
     # v2 read but what came: that says nothing of history
     plan = stage(Log(*staged("a.v1", "a.v2"), *ready))
-    assert plan.facts["replay"] == "1,000 records, about 2 s at 500 records/s, measured on a.v1"
+    assert plan.facts["to read"] == "1,000 records, about 2 s at 500 records/s, measured on a.v1"
     assert plan.facts["disk"].startswith("state about 2.0 KiB, result up to 7 records, 1.0 KiB, the same as a.v2; ")
 
 
@@ -409,7 +409,7 @@ def test_a_name_that_means_none_or_several_is_bad_usage_and_says_what_there_is(n
 def test_an_app_whose_releases_are_over_is_not_said_to_have_none() -> None:
     with pytest.raises(BadUsage, match=r"no release of a is in use: a\.v1 is retired") as error:
         find_release(state("a.v1", "b.v1", a_1="retired"), "a")
-    assert error.value.fix == "`switchyard stage a` makes a new version"
+    assert error.value.fix == "`switchyard stage a --execute` makes a new version"
 
 
 def test_without_a_version_the_newest_that_waits_is_meant() -> None:

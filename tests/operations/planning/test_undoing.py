@@ -18,7 +18,7 @@ def reset(op: str, number: int) -> list[Entry]:
 @pytest.mark.parametrize(
     ("later", "instead"),
     [
-        (reset("reset-2", 3), "`switchyard undo reset-2 --execute`"),
+        (reset("reset-2", 3), "`switchyard undo reset-2 --stop --execute`"),
         # a candidate that had failed starts in a new generation
         ([generation("a.v1", 3, op="start-1")], "`switchyard reset a.v1 --to-earliest`"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, Table, join, new_id
 from orchestration.operations.plans.stages.base import Stage, from_journal, to_journal
+from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import (
     CreateTopic,
     DeleteTopic,
@@ -22,6 +23,7 @@ from orchestration.operations.plans.stages.releases import (
 from orchestration.operations.plans.stages.switching import Align, AppendSwitch
 from pipelines.errors import SwitchyardError
 from pipelines.model.entries import GenerationStarted, Opened, Staged, StateSet
+from pipelines.model.positions import Span
 from tests.operations.builders import POSITION, spec
 
 STAGES: tuple[Stage, ...] = (
@@ -46,6 +48,24 @@ def test_each_stage_is_one_step_in_words() -> None:
     assert steps[0] == "ask a.v1 to run"
     assert "take over from a running one" in steps[1]
     assert all("\n" not in step and "{" not in step for step in steps)
+
+
+def test_a_generation_ends_or_leaves_out_input_as_its_entry_does() -> None:
+    begin: dict[str, Any] = {"release": "a.v1", "generation": 2, "start": POSITION}
+    whole = BeginGeneration(**begin)
+    bounded = BeginGeneration(**begin, until=POSITION)
+    skipping = BeginGeneration(**begin, until=POSITION, then=POSITION)
+    assert [(each.end, each.left_out) for each in (whole, bounded, skipping)] == [
+        (None, None),
+        (POSITION, None),
+        (None, Span(start=POSITION, end=POSITION)),
+    ]
+    assert [each.describe().removeprefix("start generation 2 of a.v1 with an empty state") for each in (whole, bounded, skipping)] == [
+        "", ", up to the given end", ", and skip the given record",
+    ]  # fmt: skip
+    for each in (whole, bounded, skipping):
+        entry = GenerationStarted(**begin, until=each.until, then=each.then)
+        assert (entry.end, entry.left_out) == (each.end, each.left_out)
 
 
 def test_the_journal_gives_back_the_plan_that_was_begun() -> None:

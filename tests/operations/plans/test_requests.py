@@ -35,7 +35,7 @@ STAGES = (
 )
 RESET = Plan(
     id="reset-1", operation=Kind.RESET, releases=("a.v1",), stages=STAGES, request=ANEW, reason="wrong since noon",
-    facts={"asked": Request(target=EARLIEST).words(), "replay": "400 records"}, undo="switchyard undo reset-1",
+    facts={"asked": Request(target=EARLIEST).words(), "to read": "400 records"}, undo="switchyard undo reset-1",
 )  # fmt: skip
 # the same plan as a later version may word it
 REWORDED = replace(

@@ -32,7 +32,7 @@ def affected(context: Reading, state: RegistryState, release: Release, choice: C
         if meets:
             what = "consumers stay on the old result until the new one has read the same input; then they move to it"
         elif own:
-            cleared = "lose the rows that they have and " if choice.table else ""
+            cleared = "get a tombstone for each key, then " if choice.table else ""
             what = f"consumers {cleared}move to the new result at once{_replay(choice)}"
         elif choice.output == "tombstone":
             what = f"consumers see the tombstones{_replay(choice)}"

@@ -17,7 +17,7 @@ def new_positions(context: Reading, plan: Plan) -> dict[str, dict[int, int]]:
     Raises Refused if two sources of one topic go to different offsets, and if the reset only skips a record.
     """
     begin = next(s for s in plan.stages if isinstance(s, BeginGeneration))
-    if begin.then is not None:
+    if begin.left_out is not None:
         raise Refused(
             "a file of positions can't hold a skipped record: --from-file would skip everything before it, or nothing",
             fix="leave out --export",

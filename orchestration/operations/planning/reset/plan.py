@@ -95,7 +95,7 @@ def _facts(context: Reading, reset: Reset, history: History, cost: Cost, rate: R
     return {
         "request": reset.request.words(),
         "generation": f"{release.generation} -> {reset.generation}",
-        "replay": f"{reset.replay:,} records, {time_of(rate, release.name, reset.replay)}",
+        "to read": f"{reset.replay:,} records, {time_of(rate, release.name, reset.replay)}",
         **cost_facts(cost, reset.choice),
         **history.facts,
         **affected(context, reset.state, release, reset.for_consumers, reset.meets),

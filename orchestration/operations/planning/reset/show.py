@@ -50,7 +50,7 @@ def positions_table(
         if (source, partition) not in scope:
             name += " (not moved)"
         rows.append((name, f"{here.position:,}", f"{to:,}", f"{to - here.position:+,}", f"{max(0, stop - to - out):,}"))
-    return Table(title="positions", columns=("input", "old", "new", "delta", "to replay"), rows=tuple(rows))
+    return Table(title="positions", columns=("input", "old", "new", "difference", "to read"), rows=tuple(rows))
 
 
 def figures_of(seen: Partitions, new: SourcePosition) -> list[dict[str, Any]]:
@@ -130,4 +130,4 @@ def way_back(context: Reading, plan_id: str, *, same: bool) -> str:
     """The command that takes `plan_id` back, and until when. `same`: the release keeps writing the same result."""
     until = datetime.fromtimestamp(now_ms() / 1000 + context.settings.archive_keep_s, UTC)
     what = "; records written to the same result in the meantime stay" if same else ""
-    return f"switchyard undo {plan_id} --execute, until {until:%Y-%m-%d %H:%M} UTC{what}"
+    return f"switchyard undo {plan_id} --stop --execute (until {until:%Y-%m-%d %H:%M} UTC){what}"

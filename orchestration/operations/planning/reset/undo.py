@@ -115,7 +115,7 @@ def _generation_before(state: RegistryState, release: Release, reset_id: str) ->
         undoable = changed is not None and changed.opened.name in RESETS
         raise Refused(
             f"{started_by} changed {release.name} after {reset_id}",
-            fix=f"undo that one first: `switchyard undo {started_by} --execute`"
+            fix=f"undo that one first: `switchyard undo {started_by} --stop --execute`"
             if undoable
             else f"that has no undo; to read again from the start: `switchyard reset {release.name} --to-earliest`",
         )
@@ -151,7 +151,7 @@ def _plan_of(context: Reading, undo: Undo, *, timeout_s: float, reason: str | No
         facts={
             "request": undo.reset,
             "generation": f"{release.generation} -> {undo.generation}",
-            "replay": f"{replay:,} records, {time_of(rate, name, replay)}",
+            "to read": f"{replay:,} records, {time_of(rate, name, replay)}",
             "app state": f"{cost.state}: archived",
             "result": f"{cost.result}: {'kept; the release continues to write it' if undo.same else 'archived; the release writes its old topic again'}",
             "consumers": _of_consumers(undo, again),

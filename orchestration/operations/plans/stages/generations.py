@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestration.operations.plans.stages.base import Stage
 from pipelines.model.entries import ReleaseState
 from pipelines.model.names import AppName, ReleaseName
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import SourcePosition, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,23 @@ class BeginGeneration(Stage):
 
     def describe(self) -> str:
         how = "its own state, where it ended" if self.again else "the current state" if self.keeps else "an empty state"
-        skips, stops = self.then is not None, self.until is not None
+        skips, stops = self.left_out is not None, self.end is not None
         limit = ", and skip the given record" if skips else ", up to the given end" if stops else ""
         return f"{'resume' if self.again else 'start'} generation {self.generation} of {self.release} with {how}{limit}"
 
     @property
     def subject(self) -> str:
         return f"{self.release}.g{self.generation}"
+
+    @property
+    def end(self) -> SourcePosition | None:
+        """Where a bounded replay stops; None: it isn't bounded."""
+        return self.until if self.then is None else None
+
+    @property
+    def left_out(self) -> Span | None:
+        """The input that it leaves out."""
+        return Span(start=self.until, end=self.then) if self.until is not None and self.then is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
