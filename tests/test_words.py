@@ -36,7 +36,7 @@ _A_WORD = re.compile("[A-Za-z]{3}")
 
 # function -> why it reads text
 ALLOWED = {
-    "orchestration/commands/overview.py:_what": "shows it",
+    "orchestration/commands/audit.py:_opened": "shows it",
     "orchestration/defs/resources.py:by_dagster": "an older version's entries have nothing else",
     "orchestration/local/broker.py:_warnings": "the broker's log, which is shown",
     "orchestration/local/preflight.py:parse_java_version": "Java's words",
@@ -45,12 +45,14 @@ ALLOWED = {
     "orchestration/operations/plans/older_requests.py:in_words": "an older version's journal has nothing else",
     "orchestration/operations/plans/plan.py:_from_journal": "shows it",
     "orchestration/operations/plans/positions.py:before_now": "what an operator has typed",
+    "orchestration/operations/plans/positions.py:from_file": "what an operator has written",
     "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
     "pipelines/engine/causes.py:_of_spark": "the plan and the line of a column in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:_ends": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:cause": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/source_ends.py:__init__": "the name of a source of Spark's, of which nothing else comes to Python",
     "pipelines/processes.py:rss_bytes": "a field of the kernel's",
+    "pipelines/kafka/client.py:_made": "librdkafka's words, in which it may quote a password",
     "pipelines/kafka/failures.py:_tls_fix": "OpenSSL's words, of which there are no codes",
     "pipelines/kafka/failures.py:failure": "librdkafka's words, of which there is no code",
     "pipelines/kafka/failures.py:unavailable": "librdkafka's words, of which there is no code",

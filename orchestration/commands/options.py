@@ -41,6 +41,7 @@ MissingHistory = Annotated[
     Literal["refuse", "accept"],
     typer.Option(
         "--missing-history",
+        metavar="CHOICE",
         help="What to do if Kafka no longer keeps input that the live release has read: refuse, or accept a result without it.",
     ),
 ]

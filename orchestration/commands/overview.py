@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def log(
-    name: Annotated[str | None, typer.Argument(help="A release, an app or an operation; default: all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A release, an app or an operation; default: all.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many of the newest entries to show.")] = 50,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines, one per entry, for a log collector.")
@@ -77,44 +79,17 @@ def log(
 
 
 def _row(entry: Entry | Unread) -> tuple[str, str, str, str]:
+    from orchestration.commands.audit import in_words
     from pipelines.model.unread import Unread
 
     if isinstance(entry, Unread):
         return "", entry.writer or "", f"can't be read: {entry}", ""
     try:
-        what = _what(entry)
+        what = in_words(entry)
     except Exception:
         # one bad entry must not hide the others
         what = f"{type(entry).model_fields['kind'].default}; can only be shown with --json"
     return utc(entry.at_ms), entry.actor, what, entry.reason or ""
-
-
-def _what(entry: Any) -> str:
-    data = entry.model_dump(mode="json", exclude_none=True)
-    kind = data.pop("kind")
-    for common in ("at_ms", "actor", "op", "reason"):
-        data.pop(common, None)
-    match kind:
-        case "staged":
-            return f"staged {data['spec']['release']} ({data['spec']['change']})"
-        case "promoted":
-            switch = data["switch"]
-            return f"switch {switch['number']} of {data['alias']}: {switch.get('old', 'nothing')} -> {switch['new']}"
-        case "opened":
-            facts = data.get("plan", {}).get("facts", {})
-            # earlier builds named it otherwise
-            request = facts.get("request") or facts.get("asked")
-            return f"opened {data['id']}" + (f": {request}" if request else "")
-        case "carried":
-            return f"process {data['holder']['pid']} on {data['holder']['host']} carries out {data['id']}"
-        case "proposed":
-            return f"proposed {data['id']}, which waits for approval"
-        case "evidence":
-            found = data["summary"]
-            return f"compared {data['new']} with {data['live']}: {found['changed']} changed, {found['identical']} identical"
-        case _:
-            parts = [str(v) for v in data.values() if isinstance(v, str | int) and not isinstance(v, bool)]
-            return f"{kind} {' '.join(parts)}"
 
 
 def operations(as_json: Json = False) -> None:
@@ -133,18 +108,21 @@ def operations(as_json: Json = False) -> None:
         out("no operation is under way")
     for operation in found:
         out(
-            f"{operation.id}  {', '.join(operation.opened.releases)}  by {visible(operation.opened.actor)}, until {utc(operation.opened.deadline_ms)} UTC"
+            f"{operation.id}  {', '.join(operation.opened.releases)}  by {visible(operation.opened.actor)}; blocks them until {utc(operation.opened.deadline_ms)} UTC"
         )
         at_it = operation.carrier
         # a process on another host can't be seen from here
         if at_it is not None and is_alive(at_it, settings) is not False:
             out(f"  process {at_it.pid} on {at_it.host} carries it out")
         else:
-            out(f"  nobody carries it out: `switchyard resume {operation.id}` or `switchyard abandon {operation.id}`")
+            out(
+                f"  nobody carries it out: `switchyard resume {operation.id}` finishes it, `switchyard abandon {operation.id}` ends it"
+            )
 
 
 def resume(
-    operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")], as_json: Json = False
+    operation: Annotated[str, typer.Argument(metavar="ID", help="An id, as `switchyard operations` lists it.")],
+    as_json: Json = False,
 ) -> None:
     """Resume an operation that its operator left unfinished. Acts at once, and does only what is left."""
     from orchestration.operations import journal
@@ -162,7 +140,7 @@ def resume(
 
 
 def abandon(
-    operation: Annotated[str, typer.Argument(help="An id, as `switchyard operations` lists it.")],
+    operation: Annotated[str, typer.Argument(metavar="ID", help="An id, as `switchyard operations` lists it.")],
     reason: Reason = None,
     as_json: Json = False,
 ) -> None:

@@ -176,7 +176,7 @@ def reprocess(
         float | None, typer.Option(min=0, max=1, help="Refuse if more than this share of the keys differs.")
     ] = None,
     volume_tolerance: VolumeTolerance = VOLUME_TOLERANCE,
-    auto_promote: Annotated[bool, typer.Option(help="Promote without waiting for approval.")] = False,
+    auto_promote: Annotated[bool, typer.Option("--auto-promote", help="Promote without waiting for approval.")] = False,
     missing_history: MissingHistory = "refuse",
     execute: Execute = False,
     as_json: Json = False,

@@ -37,9 +37,7 @@ def reset(
     ] = False,
     to_datetime: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="To the first records at or after this time, for example 2026-11-01T00:00:00Z."
-        ),
+        typer.Option(metavar="TIME", help="To the first records at or after this time, for example 2026-11-01T00:00Z."),
     ] = None,
     by_duration: Annotated[
         str | None, typer.Option(metavar="PT6H", help="To the time this long ago, for example PT6H.")
@@ -49,13 +47,14 @@ def reset(
     ] = None,
     to_offset: Annotated[int | None, typer.Option(help="To this offset on every partition.")] = None,
     from_file: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="To the positions in this file: lines of topic,partition,offset.")
+        Path | None,
+        typer.Option(
+            metavar="CSV", help="To the positions in this file: one line per partition, such as trades,0,1500."
+        ),
     ] = None,
     skip: Annotated[
         str | None,
-        typer.Option(
-            metavar="T:P:OFFSET", help="Skip exactly this record and keep the state, for example trades:0:1234."
-        ),
+        typer.Option(metavar="RECORD", help="Skip exactly this record and keep the state, for example trades:0:1234."),
     ] = None,
     input_topics: Annotated[
         str | None,
@@ -67,11 +66,18 @@ def reset(
     ] = None,
     state: Annotated[
         Literal["clear", "keep"] | None,
-        typer.Option(help="Start with an empty state, or keep it; default: clear (with --skip: keep)."),
+        # a longer metavar, here and below, would leave an option's name too little room at 80 columns
+        typer.Option(
+            metavar="STATE",
+            help="Start with an empty state (clear) or keep it (keep); default: clear (with --skip: keep).",
+        ),
     ] = None,
     output: Annotated[
         Literal["new", "truncate", "tombstone", "keep"] | None,
-        typer.Option(help="What happens to the result; default: new (with --state keep: keep)."),
+        typer.Option(
+            metavar="OUTPUT",
+            help="What happens to the result: new, truncate, tombstone or keep; default: new (with --state keep: keep).",
+        ),
     ] = None,
     stop: Stop = False,
     stay_stopped: Annotated[bool, typer.Option("--stay-stopped", help="Do not start the release afterwards.")] = False,
@@ -84,6 +90,7 @@ def reset(
     max_records_per_batch: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             help="Make the batches of the replay smaller. The limit ends when the driver next starts after the replay.",
         ),
@@ -143,7 +150,9 @@ def _ask(release: str, *, shown: bool) -> None:
 
 
 def undo(
-    reset_id: Annotated[str, typer.Argument(metavar="RESET_ID", help="As `switchyard log` shows it.")],
+    reset_id: Annotated[
+        str, typer.Argument(metavar="RESET_ID", help="Id of a reset or of an undo, as `switchyard log` shows it.")
+    ],
     stop: Stop = False,
     timeout: Timeout = "1h",
     reason: Reason = None,

@@ -22,8 +22,8 @@ def supervise(
 
     Restarts drivers that died, replaces drivers that hang, and ends operations past their deadline. Runs in the
     foreground, for systemd; drivers keep running when it ends. A driver that keeps dying is restarted after growing
-    pauses. After SWITCHYARD_RESTART_LIMIT starts its release is set to failed, and an alert goes to
-    SWITCHYARD_ALERT_WEBHOOK.
+    pauses. After SWITCHYARD_RESTART_LIMIT starts in a row, the supervisor sets the release to failed and sends an alert
+    to SWITCHYARD_ALERT_WEBHOOK.
     """
     import logging
 

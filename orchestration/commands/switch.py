@@ -72,7 +72,9 @@ def promote(
     ] = None,
     watch: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Keep checking for this long, and roll back once if a check fails."),
+        typer.Option(
+            metavar="DURATION", help="Keep checking for this long. If a check fails, roll back, one time only."
+        ),
     ] = None,
     missing_history: MissingHistory = "refuse",
     reason: Reason = None,

@@ -291,7 +291,7 @@ def retire_op(context: OpExecutionContext, config: RetireConfig, platform: Platf
 def watch_op(
     context: OpExecutionContext, config: WatchConfig, platform: Platform, pyspark: SparkResource, alerts: Alerts
 ) -> None:
-    """Keeps checking a release that went live. Rolls back once if an expectation fails, and then fails the run."""
+    """Keeps checking a release that went live. If an expectation fails, rolls back, one time only, and fails the run."""
     tag_run(context, config.release)
     with failures_told(), platform.open(context.log.warning, pyspark) as operations, verdicts_told(context, operations):
         outcome = watch.watch(
@@ -423,7 +423,7 @@ def retire_job() -> None:
 
 @job(name="watch", tags={_MAX_RUNTIME: "3600", **URGENT})
 def watch_job() -> None:
-    """Keep checking a release that has just gone live, and roll back once if it fails."""
+    """Keep checking a release that has just gone live. If a check fails, roll back, one time only."""
     watch_op.alias("watch")()
 
 

@@ -505,7 +505,7 @@ def test_the_log_says_who_did_what_and_why(story: Story) -> None:
         "compared stock-stats.v3 with stock-stats.v1",
         "its operator is gone",
         "deadline passed",
-        "state stock-stats.v3 retired",
+        "stock-stats.v3 is now retired",
     ):
         assert words in said.out, said.out
     only = story.cli("log", BAD, "--limit", 500)

@@ -139,7 +139,7 @@ def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
     # the entry that has the plan is not among those shown
     overview.log(plan.id, limit=1)
     shown = capsys.readouterr().out
-    assert "ask a.v1 to stop" in shown and "note: what is cleared is gone" in shown and "closed reset-1 done" in shown
+    assert "ask a.v1 to stop" in shown and "note: what is cleared is gone" in shown and "reset-1 ended: done" in shown
     assert "opened" not in shown
     # the trail outlives the version that wrote it
     for stages in ([{"stage": "Teleport"}], [{"stage": "Want", "release": "a.v1", "wanted": "dancing"}]):
@@ -147,7 +147,7 @@ def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
         log.entries[-2] = opened
         overview.log(plan.id, limit=1)
         shown = capsys.readouterr().out
-        assert "another version of Switchyard" in shown and "closed reset-1 done" in shown
+        assert "another version of Switchyard" in shown and "reset-1 ended: done" in shown
 
 
 def test_who_abandons_an_operation_is_told_what_it_leaves_behind(

@@ -1,0 +1,44 @@
+"""The help of each command, on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from orchestration.cli import build
+
+
+def commands(group: Any, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each command with the words that call it, the groups themselves too."""
+    for name, command in group.commands.items():
+        yield (*above, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, *above, name)
+
+
+ALL = list(commands(typer.main.get_command(build())))
+
+
+def shown(*arguments: str) -> str:
+    found = CliRunner().invoke(build(), [*arguments, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert found.exit_code == 0
+    return found.output
+
+
+@pytest.mark.parametrize(("called", "command"), ALL, ids=[" ".join(called) for called, _ in ALL])
+def test_no_option_and_no_example_is_cut(called: tuple[str, ...], command: Any) -> None:
+    text = shown(*called)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    words = set(text.replace(",", " ").split())
+    assert {name for each in command.params for name in (*each.opts, *each.secondary_opts) if name[0] == "-"} <= words
+
+
+def test_the_list_of_commands_is_whole() -> None:
+    text = shown()
+    assert "…" not in text
+    assert {called[0] for called, _ in ALL} <= set(text.split())
