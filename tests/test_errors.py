@@ -34,7 +34,6 @@ WITHOUT_COMMAND = {
     "pipelines/engine/rehearsal.py": "only its author can change the code",
     "pipelines/engine/repeats.py": "only its author can change the code",
     "pipelines/follow/moves.py": "only the consumer's own store does",
-    "pipelines/kafka/offsets.py": "no command of ours creates an input",
     "pipelines/kafka/topics.py": "only a backup does, or another topic",
 }
 
@@ -88,17 +87,19 @@ def test_a_refusal_that_leaves_it_open_is_seen(line: str, seen: bool) -> None:
 # -- commands in messages
 
 COMMAND = re.compile(r"`switchyard ([^`]+)`")
+# a command, and what the message says that it does: "`switchyard stage sums --execute` makes a new version"
+DONE = re.compile(r"`switchyard ([^`]+)` (?!shows )[a-z]+s\b")
 # what is filled in; it can be a name and a number
 FILLED = "1"
 
 
-def commands_in(source: str) -> Iterator[str]:
+def commands_in(source: str, what: re.Pattern[str] = COMMAND) -> Iterator[str]:
     """What the texts of a module tell to type, without `switchyard`. Docstrings are for readers of the code."""
     tree = ast.parse(source)
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if id(node) not in documented:
-            yield from COMMAND.findall(text_of(node))
+            yield from what.findall(text_of(node))
 
 
 def text_of(node: ast.AST) -> str:
@@ -116,9 +117,9 @@ def text_of(node: ast.AST) -> str:
             return ""
 
 
-def told() -> set[str]:
+def told(what: re.Pattern[str] = COMMAND) -> set[str]:
     paths = [path for room in (*ROOMS, "pipelines/testing") for path in (ROOT / room).rglob("*.py")]
-    found = {command for path in paths for command in commands_in(path.read_text())}
+    found = {command for path in paths for command in commands_in(path.read_text(), what)}
     return {command for command in found if not command.startswith(FILLED)}
 
 
@@ -154,3 +155,22 @@ def test_one_that_can_not_be_typed_is_seen(command: str) -> None:
 )
 def test_the_commands_of_a_message_are_seen(line: str, commands: list[str]) -> None:
     assert list(commands_in(line)) == commands
+
+
+def test_a_command_that_only_shows_its_plan_is_not_said_to_do_it() -> None:
+    commands = told(DONE)
+    assert len(commands) > 20
+    assert {command for command in commands if typed.only_plans(command)} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("fix = f'`switchyard stage {app}` makes a new version'", True),
+        ("fix = f'`switchyard stage {app} --execute` makes a new version'", False),
+        ("fix = f'`switchyard stage {app}` shows what it would do'", False),
+        ("fix = f'`switchyard refresh {app}` brings it up to date'", False),
+    ],
+)
+def test_one_that_is_said_to_do_it_is_seen(line: str, said: bool) -> None:
+    assert any(map(typed.only_plans, commands_in(line, DONE))) == said

@@ -61,7 +61,7 @@ def up(
     _say(
         as_json,
         {**value, "releases": [_as_json(each) for each in found]},
-        "\n".join(lines) or "no release should run",
+        "\n".join(lines) or "no release is set to run",
     )
     if any(s.holder is None or s.health == "starting" for s in found):
         raise typer.Exit(1)
@@ -113,7 +113,8 @@ def down(
 
 def status(
     name: Annotated[
-        str | None, typer.Argument(help="A release or an app; default: the broker and all releases.")
+        str | None,
+        typer.Argument(metavar="RELEASE|APP", help="A release or an app; default: the broker and all releases."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -215,14 +216,14 @@ def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus]
         known = sorted({s.release.name for s in found})
         raise BadUsage(
             f"there is no release or app {name}",
-            f"the releases are: {', '.join(known) or 'none; `switchyard stage APP` makes one'}",
+            f"the releases are: {', '.join(known) or 'none; `switchyard stage APP --execute` makes one'}",
         )
     return named, context.registry.known, unread
 
 
 def _table(releases: list[ReleaseStatus]) -> None:
     if not releases:
-        out("no release is staged; `switchyard stage APP` stages one")
+        out("no release is staged; `switchyard stage APP --execute` stages one")
         return
     columns = ("release", "state", "driver", "batch", "unread", "lag", "records/s", "late", "dead", "memory", "heap")
     rows = []

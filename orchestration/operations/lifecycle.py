@@ -19,7 +19,7 @@ def find_release(state: RegistryState, name: str) -> Release:
     if split_release(name) is not None:
         raise BadUsage(
             f"there is no release {name}",
-            fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none; `switchyard stage APP` makes one'}",
+            fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none; `switchyard stage APP --execute` makes one'}",
         )
     releases = [r for r in state.of_app(name) if r.state != "retired"]
     if len(releases) == 1:
@@ -28,12 +28,12 @@ def find_release(state: RegistryState, name: str) -> Release:
         if over := [f"{r.name} is {r.state}" for r in state.of_app(name)]:
             raise BadUsage(
                 f"no release of {name} is in use: {', '.join(over)}",
-                fix=f"`switchyard stage {name}` makes a new version",
+                fix=f"`switchyard stage {name} --execute` makes a new version",
             )
         apps = sorted({r.spec.app for r in state.releases.values()})
         raise BadUsage(
             f"there is no release of an app {name}",
-            fix=f"the apps with a release are: {', '.join(apps) or 'none'}; `switchyard stage {name}` makes one",
+            fix=f"the apps with a release are: {', '.join(apps) or 'none'}; `switchyard stage {name} --execute` makes one",
         )
     raise BadUsage(
         f"{name} has {len(releases)} releases: {', '.join(r.name for r in releases)}",
@@ -46,7 +46,7 @@ def unknown_app(state: RegistryState, app: str) -> BadUsage:
     known = ", ".join(sorted({r.spec.app for r in state.releases.values()}))
     return BadUsage(
         f"there is no app {app}",
-        fix=f"the apps with a release are: {known or 'none; `switchyard stage APP` makes one'}",
+        fix=f"the apps with a release are: {known or 'none; `switchyard stage APP --execute` makes one'}",
     )
 
 
@@ -60,7 +60,9 @@ def version_of(state: RegistryState, app: str, version: int | None) -> Release:
     free = [r for r in state.of_app(app) if r.state in ("staged", "hydrating", "ready", "failed")]
     if not free:
         standby = [r.name for r in state.of_app(app) if r.state == "standby"]
-        fix = f"stage one: `switchyard stage {app}`" + (f"; or name the standby, {standby[-1]}" if standby else "")
+        fix = f"stage one: `switchyard stage {app} --execute`" + (
+            f"; or name the standby, {standby[-1]}" if standby else ""
+        )
         raise BadUsage(f"{app} has no candidate to promote", fix=fix)
     return free[-1]
 

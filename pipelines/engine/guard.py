@@ -106,7 +106,7 @@ def checked(path: Path, digest: str, of: str) -> Code:
 def _stage_again(of: str) -> str:
     app = of.rpartition(".v")[0] or of
     return (
-        f"or stage a new version: `switchyard stage {app} --from FOLDER --correction REASON`; "
+        f"or stage a new version: `switchyard stage {app} --from FOLDER --correction REASON --execute`; "
         "with the same code, that also writes this file again"
     )
 

@@ -68,7 +68,9 @@ def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTa
         if release is None:
             raise Refused(f"there is no release {name}", fix="`switchyard status` lists the releases")
         if release.state == "retired":
-            raise Refused(f"{name} is retired", fix=f"stage a new version: `switchyard stage {release.spec.app}`")
+            raise Refused(
+                f"{name} is retired", fix=f"stage a new version: `switchyard stage {release.spec.app} --execute`"
+            )
         refuse_unread(state.not_understood(name), name)
         holder = held_by(release, latest_heartbeats(settings).get(name), settings, at_ms=now_ms())
         if holder is not None and not force:

@@ -99,7 +99,7 @@ def way_back(of: str) -> str:
     """What to do without the file of a static table of release `of`."""
     app = of.rpartition(".v")[0] or of
     return (
-        f"or stage a new version, which reads the topic again: `switchyard stage {app} --same-as {of} --correction REASON`; "
+        f"or stage a new version, which reads the topic again: `switchyard stage {app} --same-as {of} --correction REASON --execute`; "
         "if the topic still has the same rows, that also writes this file again"
     )
 

@@ -391,7 +391,7 @@ class LiveConsumer:
                 )
             except Refused as error:
                 raise Refused(
-                    f"{self.group} is not registered as a follower of {self.alias}, and may not register itself: {error.what}",
+                    f"{self.group} is not registered as a follower of {self.alias}, and has no right to register itself: {error.what}",
                     fix=f"ask an operator to run `switchyard register-follower {self.alias} {self.group}`, or follow with "
                     "register=False: then `retire` may delete results that it still needs",
                 ) from error

@@ -74,7 +74,9 @@ def _partitions(settings: Settings, topics: Iterable[str], client: AdminClient) 
     for topic in topics:
         count = partition_count(settings, topic, client=client)
         if count is None:
-            raise Refused(f"there is no topic {topic}", fix="check its name, or create it")
+            raise Refused(
+                f"there is no topic {topic}", fix="check the name; `switchyard apps` lists the inputs of each app"
+            )
         out += [TopicPartition(topic, p) for p in range(count)]
     return out
 

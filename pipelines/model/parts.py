@@ -97,7 +97,7 @@ class Loss:
             case "input" if self.how == "another":
                 return (
                     f"choose one: to read the new topic from its start, with an empty state, run {accepting}; "
-                    f"to read it with a new release, run `switchyard stage {app}`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
+                    f"to read it with a new release, run `switchyard stage {app} --execute`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
                     f"then run `switchyard start {self.release} --execute`"
                 )
             case "input":
@@ -111,11 +111,11 @@ class Loss:
             case "registry":
                 return "restore the topic from a backup of the brokers: only the registry knows the releases; in a new registry, their topics would belong to no release"
             case "frozen code":
-                return f"restore the file from a backup; or stage the same code again: `switchyard stage {app} --from FOLDER --correction REASON`"
+                return f"restore the file from a backup; or stage the same code again: `switchyard stage {app} --from FOLDER --correction REASON --execute`"
             case "static table":
                 return (
                     "restore the file from a backup; or stage a new version, which reads the topic again: "
-                    f"`switchyard stage {app} --same-as {self.release} --correction REASON`; if the topic still has the same rows, "
+                    f"`switchyard stage {app} --same-as {self.release} --correction REASON --execute`; if the topic still has the same rows, "
                     "that also writes this file again"
                 )
             case "evidence" | "delta":

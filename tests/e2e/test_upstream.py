@@ -136,7 +136,7 @@ def test_a_new_version_reads_the_new_one_and_its_consumers_get_exactly_its_table
         assert release.spec.topics == {"prices": "prices.v2.g1"}
         with pytest.raises(Refused, match="they have no input position in common at which to compare") as refused:
             diff(cluster.context(), "tenfold.v2")
-        assert refused.value.fix == "`switchyard promote tenfold.v2` compares their tables as they are"
+        assert refused.value.fix == "`switchyard promote tenfold.v2 --execute` compares their tables as they are"
         for command, name in (("promote", "tenfold.v2"), ("rollback", "tenfold.v1")):
             if command == "rollback":
                 cluster.start(name, batch=LARGE)

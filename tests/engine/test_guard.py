@@ -186,7 +186,7 @@ def test_a_changed_byte_stops_a_driver_before_any_of_it_runs(staged: Path, code:
         load(staged, code.digest, "sums", ("sums",), of="sums.v1")
     assert str(staged) in refusal.value.what and "sums.v1" in refusal.value.what and code.digest in refusal.value.what
     assert (
-        "`switchyard stage sums --from FOLDER --correction REASON`" in refusal.value.fix
+        "`switchyard stage sums --from FOLDER --correction REASON --execute`" in refusal.value.fix
         and "backup" in refusal.value.fix
     )
     assert not [name for name in sys.modules if name.startswith("app_")]

@@ -65,7 +65,7 @@ def test_one_that_is_changed_or_gone_is_not_used(settings: Settings, data: bytes
         checked(settings, path.stem, "rates", "payments.v1")
     said = "is not there" if data is None else f"is not what was staged: its SHA-256 is not {path.stem}"
     assert found.value.what == f"static table rates of payments.v1, {path}, {said}"
-    assert "`switchyard stage payments --same-as payments.v1 --correction REASON`" in str(found.value.fix)
+    assert "`switchyard stage payments --same-as payments.v1 --correction REASON --execute`" in str(found.value.fix)
 
 
 def test_one_that_can_not_be_read_is_named(settings: Settings) -> None:

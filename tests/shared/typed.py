@@ -21,6 +21,13 @@ def exists(name: str) -> bool:
     return name in _group().commands
 
 
+def only_plans(line: str) -> bool:
+    """Whether that command, typed like this, only shows its plan."""
+    name, *arguments = line.split()
+    takes = {option for each in _group().commands[name].params for option in each.opts} if exists(name) else set()
+    return "--execute" in takes and "--execute" not in arguments
+
+
 def require(line: str) -> None:
     """Raises what typer raises for a command, without `switchyard`, that can't be typed like this."""
     name, *arguments = shlex.split(line)

@@ -67,7 +67,7 @@ def reach(work: Work, stage: Reach) -> None:
         release = work.release(name)
         if release.state == "failed":
             raise SwitchyardError(f"{name} failed: {release.failure}",
-                                  fix=f"to take the reset back: `switchyard abandon {work.plan.id}`, then `switchyard undo {work.plan.id} --execute`")  # fmt: skip
+                                  fix=f"to take the reset back: `switchyard abandon {work.plan.id}`, then `switchyard undo {work.plan.id} --stop --execute`")  # fmt: skip
         return _met(work, release, tail.poll(0)) is not None
 
     try:
@@ -99,7 +99,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     if there is None:
         raise SwitchyardError(
             f"{release.name} has not reached the end of the old result",
-            fix=f"`switchyard status {release.name}` shows how far it is",
+            fix=f"`switchyard status {release.name}` shows how far it is; then `switchyard resume {work.plan.id}` finishes the {work.plan.operation}",
         )
     found = compare_at(
         context.session(here.result.records + there.result.records),
@@ -155,7 +155,7 @@ def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequen
         if there is None:
             raise SwitchyardError(
                 f"{release.name} has not reached the end of the old result",
-                fix=f"`switchyard status {release.name}` shows how far it is",
+                fix=f"`switchyard status {release.name}` shows how far it is; then `switchyard resume {work.plan.id}` finishes the {work.plan.operation}",
             )
         start = there.result
     old_end: ResultPosition | None = ended.result if ended else release.first_of(stage.old)

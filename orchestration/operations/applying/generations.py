@@ -76,7 +76,7 @@ def seize(work: Work, stage: Seize) -> None:
     if has_started_generation(work.context.registry.state(), work.plan.id):
         raise Refused(
             f"someone else is carrying out {work.plan.id} and has already started its generation",
-            fix="see `switchyard operations`",
+            fix="wait until it is done; `switchyard operations` shows who carries it out",
         )
     take_lease(work, stage.release)
 
@@ -123,7 +123,7 @@ def inherit_state(work: Work, stage: InheritState) -> None:
     if last is None or source is None:
         raise Refused(
             f"{stage.release} has no state to keep",
-            fix=f"`switchyard reset {stage.release} --to-earliest` starts from an empty state",
+            fix=f"`switchyard reset {stage.release} --to-earliest --execute` starts from an empty state",
         )
     if not last.boundary.position.same(stage.at):
         raise Refused(

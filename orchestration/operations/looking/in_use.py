@@ -32,7 +32,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     if readers:
         raise Refused(
             f"{release.name} is still needed by {join([*readers, *followers])}",
-            fix="first retire the releases that read it: `switchyard retire RELEASE --execute`",
+            fix=f"retire each release that reads it first: `switchyard retire {readers[0]} --execute`",
         )
     if followers:
         raise Refused(
@@ -160,7 +160,7 @@ def notes(state: RegistryState, release: Release) -> list[str]:
     elif operation is not None and operation.closed is not None and operation.closed.outcome != "done":
         found.append(
             f"{operation.id} was {operation.closed.outcome} after it had started generation {release.generation}: `switchyard start "
-            f"{release.name} --execute` continues that generation, `switchyard undo {operation.id} --execute` takes it back"
+            f"{release.name} --execute` continues that generation, `switchyard undo {operation.id} --stop --execute` takes it back"
         )
     return [*found, *outdated_inputs(state, release), *left_upstream(state, release)]
 
@@ -172,7 +172,7 @@ def left_upstream(state: RegistryState, release: Release) -> list[str]:
         live = live_release(state, app_of(name))
         if live is not None and live.name != name:
             found.append(
-                f"it reads {name}, but {live.name} is live: `switchyard reprocess {release.spec.app} --same-as {release.name}` reads {live.name}"
+                f"it reads {name}, but {live.name} is live: `switchyard reprocess {release.spec.app} --same-as {release.name} --execute` reads {live.name}"
             )
     return found
 

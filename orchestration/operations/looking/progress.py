@@ -122,5 +122,5 @@ def moved_by_hand(context: Reading, release: Release) -> str | None:
         return None
     return (
         f"another tool moved the consumer group {release.name}: {join(found)}; the release ignores that. "
-        f"`switchyard reset {release.name} --to-current` moves the release there"
+        f"`switchyard reset {release.name} --to-current --execute` moves the release there"
     )

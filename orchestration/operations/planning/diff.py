@@ -33,7 +33,7 @@ def plan_diff(
     if new.spec.topics != live.spec.topics:
         raise Refused(
             f"{other_input(live.spec, new.spec)}: they have no input position in common at which to compare",
-            fix=f"`switchyard promote {new.name}` compares their tables as they are",
+            fix=f"`switchyard promote {new.name} --execute` compares their tables as they are",
         )
     if not are_compared(new, live):
         raise Refused(
@@ -72,7 +72,7 @@ def _other(state: RegistryState, release: Release) -> Release:
             return back
         raise Refused(
             f"{release.name} is live and has no standby to compare with",
-            fix=f"`switchyard reprocess {release.spec.app}` stages another version and compares it",
+            fix=f"`switchyard reprocess {release.spec.app} --execute` stages another version and compares it",
         )
     if live is None:
         raise Refused(

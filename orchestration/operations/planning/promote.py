@@ -145,7 +145,7 @@ def _way_there(
     """What to do about a release that can't be promoted yet. `stopped`: the live release, if it isn't running."""
     app, verdict = new.spec.app, new.verdict
     if new.state == "retired":
-        return f"`switchyard stage {app}` makes a new version"
+        return f"`switchyard stage {app} --execute` makes a new version"
     if verdict is not None and verdict.generation == new.generation and (verdict.failed or verdict.errored):
         return f"fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
     if stopped is not None:

@@ -51,7 +51,7 @@ def plan_retire(
     if idle_s < after_s and release.state != "retired":
         raise Refused(
             f"{release.name} has been out of use for only {idle_s:,.0f} s, less than --after {after_s:,.0f} s",
-            fix=f"wait, or give a shorter time: `switchyard retire {release.name} --after 0s`",
+            fix=f"wait, or give a shorter time: `switchyard retire {release.name} --after 0s --execute`",
         )
     refuse_needed(context, state, release)
     others = [r for r in state.releases.values() if r is not release and r.state != "retired"]

@@ -39,7 +39,8 @@ def plan_start(
     release = find_release(state, name)
     if release.state == "retired":
         raise Refused(
-            f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
+            f"{release.name} is {release.state}",
+            fix=f"`switchyard stage {release.spec.app} --execute` makes a new version",
         )
     if wanting(state, release, "running"):
         # a release that should run already may be restarted even during an operation
@@ -100,7 +101,7 @@ def _refuse_cut_off(context: Reading, release: Release) -> None:
     if stands is not None and context.holder(release) is None and (gone := deleted_input(context, release, stands)):
         raise Refused(
             f"{release.name} can't continue, because retention deleted input that it has not read: {join(gone)}",
-            fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT}` reads the input that is kept",
+            fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT} --execute` reads the input that is kept",
         )
 
 

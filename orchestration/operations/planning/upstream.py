@@ -52,7 +52,7 @@ def _live(state: RegistryState, app: str, source: str, read: str) -> Release:
     if live is None:
         raise Refused(
             f"input {source} of {app} is the result of {read}, but no release of {read} is live",
-            fix=f"`switchyard promote {read}` makes one live; or name one with --upstream {read}.v1",
+            fix=f"`switchyard promote {read} --execute` makes one live; or name one with --upstream {read}.v1",
         )
     return live
 

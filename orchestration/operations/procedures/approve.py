@@ -59,9 +59,9 @@ def plan_approved(
     proposed = state.proposals.get(plan_id)
     if proposed is None:
         waiting = [p for p in state.proposals if p not in state.operations]
+        newest = f"the newest plan that waits is {waiting[-1]}" if waiting else None
         raise BadUsage(
-            f"no plan {plan_id} waits for approval",
-            fix=f"the newest plan that waits is {waiting[-1]}" if waiting else "`switchyard reprocess` proposes one",
+            f"no plan {plan_id} waits for approval", fix=newest or "`switchyard reprocess APP --execute` proposes one"
         )
     if plan_id in state.operations:
         raise Refused(f"{plan_id} was already approved", fix=f"`switchyard log {plan_id}` shows how it went")

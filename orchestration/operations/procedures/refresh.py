@@ -54,13 +54,13 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
         known = ", ".join(sorted(state.chains)) or "none"
         raise BadUsage(
             f"no release of {app} is live",
-            fix=f"the apps with a live release are: {known}; `switchyard promote {app}` makes one live",
+            fix=f"the apps with a live release are: {known}; `switchyard promote {app} --execute` makes one live",
         )
     standby = before_live(state, app)
     if standby is None or standby.state != "standby":
         raise Refused(
             f"{live.name} has no standby to go back to",
-            fix=f"`switchyard reprocess {app}` stages another version and compares it",
+            fix=f"`switchyard reprocess {app} --execute` stages another version and compares it",
         )
     if not live.spec.tables:
         raise Refused(

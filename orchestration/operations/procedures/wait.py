@@ -194,6 +194,6 @@ def _late_drops(context: Context, state: RegistryState, release: Release) -> Non
     theirs, ours = context.progress(live.name), context.progress(release.name)
     if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
         raise SwitchyardError(
-            f"{release.name} dropped {ours.total.late_dropped} late rows, {live.name} dropped {theirs.total.late_dropped}",
-            fix=f"its partitions cover different times. Larger batches avoid late rows: raise SWITCHYARD_MAX_RECORDS_PER_BATCH, then `switchyard reset {release.name} --to-earliest --stop --execute`",
+            f"{release.name} dropped {ours.total.late_dropped:,} late rows, more than the live release {live.name}, which dropped {theirs.total.late_dropped:,}",
+            fix=f"the partitions of its input cover different times; larger batches drop fewer rows: raise SWITCHYARD_MAX_RECORDS_PER_BATCH, then `switchyard reset {release.name} --to-earliest --stop --execute`",
         )

@@ -131,7 +131,10 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
             "fix the app, then `switchyard reprocess a --execute`",
         ),
         (World(running={NEW}), "`switchyard start a.v1 --execute`, then promote again"),
-        (World(name=NEW, state=StateSet(release=NEW, state="retired")), "`switchyard stage a` makes a new version"),
+        (
+            World(name=NEW, state=StateSet(release=NEW, state="retired")),
+            "`switchyard stage a --execute` makes a new version",
+        ),
         (
             World(max_changed=0.5),
             "look at the differences with `switchyard diff a.v2`; to allow them, raise --max-changed",

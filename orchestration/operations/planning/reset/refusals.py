@@ -96,7 +96,7 @@ def must_fit(context: Reading, release: Release, choice: Choice, cost: Cost) -> 
     if (free := free_bytes(context.settings)) < needed:
         raise Refused(
             f"the replay of {release.name} needs about {as_size(needed)} beside the archive, but only {as_size(free)} are free",
-            fix="free some disk space, or `switchyard retire` a release that nobody needs",
+            fix="free some disk space, or delete a release that nobody needs: `switchyard retire RELEASE --execute`",
         )
 
 
@@ -116,5 +116,6 @@ def refuse_over(release: Release) -> None:
     """Raises Refused for a release that is retired."""
     if release.state == "retired":
         raise Refused(
-            f"{release.name} is {release.state}", fix=f"`switchyard stage {release.spec.app}` makes a new version"
+            f"{release.name} is {release.state}",
+            fix=f"`switchyard stage {release.spec.app} --execute` makes a new version",
         )
