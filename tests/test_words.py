@@ -59,8 +59,6 @@ ALLOWED = {
     "pipelines/kafka/login.py:_pem": "the head of a key's file",
     "pipelines/model/entries.py:rate": "numbers by their names",
     "pipelines/engine/topology.py:_sql": "Spark's text of an expression, which is shown",
-    "orchestration/operations/plans/positions.py:from_file": "a line of a user's file, to show it or not",
-    "pipelines/kafka/client.py:_made": "librdkafka's words, without the value that they quote",
     "pipelines/secrets.py:masked": "masks secrets in what is shown",
 }
 
