@@ -115,6 +115,7 @@ def test_only_the_partitions_that_are_named_move(world: World) -> None:
     world.produce(20)
     world.settle()
     again = world.expected({0: 100, 1: 0}) - world.expected({0: 100, 1: 100})
+    assert again.total() == 50
     assert world.result() == before + again + world.expected({0: 100, 1: 100})
 
 

@@ -28,6 +28,7 @@ from orchestration.operations.procedures.wait import wait_ready
 from orchestration.operations.supervising.overview import statuses
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
+from pipelines.engine.sink import Sink
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import latest_heartbeats
@@ -37,11 +38,12 @@ from pipelines.model.entries import WantedSet
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
+from tests.e2e.harness import committed
 from tests.reset.jobs import DEPRECATED, dagster
 from tests.reset.world import PARTITIONS, World, following, live_world
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
@@ -144,6 +146,41 @@ def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world
     assert plan_reset(context, world.name, Request(target=EARLIEST, stop=True, accept_missing=True)).stages
 
 
+def test_retention_that_deletes_what_a_batch_is_about_to_read_stops_the_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is planned, and the first half of its records is deleted before Spark reads them."""
+    batches: list[int] = []
+    process_batch = Sink.process_batch
+
+    def process(sink: Sink, rows: DataFrame, batch_id: int) -> None:
+        if batch_id > before.boundary.batch_id and not batches:
+            cut(world, 105)
+            batches.append(batch_id)
+        process_batch(sink, rows, batch_id)
+
+    with following(world) as follower:
+        follower.comes_to(world.expected({}))
+        world.stop()
+        known, before = world.result(), committed(world.settings, world.name)
+        world.produce(20)
+        monkeypatch.setattr(Sink, "process_batch", process)
+        # as an operator's command does; whoever waits for the start may see the failure first
+        context = world.context
+        context.registry.step(lambda _: [WantedSet(release=world.name, wanted="running")])
+        world.drivers.launch(world.name)
+        named(world, world.name, "deleted by retention", f"{world.topic}[0] 100 to 104", "--missing-history accept")
+        assert batches == [before.boundary.batch_id + 1]
+        # nothing of the batch was committed, the half that is there included
+        assert committed(world.settings, world.name) == before and world.result() == known
+        world.reset(EARLIEST, accept_missing=True)
+        world.start()
+        world.produce(20)
+        world.settle()
+        assert world.release.generation == 2 and world.result() == world.expected({0: 105, 1: 105})
+        follower.comes_to(world.expected({}))
+
+
 def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_new_one(world: World) -> None:
     with following(world) as follower:
         follower.comes_to(world.expected({}))
@@ -157,6 +194,8 @@ def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_n
         assert "deleted and recreated" in in_status(world, world.name)
         after = world.context.progress(world.name)
         assert before is not None and after is not None
+        # no other driver has tried, nor has another generation begun
+        assert (after.generation, after.token) == (before.generation, before.token)
         with pytest.raises(Refused, match="deleted and recreated"):
             plan_start(world.context, world.name)
         with pytest.raises(MissingHistory, match="recreated under the same name"):

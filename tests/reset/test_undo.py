@@ -136,13 +136,13 @@ def test_what_retention_has_left_since_can_not_be_read_again(world: World, follo
 @pytest.mark.long
 def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Following) -> None:
     world.stop()
+    left_out = range(len(world.sent), len(world.sent) + 20)
     world.produce(20)
     done = world.reset(LATEST, state="keep")
     world.start()
-    skipped = world.expected({})
     world.produce(20)
     world.settle()
-    assert follower.fold != skipped
+    follower.comes_to(world.recompute([r for r in world.records() if json.loads(r.value or b"")["n"] not in left_out]))
     plan = plan_undo(world.context, done.id, stop=True)
     assert "stay in it" in plan.warnings[0]
     world.run(plan)
