@@ -98,6 +98,9 @@ def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_start(broke
 
 def test_nothing_is_told_of_a_driver_that_has_been_silent(broker: Settings) -> None:
     ensure_topic(broker, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    name = f"sums-{uuid.uuid4().hex[:8]}.v1"
+    send(broker, beat(name, 1, "running"))
+    assert name in latest_heartbeats(broker, window_s=60)
     assert latest_heartbeats(broker, window_s=60, now_ms=now_ms() + 3_600_000) == {}
 
 

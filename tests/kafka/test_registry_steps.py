@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.errors import Refused
 from pipelines.kafka.log import LogReader
+from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Entry, FollowerRegistered, HistoryAccepted, Opened
 from pipelines.model.missing import Gap
@@ -67,8 +68,11 @@ def test_a_step_fills_in_who_when_and_why_and_returns_what_it_made(broker: Setti
 
 def test_a_step_of_nothing_writes_nothing(broker: Settings) -> None:
     with Registry(broker) as registry:
-        before = registry.step(lambda _: [])
+        # on a fresh broker the first entry creates the topic
+        registry.step(lambda _: [FollowerRegistered(alias=f"sums-{uuid.uuid4().hex[:8]}", group="g")])
+        end, before = end_of(broker, REGISTRY_TOPIC, 1, committed=False), registry.state()
         assert registry.step(lambda _: []) == before
+        assert end_of(broker, REGISTRY_TOPIC, 1, committed=False) == end
 
 
 def test_version_0_1_passes_over_the_kinds_that_it_does_not_know(broker: Settings) -> None:
