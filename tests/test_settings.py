@@ -39,6 +39,11 @@ def test_the_environment_carries_every_setting_to_a_child(monkeypatch: pytest.Mo
     assert Settings() == mine
 
 
+def test_readers_wait_two_minutes_at_most_for_the_transaction_of_a_dead_driver() -> None:
+    # who reads committed records waits until the broker has aborted it, which it looks for every 10 s
+    assert Settings().transaction_timeout_s + 10 <= 120
+
+
 def test_a_relative_state_dir_is_made_absolute() -> None:
     assert Settings(state_dir=Path("somewhere")).state_dir == Path.cwd() / "somewhere"
 

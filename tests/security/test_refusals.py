@@ -113,7 +113,10 @@ def test_a_certificate_of_an_unknown_ca_is_refused(guarded: Guarded, tmp_path: P
 
 @pytest.mark.parametrize(
     ("certificate", "words"),
-    [({"until": -timedelta(hours=1)}, "expired"), ({"host": "elsewhere.example"}, "name")],
+    [
+        ({"until": -timedelta(hours=1)}, "must not have expired"),
+        ({"host": "elsewhere.example"}, "must contain the host name"),
+    ],
 )
 def test_a_certificate_that_serves_no_more_or_not_here_is_refused(
     guarded: Guarded, tmp_path: Path, certificate: dict[str, timedelta | str], words: str
@@ -123,7 +126,12 @@ def test_a_certificate_that_serves_no_more_or_not_here_is_refused(
         settings = changed(guarded.settings("admin", PLANTED), ssl_ca_location=str(authority.file))
         said = said_to(settings.model_copy(update={"bootstrap_servers": address}))
     assert isinstance(said, LoginRefused) and said.what.startswith("no TLS connection")
-    assert words in said.fix
+    # the client's text doesn't tell one from the other
+    assert said.fix.startswith("check ssl.ca.location in ") and words in said.fix
+    # a good one is taken
+    with server_with(authority.server("good")) as address, pytest.raises(Unavailable) as caught:
+        require_broker(settings.model_copy(update={"bootstrap_servers": address}), timeout_s=1.5)
+    assert not isinstance(caught.value, LoginRefused)
 
 
 def test_the_command_line_tells_it_in_two_lines(
