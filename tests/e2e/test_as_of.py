@@ -103,7 +103,7 @@ def test_each_tick_is_told_once_by_the_state_as_of_then_though_drivers_are_kille
             BOOT_TIMEOUT_S,
         )
         os.killpg(drivers.of(release).pid, signal.SIGKILL)
-        drivers.of(release).wait(20)
+        assert drivers.of(release).wait(20) == -signal.SIGKILL, "it had ended before"
         assert not at_rest(settings, release, INPUTS), "it was done before it was killed"
         drivers.spawn(release)
     until("it has read all", lambda: at_rest(settings, release, INPUTS), BOOT_TIMEOUT_S)

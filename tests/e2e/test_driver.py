@@ -329,14 +329,17 @@ def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words)
     assert words.token == token
 
 
-def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping[str, int]) -> None:
-    """Stops a driver that gets input, in the middle of a transaction."""
+def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping[str, int]) -> int:
+    """Stops a driver that gets input, in the middle of a transaction. Returns the batch that it runs."""
+    running: list[int] = []
 
     def frozen() -> bool:
         if coming.poll(0.1) is None:
             return False
         os.killpg(process.pid, signal.SIGSTOP)
+        before = newest_progress(settings, WORDS)
         if open_transactions(settings, topics):
+            running.append(before.boundary.batch_id + 1 if before is not None else 0)
             return True
         # it had committed by then
         os.killpg(process.pid, signal.SIGCONT)
@@ -344,10 +347,13 @@ def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping
 
     with closing(uncommitted(settings, topics)) as coming:
         until("no transaction is open", frozen, BATCH_TIMEOUT_S, poll_s=0)
+    return running[0]
 
 
 @pytest.mark.long
 def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings: Settings, words: Words) -> None:
+    # as in the test of the code that a release was staged with
+    code(words.tree, words=COUNTED.format(prefix="new-"), spelling=SPELLING.format(prefix="new-"), broken="1 / 0")
     words.run()
     zombie, token = words.process, words.token
     topics = topics_of(words.context, WORDS)
@@ -355,7 +361,12 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
         end_input = stack.enter_context(producing(settings, "word-count", LIVE_RATE, LIVE))
         freeze(settings, zombie, topics)
         threads = stack.enter_context(words.run_as_a_thread(force=True))
-        until("the new driver does not commit", lambda: committed(settings, WORDS).token == token + 1, BATCH_TIMEOUT_S)
+        until(
+            "the new driver does not commit",
+            # there is none before the first batch
+            lambda: (p := newest_progress(settings, WORDS)) and p.token == token + 1,
+            BATCH_TIMEOUT_S,
+        )
         batch = committed(settings, WORDS).boundary.batch_id
         os.killpg(zombie.pid, signal.SIGCONT)
         assert zombie.wait(60) == 3
@@ -389,7 +400,7 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
     words.run()
     topics, registry = topics_of(words.context, WORDS), words.context.registry
     with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
-        freeze(settings, words.process, topics)
+        running = freeze(settings, words.process, topics)
         jvm = [found for pid in children(words.process.pid) if (found := ProcessRef.of(pid)) is not None]
         assert jvm
         words.process.send_signal(signal.SIGTERM)
@@ -402,6 +413,7 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
     # the running batch was finished, in Kafka and in Spark's log
     assert open_transactions(settings, topics) == []
     batch = committed(settings, WORDS).boundary.batch_id
+    assert batch >= running, "it was given up"
     assert (release_folder(settings, WORDS) / f"g1.t{words.token}" / "commits" / str(batch)).exists()
     assert words.holder() is None
     with words.run_as_a_thread():

@@ -131,7 +131,13 @@ class Keeper:
                     return
 
     def _turn(self, context: Context) -> None:
-        if self.drivers.of(self.release).poll() is not None:
+        code = self.drivers.of(self.release).poll()
+        if code is not None:
+            # 3: it was refused the lease, which the killed one seemed to hold
+            if code not in (-signal.SIGKILL, 3):
+                self.errors.append(f"{self.release} ended by itself with code {code}")
+                self._ended.set()
+                return
             start(context, self.release)
         if self._killed is not None:
             since, token = self._killed

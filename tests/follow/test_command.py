@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -133,7 +134,7 @@ def test_killed_again_and_again_it_keeps_every_record_once(cluster: Cluster, tmp
             if number % 2:
                 keeps(expected - luck.randint(1, 600))
                 process.kill()
-                process.wait()
+                assert process.wait() == -signal.SIGKILL, "it had ended before"
                 process = run()
         keeps(expected)
     finally:
