@@ -147,7 +147,10 @@ def test_a_new_version_reads_the_new_one_and_its_consumers_get_exactly_its_table
             up = cluster.state.releases[name].spec.inputs["prices"].release
             assert up is not None
             story.settle(up, name)
-            follower.await_switch(3 if command == "rollback" else 2)
+            number = 3 if command == "rollback" else 2
+            follower.await_switch(number)
+            of_delta = [x for x in follower.lines() if x["switch"] == number and x["phase"] == "delta"]
+            assert of_delta, f"no delta came with switch {number}"
             cluster.until("the consumer has another table", lambda name=name: _fold(follower) == story.table(name))
             assert story.table(name) == {ticker: price * 10 for ticker, price in story.table(up).items()}
 
