@@ -39,7 +39,7 @@ def test_a_spark_run_waits_for_room_and_a_rollback_does_not(ui: DagsterDev) -> N
     passes = ui.queue("rollback", config={"app": "stock-stats"})
     # the queue is first in, first out: what came later and has run, has overtaken
     ui.until("the rollback has not run", lambda: ui.status(passes) in _ENDED, timeout_s=_RUN_S)
-    assert ui.status(waits) == "QUEUED"
+    assert ui.status(passes) == "FAILURE" and ui.status(waits) == "QUEUED"
     assert ui.ask(_SET, key="spark", limit=1)["setConcurrencyLimit"]
     ui.until("the check has not run", lambda: ui.status(waits) in _ENDED, timeout_s=_RUN_S)
 
