@@ -55,6 +55,7 @@ class Host:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
+            assert self._process.returncode == -signal.SIGKILL, "it had ended before"
             self._process = None
 
     def end(self, timeout_s: float = 120) -> None:
