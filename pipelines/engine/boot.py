@@ -104,12 +104,12 @@ class Boot:
         await_understood()
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or resumes)
         self._path = path
-        stands = known.boundary.position if known is not None and resumes else start
+        reads_from = known.boundary.position if known is not None and resumes else start
         writer = Writer(self._settings, self._name, release.result_partitions)
         query = Query(
             self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
         )
-        goal, limits = self._prepare(query, release, app, tables, code, stands, throttled)
+        goal, limits = self._prepare(query, release, app, tables, code, reads_from, throttled)
         if limits.total < throttled:
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)
         self._query = query
@@ -129,14 +129,14 @@ class Boot:
         return Booted(query=query, goal=goal, alignment=alignment, member=member)
 
     def _prepare(
-        self, query: Query, release: Release, app: App, tables: StaticTables, code: Path, stands: SourcePosition, at_most: int
+        self, query: Query, release: Release, app: App, tables: StaticTables, code: Path, reads_from: SourcePosition, at_most: int
     ) -> tuple[Goal, Limits]:  # fmt: skip
-        """Starts Spark and prepares the query. `stands`: where the input is read from. `at_most`: records per batch.
+        """Starts Spark and prepares the query. `reads_from`: the position that the input is read from. `at_most`: records per batch.
         Spark takes longest, so the sizes of the input are read and the sink connects at the same time.
         """
         inputs, digest = query.sink.destination.inputs, release.spec.code_digest
         with ThreadPoolExecutor(2, "boot") as pool:
-            sizes = pool.submit(self._sizes, stands.by_topic(inputs))
+            sizes = pool.submit(self._sizes, reads_from.by_topic(inputs))
             connected = pool.submit(query.sink.connect)
             spark = build_session(self._settings, self._name)
             if self._path is not None and (self._path / "state").is_dir():
@@ -186,11 +186,11 @@ class Boot:
 
     def _new_watch(self, release: Release) -> Watch:
         self._orders.watch = Watch(
-            self._registry.cluster, release, stands=self._stands_at, registry_id=self._registry.topic_id, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
+            self._registry.cluster, release, position=self._position_now, registry_id=self._registry.topic_id, checkpoint=self._checkpoint_path, alarm=self._alarm, made=self._topics_made
         )  # fmt: skip
         return self._orders.watch
 
-    def _stands_at(self) -> tuple[SourcePosition, bool]:
+    def _position_now(self) -> tuple[SourcePosition, bool]:
         """The position of the release, and whether it may have read further: a batch is under way, or the driver boots."""
         if self._query is None:
             return SourcePosition(sources={}), True

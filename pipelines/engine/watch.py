@@ -29,7 +29,7 @@ EVERY_S = 5.0
 # brokers learn of a new topic one after the other, so one broker may not know it yet
 _AGAIN_S = 0.5
 
-Stands = Callable[[], tuple[SourcePosition, bool]]
+Position = Callable[[], tuple[SourcePosition, bool]]
 
 
 class PartLost(SwitchyardError):
@@ -43,7 +43,7 @@ class PartLost(SwitchyardError):
 class Watch:
     """Looks every few seconds, on a thread of its own. A loss that it found stays in `trouble`.
 
-    `stands`: where the release stands, and whether a batch is under way. `registry_id`: the id of the registry's topic when it
+    `position`: where the release is, and whether a batch is under way. `registry_id`: the id of the registry's topic when it
     was read. `alarm` is called at once, once. `made` is called with topics that were recreated.
     """
 
@@ -52,7 +52,7 @@ class Watch:
         cluster: Cluster,
         release: Release,
         *,
-        stands: Stands,
+        position: Position,
         registry_id: str | None = None,
         checkpoint: Callable[[], Path | None] = lambda: None,
         alarm: Callable[[PartLost], None] = lambda _: None,
@@ -60,7 +60,7 @@ class Watch:
     ) -> None:
         self._cluster = cluster
         self._release = release
-        self._stands = stands
+        self._position = position
         self._registry_id = registry_id
         self._checkpoint = checkpoint
         self._alarm = alarm
@@ -162,12 +162,12 @@ class Watch:
 
     def _cut(self) -> PartLost | None:
         """The loss, if retention has deleted an input's next records. None if a batch may have read them already."""
-        before, busy = self._stands()
+        before, busy = self._position()
         topics = self._release.spec.topics
         counts = {i.topic: i.partitions for i in self._release.spec.inputs.values()}
         found = self._cluster.first_of(counts)
         first = {topic: InputNow(first=offsets) for topic, offsets in found.items()}
-        after, still = self._stands()
+        after, still = self._position()
         if busy or still or after != before:
             return None
         ours = Reader(begins=after.by_topic(topics), reached={}, since_ms=0, ids={})

@@ -12,7 +12,7 @@ import pytest
 from pipelines.engine import watch as module
 from pipelines.engine.destination import Destination
 from pipelines.engine.sink import Sink
-from pipelines.engine.watch import PartLost, Stands, Watch, unknown_ids
+from pipelines.engine.watch import PartLost, Position, Watch, unknown_ids
 from pipelines.errors import Refused
 from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
@@ -60,8 +60,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AGAIN_S", 0.0)
 
 
-def watch_of(kafka: Kafka, stands: Stands, **options: Any) -> Watch:
-    return Watch(cast(Cluster, kafka), known(), stands=stands, **options)
+def watch_of(kafka: Kafka, position: Position, **options: Any) -> Watch:
+    return Watch(cast(Cluster, kafka), known(), position=position, **options)
 
 
 def looked(kafka: Kafka, at: SourcePosition = AT, *, busy: bool = False, **options: Any) -> PartLost | None:
@@ -160,14 +160,14 @@ def test_input_that_retention_deletes_before_it_is_read_stops_it() -> None:
 
 
 def test_a_batch_that_ends_while_kafka_is_asked_is_no_loss() -> None:
-    stands = iter([(AT, False), (SourcePosition(sources={"trades": {0: 600}}), False)])
-    assert watch_of(Kafka(first=600), lambda: next(stands)).look() is None
+    position = iter([(AT, False), (SourcePosition(sources={"trades": {0: 600}}), False)])
+    assert watch_of(Kafka(first=600), lambda: next(position)).look() is None
 
 
 def test_nor_is_one_that_has_begun_meanwhile() -> None:
     # it has read on, and reports that at its end
-    stands = iter([(AT, False), (AT, True)])
-    assert watch_of(Kafka(first=600), lambda: next(stands)).look() is None
+    position = iter([(AT, False), (AT, True)])
+    assert watch_of(Kafka(first=600), lambda: next(position)).look() is None
 
 
 def test_a_checkpoint_that_is_gone_stops_it(tmp_path: Path) -> None:

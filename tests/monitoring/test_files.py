@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from orchestration.operations.supervising.metrics import ReleaseCollector
-from tests.monitoring.test_metrics import Fake, reading
+from tests.operations.supervising.test_metrics import Fake, reading
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "docs" / "monitoring" / "alerts.yml"

@@ -97,14 +97,14 @@ class Agreement:
         """Starts a thread that reads what there is."""
         self._in_advance.begin(self._prepare, self._forget)
 
-    def advance(self, go_on: Callable[[], None], few: int) -> None:
-        """Reads until no more than `few` records arrive while it reads. Calls `go_on` now and then, which may raise."""
+    def advance(self, raise_if_closed: Callable[[], None], few: int) -> None:
+        """Reads until no more than `few` records arrive while it reads. Calls `raise_if_closed` now and then, which may raise."""
         came = True
         while came:
             ends = [self._now(position) for position in self._read]
             many = sum(end.records_since(at) for end, at in zip(ends, self._read, strict=True)) > few
             # transaction markers count as offsets, but are never read
-            came = self._read_to(ends, go_on) and many
+            came = self._read_to(ends, raise_if_closed) and many
 
     def read_to(self, old_end: ResultPosition, new_end: ResultPosition) -> Disagreement:
         """Compares what both wrote between the evidence cut and the switch cut."""
@@ -113,7 +113,7 @@ class Agreement:
         if not all(end.dominates(at) for end, at in zip(ends, self._read, strict=True)):
             # a resumed operation may have read past the cut; start again
             self._forget()
-        self._read_to(ends, self._in_advance.go_on)
+        self._read_to(ends, self._in_advance.raise_if_closed)
         return self._tally.since
 
     def changed_ratio(self, found: Disagreement) -> float:
@@ -130,13 +130,13 @@ class Agreement:
         self._consumer.close()
 
     def _prepare(self) -> None:
-        self._read_to([self._now(position) for position in self._read], self._in_advance.go_on)
+        self._read_to([self._now(position) for position in self._read], self._in_advance.raise_if_closed)
 
     def _now(self, position: ResultPosition) -> ResultPosition:
         counts = {topic: len(offsets) for topic, offsets in position.topics.items()}
         return ResultPosition(topics=ends_of(self._settings, counts, client=self._admin))
 
-    def _read_to(self, ends: list[ResultPosition], go_on: Callable[[], None]) -> bool:
+    def _read_to(self, ends: list[ResultPosition], raise_if_closed: Callable[[], None]) -> bool:
         """Reads up to `ends`. Returns whether there was anything to read."""
         came = False
         for side, end in enumerate(ends):
@@ -145,7 +145,13 @@ class Agreement:
                 start, name = self._read[side].of(topic), result_of(topic)
                 reached[topic] = dict(start)
                 for messages in read_records(
-                    self._consumer, topic, start, offsets, self._settings.request_timeout_s, go_on, reached[topic]
+                    self._consumer,
+                    topic,
+                    start,
+                    offsets,
+                    self._settings.request_timeout_s,
+                    raise_if_closed,
+                    reached[topic],
                 ):
                     for message in messages:
                         self._tally.add(identity_of(message, name), new=bool(side))

@@ -25,12 +25,16 @@ class Changes:
         self.position = position
         self.changes = changes if changes is not None else {}
 
-    def read(self, client: Consumer, end: ResultPosition, timeout_s: float, go_on: Callable[[], None]) -> set[str]:
+    def read(
+        self, client: Consumer, end: ResultPosition, timeout_s: float, raise_if_closed: Callable[[], None]
+    ) -> set[str]:
         """Continues to read up to `end`. Returns the keys that were written in between."""
         keys: set[str] = set()
         reached: dict[str, dict[int, int]] = {}
         for topic, offsets in end.topics.items():
-            read, reached[topic] = read_changes(client, topic, self.position.of(topic), offsets, timeout_s, go_on)
+            read, reached[topic] = read_changes(
+                client, topic, self.position.of(topic), offsets, timeout_s, raise_if_closed
+            )
             name = result_of(topic)
             found = tagged(name, read) if name else read
             self.changes.update(found)

@@ -79,8 +79,8 @@ class Delta:
         """Starts a thread that does as much as possible in advance."""
         self._in_advance.begin(self._prepare, self._start_over)
 
-    def advance(self, go_on: Callable[[], None], few: int) -> None:
-        """Does as much as possible in advance. Calls `go_on` now and then, which raises to end it.
+    def advance(self, raise_if_closed: Callable[[], None], few: int) -> None:
+        """Does as much as possible in advance. Calls `raise_if_closed` now and then, which raises to end it.
 
         1. Reads until no more than `few` records arrive while it reads. 2. Compares. 3. Writes. Raises the error of a
         step that fails, because there would be no time to repeat the step while consumers wait.
@@ -90,7 +90,7 @@ class Delta:
         while came:
             ends = (self._old, self._now(self._old)), (self._new, self._now(self._new))
             many = sum(end.records_since(result.position) for result, end in ends) > few
-            keys = [r.read(self._consumer, end, self._settings.request_timeout_s, go_on) for r, end in ends]
+            keys = [r.read(self._consumer, end, self._settings.request_timeout_s, raise_if_closed) for r, end in ends]
             # transaction markers count as offsets, but are never read
             came = many and any(keys)
         self._open = self._old.changes.keys() ^ self._new.changes.keys()
@@ -162,12 +162,12 @@ class Delta:
         self._recall()
         # both ends now: later records may be past the cut
         old_now, new_now = self._now(self._old), self._now(self._new)
-        self._in_advance.go_on()
+        self._in_advance.raise_if_closed()
         with ThreadPoolExecutor(1, "delta-topic") as pool:
             connected = pool.submit(self._topic.connect)
             self._read(self._new, new_now)
             connected.result()
-        self._in_advance.go_on()
+        self._in_advance.raise_if_closed()
         if self._new.changes:
             self._ahead = self._topic.append(self._new.changes.items()), dict(self._new.changes)
         self._read(self._old, old_now)
@@ -180,7 +180,7 @@ class Delta:
         self._topic = DeltaTopic(self._settings, self._base.topic)
 
     def _read(self, result: Changes, end: ResultPosition) -> set[str]:
-        return result.read(self._consumer, end, self._settings.request_timeout_s, self._in_advance.go_on)
+        return result.read(self._consumer, end, self._settings.request_timeout_s, self._in_advance.raise_if_closed)
 
     def _now(self, result: Changes) -> ResultPosition:
         return result.now(self._settings, self._admin)

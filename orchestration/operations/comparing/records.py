@@ -17,14 +17,14 @@ def read_changes(
     start: Mapping[int, int],
     end: Mapping[int, int],
     timeout_s: float,
-    go_on: Callable[[], None] = lambda: None,
+    raise_if_closed: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, str | None], dict[int, int]]:
     """Key -> last value (None: deleted) of the committed records of a result topic in [start, end), and the offsets
     after the last of them, which may be before `end` if a transaction marker comes last. Raises as `read_records`.
     """
     reached = dict(start)
     found: dict[str, str | None] = {}
-    for messages in read_records(client, topic, start, end, timeout_s, go_on, reached):
+    for messages in read_records(client, topic, start, end, timeout_s, raise_if_closed, reached):
         # without a Python loop per record: these are hundreds of thousands, and consumers wait
         found.update(zip(map(key_of, messages), map(value_of, messages), strict=True))
     return found, reached
@@ -36,19 +36,19 @@ def read_records(
     start: Mapping[int, int],
     end: Mapping[int, int],
     timeout_s: float,
-    go_on: Callable[[], None],
+    raise_if_closed: Callable[[], None],
     reached: dict[int, int],
 ) -> Iterator[list[Message]]:
     """The committed records of a result topic in [start, end), as they arrive. Keeps `reached` at the offset after the
     last.
 
-    Assigns `client` to the topic. Calls `go_on` now and then; what it raises ends the reading. Raises SwitchyardError
+    Assigns `client` to the topic. Calls `raise_if_closed` now and then; what it raises ends the reading. Raises SwitchyardError
     if nothing arrives for `timeout_s` seconds.
     """
     wanted = {p: o for p, o in end.items() if o > start.get(p, 0)}
     client.assign([TopicPartition(topic, p, start.get(p, 0)) for p in wanted])
     while wanted:
-        go_on()
+        raise_if_closed()
         messages = drain(client, timeout_s)
         if not messages:
             raise SwitchyardError(

@@ -42,9 +42,9 @@ class Since(Protocol[Found]):
         it is needed.
         """
 
-    def advance(self, go_on: Callable[[], None], few: int) -> None:
+    def advance(self, raise_if_closed: Callable[[], None], few: int) -> None:
         """Reads until no more than `few` records arrive while it reads, before the releases are asked to meet. Calls
-        `go_on` now and then, which raises to end it. Raises what fails.
+        `raise_if_closed` now and then, which raises to end it. Raises what fails.
         """
 
     def read_to(self, old_end: ResultPosition, new_end: ResultPosition) -> Found:
@@ -63,7 +63,7 @@ class Since(Protocol[Found]):
 
 
 class InAdvance:
-    """A thread that works in advance. `wait` waits for its end; `close` ends it at its next `go_on`."""
+    """A thread that works in advance. `wait` waits for its end; `close` ends it at its next `raise_if_closed`."""
 
     def __init__(self, name: str, failed: str) -> None:
         """`failed`: what is logged if it fails."""
@@ -94,7 +94,7 @@ class InAdvance:
         self._closed.set()
         self.wait()
 
-    def go_on(self) -> None:
+    def raise_if_closed(self) -> None:
         """Raises SwitchyardError once it is closed."""
         if self._closed.is_set():
             raise SwitchyardError("the operation is over")

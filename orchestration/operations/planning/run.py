@@ -97,8 +97,8 @@ def _replaceable(lost: list[Loss], *, candidate: bool) -> set[Part]:
 
 def _refuse_cut_off(context: Reading, release: Release) -> None:
     last = progress_of(context, release)
-    stands = last.boundary.position if last is not None else release.start
-    if stands is not None and context.holder(release) is None and (gone := deleted_input(context, release, stands)):
+    position = last.boundary.position if last is not None else release.start
+    if position is not None and context.holder(release) is None and (gone := deleted_input(context, release, position)):
         raise Refused(
             f"{release.name} can't continue, because retention deleted input that it has not read: {join(gone)}",
             fix=f"`switchyard reset {release.name} --to-earliest {ACCEPT} --execute` reads the input that is kept",

@@ -221,9 +221,9 @@ class Order:
     def begin(self) -> None:
         self._note("begin")
 
-    def advance(self, go_on: Callable[[], None], few: int) -> None:
+    def advance(self, raise_if_closed: Callable[[], None], few: int) -> None:
         self._note("advance")
-        go_on()
+        raise_if_closed()
         if self.fails:
             raise SwitchyardError("the broker is slow")
 
@@ -268,13 +268,13 @@ def test_it_ends_where_the_operation_does(monkeypatch: pytest.MonkeyPatch, how: 
     log = promoted()
 
     class Ended(Order):
-        def advance(self, go_on: Callable[[], None], few: int) -> None:
+        def advance(self, raise_if_closed: Callable[[], None], few: int) -> None:
             if how == "abandoned":
                 log.entries.append(Closed(id="rollback-1", outcome="abandoned"))
             else:
                 opened = next(e for e in log.entries if isinstance(e, Opened))
                 log.entries.append(opened.model_copy(update={"deadline_ms": 1}))
-            go_on()
+            raise_if_closed()
 
     with pytest.raises(SwitchyardError, match="was abandoned" if how == "abandoned" else "before the deadline"):
         applied(monkeypatch, log, Ended(log))

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.engine.jvm.jars import SCALA_SOURCES, class_archive, scala_jar
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 READ = ("Makefile", "requirements.lock", "requirements-postgres.lock", "requirements-uv.lock", "pyproject.toml",
         "orchestration/local/jars.toml",
         *(str(source.relative_to(ROOT)) for source in SCALA_SOURCES))  # fmt: skip

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from orchestration.cli import build
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 UNITS = sorted((ROOT / "docs" / "systemd").glob("*.service"))
 
 
