@@ -43,7 +43,7 @@ from pipelines.settings import Settings
 
 APP, OLD, NEW = "stock-stats", "stock-stats.v1", "stock-stats.v2"
 HISTORY = int(os.environ.get("DEMO_HISTORY", "1000000"))
-RATE = 2_000
+RATE = int(os.environ.get("DEMO_RATE", "2000"))
 # after the last switch, so that the consumer reads the new result for a while
 TAIL_S = 5.0
 ROOT = Path(__file__).resolve().parents[1]

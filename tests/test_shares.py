@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 
-from tests.shared.shares import BESIDE, BUSY, LONGEST, in_order, share_of
+from tests.shared.shares import LONGEST, in_order, share_of
 
 
 def test_a_file_stays_together() -> None:
@@ -29,14 +28,11 @@ def test_each_story_of_kills_is_a_share_of_its_own() -> None:
     assert share_of(f"{kills}test_a_table[15]") != share_of(f"{kills}test_a_stream[5]")
 
 
-def test_beside_what_takes_a_processor_starts_what_mostly_waits() -> None:
-    files = ["a.py", BUSY, BUSY, "e2e/test_kills.py", BESIDE[1][0], "b.py", BESIDE[0][0], BESIDE[0][0]]
-    order = [files[n] for n in in_order(files)]
-    assert order == [BUSY, BESIDE[0][0], BESIDE[0][0], BUSY, BESIDE[1][0], "e2e/test_kills.py", "a.py", "b.py"]
-    # tests of a file keep their order
-    assert in_order(files)[1:3] == [6, 7]
+def test_the_longest_files_start_first_and_tests_keep_their_order() -> None:
+    files = ["a.py", LONGEST[1], LONGEST[0], "b.py", LONGEST[0]]
+    assert in_order(files) == [2, 4, 1, 0, 3]
 
 
 def test_each_file_that_is_named_is_there() -> None:
     folder = Path(__file__).parent
-    assert [f for f in (BUSY, *chain.from_iterable(BESIDE), *LONGEST) if not (folder / f).is_file()] == []
+    assert [f for f in LONGEST if not (folder / f).is_file()] == []

@@ -1,4 +1,4 @@
-"""The demo from end to end with less history: what it reports, and what it leaves."""
+"""The demo from end to end with less input: what it reports, and what it leaves."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.e2e.cluster import ROOT
 from tests.shared.ports import port_of
 
 HISTORY = 50_000
+PER_SECOND = 300
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -23,6 +24,7 @@ def run_demo(home: Path, **environment: str) -> subprocess.CompletedProcess[str]
         "SWITCHYARD_STATE_DIR": str(home),
         "SWITCHYARD_BROKER_PORT": str(port_of("demo")),
         "DEMO_HISTORY": str(HISTORY),
+        "DEMO_RATE": str(PER_SECOND),
     }
     return subprocess.run(
         [sys.executable, "-m", "demo"],

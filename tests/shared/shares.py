@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -15,31 +14,31 @@ BY_PARAMETER = ("tests/reset/test_cells.py",)
 # folders whose tests share a broker of their own: each folder is one share
 TOGETHER = ("tests/security/",)
 
-# its tests take all of a processor
-BUSY = "e2e/test_lives.py"
-# files whose tests mostly wait: those that start beside the first test of BUSY, beside its second, and so on
-BESIDE = (
-    ("reset/test_undo.py",),
-    ("reset/test_cells.py",),
-    ("reset/test_interrupted.py", "reset/test_lost.py", "reset/test_versions.py"),
-    ("e2e/test_peers.py", "reset/test_kinds.py", "reset/test_bisect.py", "reset/test_jobs.py"),
-)
-# the other files that take long, the longest first, so that the processes which share them end together
+# the files that take long, the longest first, so that the processes which share them end together
 LONGEST = (
+    "e2e/test_lives.py",
     "e2e/test_kills.py",
+    "reset/test_cells.py",
     # next to a file with few processes: its commands give up on a broker that gets no CPU time
     "e2e/test_demo.py",
+    "reset/test_undo.py",
+    "reset/test_interrupted.py",
+    "e2e/test_peers.py",
     "e2e/test_runbook.py",
     "e2e/test_switch.py",
     "e2e/test_driver.py",
     "defs/test_dagster_dev.py",
     "engine/test_operators.py",
-    "security/test_roles.py",
     "e2e/test_supervise.py",
     "e2e/test_benchmarks.py",
+    "security/test_roles.py",
     "e2e/test_diff.py",
     "e2e/test_bad_input.py",
     "e2e/test_reset.py",
+    "reset/test_lost.py",
+    "reset/test_versions.py",
+    "reset/test_kinds.py",
+    "reset/test_jobs.py",
     "operations/comparing/test_delta.py",
     "engine/test_transactions.py",
     "engine/test_history.py",
@@ -52,17 +51,7 @@ LONGEST = (
 
 def in_order(files: Sequence[str]) -> list[int]:
     """The order in which tests start: indices into `files`, which has the file of each test, relative to this package."""
-    busy = count()
-
-    def place(file: str) -> tuple[int, ...]:
-        if file == BUSY:
-            return (min(next(busy), len(BESIDE) - 1), 0)
-        for turn, waiting in enumerate(BESIDE):
-            if file in waiting:
-                return (turn, 1, waiting.index(file))
-        return (len(BESIDE), LONGEST.index(file) if file in LONGEST else len(LONGEST))
-
-    places = [place(file) for file in files]
+    places = [LONGEST.index(file) if file in LONGEST else len(LONGEST) for file in files]
     return sorted(range(len(files)), key=places.__getitem__)
 
 
