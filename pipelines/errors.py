@@ -30,6 +30,11 @@ class SwitchyardError(Exception):
     def __str__(self) -> str:
         return f"{self.what}\n{self.fix}" if self.fix else self.what
 
+    @property
+    def in_one_line(self) -> str:
+        """As a part of a longer message."""
+        return f"{self.what}; {self.fix}" if self.fix else self.what
+
     def as_json(self) -> dict[str, Any]:
         """As a command prints it with `--json`."""
         return {"error": self.what, "fix": self.fix, "exit_code": self.exit_code, "retryable": self.retryable}

@@ -23,9 +23,11 @@ _HADOOP = (
     r"ssl\.keystore\.pass$|fs\.s3a\.(.*\.)?((server-side-)?encryption|session)\.key|fs\.s3a\.(.*\.)?encryption\.algorithm"
     r"|fs\.(azure|adl)\.oauth2|fs\.gs\.(encryption|proxy|auth)\.|fs\.azure\.sas\."
 )
+# in Java's patterns, too
+_PASSWORD = r"password|passwd|passphrase|[._-](pass|pwd)(?![^._-])"
 # names of properties of Kafka and Spark, and of variables; a certificate is public, its key isn't
 _SECRET_NAME = re.compile(
-    r"password|passwd|passphrase|[._-]pass(?![^._-])|[._-]pwd(?![^._-])|secret|jaas|credential|token(?!\.endpoint)|webhook|access[._]?key|private[._]?key|api[._]?key|app[._]?key"
+    rf"{_PASSWORD}|secret|jaas|credential|token(?!\.endpoint)|webhook|access[._]?key|private[._]?key|api[._]?key|app[._]?key"
     r"|account[._]?key|ssl\.key\.pem|ssl[._]keystore[._](key|pem)|sasl\.oauthbearer\.config"
     rf"|{_HADOOP}",
     re.IGNORECASE,
@@ -40,7 +42,7 @@ _LEAST_CHARS = 4
 _SWITCHES = {"", "true", "false"}
 # for Spark's own pages and logs, which redact properties with such names
 SPARK_REDACTION = (
-    "(?i)secret|password|passwd|passphrase|[._-]pass(?![^._-])|[._-]pwd(?![^._-])|token|(access|account|private|api|app)[._]?key|credential|jaas|keystore[.]key|[.]pem"
+    f"(?i)secret|{_PASSWORD}|token|(access|account|private|api|app)[._]?key|credential|jaas|keystore[.]key|[.]pem"
     f"|{_HADOOP}"
 )
 # variables of the settings that may hold secrets

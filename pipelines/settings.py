@@ -271,8 +271,8 @@ class Settings(BaseSettings):
     ) -> Mapping[str, SecretStr | str]:
         bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
         if bad:
-            # what is no property's name may be a value that took its place
-            told = [name if _PROPERTY.fullmatch(name) else "a text that is no property's name" for name in bad]
+            # a name of another form may be a password in the wrong place
+            told = [name if _PROPERTY.fullmatch(name) else "a name of another form (not shown)" for name in bad]
             raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(told)}")
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
 

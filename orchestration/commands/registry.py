@@ -54,7 +54,7 @@ def check(as_json: Json = False) -> None:
         else:
             out("every entry of the registry can be read")
         for release, error in progress.items():
-            out(f"{release}: {error.what}; {error.fix}")
+            out(f"{release}: {error.in_one_line}")
         if heartbeats:
             out(f"{heartbeats_in_words(heartbeats)}; upgrade Switchyard on this machine, or find out who writes them")
     if state.unread or progress or heartbeats:

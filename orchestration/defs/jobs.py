@@ -351,7 +351,7 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
                 cleaned.append(name)
             except Refused as error:
                 # the other releases are still cleaned
-                context.log.warning(visible(f"{error.what}; {error.fix}", lines=True))
+                context.log.warning(visible(error.in_one_line, lines=True))
         context.add_output_metadata(
             {
                 "ended": len(ended),
@@ -373,9 +373,9 @@ def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
                 context.log.info(done[-1])
             except Refused as error:
                 # for example, a switch of this app has started in the meantime
-                context.log.warning(visible(f"{app}: {error.what}; {error.fix}", lines=True))
+                context.log.warning(visible(f"{app}: {error.in_one_line}", lines=True))
             except SwitchyardError as error:
-                failures.append(f"{app}: {error.what}; {error.fix}")
+                failures.append(f"{app}: {error.in_one_line}")
         context.add_output_metadata({"refreshed": report.of_lines(done)})
         if failures:
             raise SwitchyardError(

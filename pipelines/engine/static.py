@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 from pipelines.engine.frames import MALFORMED, input_columns, key_schema, nothing, parse, quoted
 from pipelines.engine.metrics import misfit_of
 from pipelines.engine.raw import RAW, Record, as_arrow
-from pipelines.engine.table_file import Row, TableChanged, checked, rows_in, way_back
+from pipelines.engine.table_file import Row, TableChanged, checked, rows_in
 from pipelines.errors import Refused
 from pipelines.model.app import App, StaticTable
 from pipelines.model.entries import ReleaseSpec
+from pipelines.model.parts import reading_table_again
 from pipelines.settings import Settings
 
 # of rows whose place in the topic means nothing any more
@@ -157,7 +158,7 @@ class StaticTables:
                 raise TableChanged(
                     f"of the {len(self.rows[name]):,} rows of static table {name} of {self.release}, this version of Switchyard "
                     f"reads only {count:,}",
-                    fix=f"run the version that staged it, {way_back(self.release)}",
+                    fix=f"run the version that staged it, {reading_table_again(self.release)}",
                 )
             found[name] = F.broadcast(kept)
         return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
+from pipelines.model.parts import reading_table_again
 from pipelines.paths import below
 from pipelines.private import write_private
 from pipelines.settings import Settings
@@ -80,7 +81,7 @@ def checked(settings: Settings, digest: str, name: str, of: str) -> TableFile:
         raise TableChanged(
             f"static table {name} of {of}, {path}, is not there",
             fix="set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it "
-            f"from a backup, {way_back(of)}",
+            f"from a backup, {reading_table_again(of)}",
         ) from None
     except OSError as error:
         raise TableChanged(
@@ -90,18 +91,9 @@ def checked(settings: Settings, digest: str, name: str, of: str) -> TableFile:
     if hashlib.sha256(data).hexdigest() != digest:
         raise TableChanged(
             f"static table {name} of {of}, {path}, is not what was staged: its SHA-256 is not {digest}",
-            fix=f"none of it was used; restore the file from a backup, {way_back(of)}",
+            fix=f"none of it was used; restore the file from a backup, {reading_table_again(of)}",
         )
     return TableFile(digest=digest, data=data)
-
-
-def way_back(of: str) -> str:
-    """What to do without the file of a static table of release `of`."""
-    app = of.rpartition(".v")[0] or of
-    return (
-        f"or stage a new version, which reads the topic again: `switchyard stage {app} --same-as {of} --correction REASON --execute`; "
-        "if the topic still has the same rows, that also writes this file again"
-    )
 
 
 def store(settings: Settings, table: TableFile) -> Path:

@@ -28,7 +28,7 @@ from pipelines.model.names import (
     TopicName,
     release_name,
 )
-from pipelines.model.positions import ResultPosition, SourcePosition, Span, told_offsets
+from pipelines.model.positions import ResultPosition, SourcePosition, Span, left_out_of, replay_end, told_offsets
 from pipelines.model.progress import Progress
 from pipelines.model.unread import MUST_UNDERSTAND, SCHEMA_VERSION, Unread, opened, reason_of, refuse_huge, unread
 
@@ -238,12 +238,12 @@ class GenerationStarted(Entry):
     @property
     def end(self) -> SourcePosition | None:
         """Where a bounded replay stops; None: it isn't bounded."""
-        return self.until if self.then is None else None
+        return replay_end(self.until, self.then)
 
     @property
     def left_out(self) -> Span | None:
         """The input that it leaves out."""
-        return Span(start=self.until, end=self.then) if self.until is not None and self.then is not None else None
+        return left_out_of(self.until, self.then)
 
 
 class StateSet(Entry):

@@ -113,11 +113,7 @@ class Loss:
             case "frozen code":
                 return f"restore the file from a backup; or stage the same code again: `switchyard stage {app} --from FOLDER --correction REASON --execute`"
             case "static table":
-                return (
-                    "restore the file from a backup; or stage a new version, which reads the topic again: "
-                    f"`switchyard stage {app} --same-as {self.release} --correction REASON --execute`; if the topic still has the same rows, "
-                    "that also writes this file again"
-                )
+                return f"restore the file from a backup; {reading_table_again(self.release)}"
             case "evidence" | "delta":
                 return f"run `switchyard diff {self.release}` again"
             case "dead letters":
@@ -127,6 +123,14 @@ class Loss:
                 )
             case "heartbeats" | "group":
                 return "the next driver creates it again, empty"
+
+
+def reading_table_again(release: str) -> str:
+    """What to do without the file of a static table of `release`, if there is no backup."""
+    return (
+        f"or stage a new version, which reads the topic again: `switchyard stage {app_of(release)} --same-as {release} --correction REASON --execute`; "
+        "if the topic still has the same rows, that also writes this file again"
+    )
 
 
 def parts_of(release: Release) -> dict[str, Part]:

@@ -71,6 +71,16 @@ class Span(Frozen):
     end: SourcePosition
 
 
+def replay_end(until: SourcePosition | None, then: SourcePosition | None) -> SourcePosition | None:
+    """Where a generation's bounded replay stops, by how it was started; None: it isn't bounded."""
+    return until if then is None else None
+
+
+def left_out_of(until: SourcePosition | None, then: SourcePosition | None) -> Span | None:
+    """The input that a generation leaves out, by how it was started; None: it reads everything."""
+    return Span(start=until, end=then) if until is not None and then is not None else None
+
+
 class ResultPosition(Frozen):
     """How far a result is written: topic -> partition -> next offset."""
 

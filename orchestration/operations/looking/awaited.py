@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from orchestration.operations.looking.deltas import delta_ends, how_lost
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.follow import AFRESH, committed_number
 from pipelines.model.entries import Switch
-from pipelines.model.parts import Loss, Part
+from pipelines.model.parts import Loss
 from pipelines.model.registry import RegistryState
 
 
@@ -44,16 +45,13 @@ def lost_to_followers(context: Reading, state: RegistryState) -> dict[str, list[
     if not awaited:
         return {}
     now = context.cluster.topic_ids(awaited)
-    deltas = sorted(topic for topic, each in awaited.items() if topic in now and each.end is not None)
-    ends = context.cluster.end_offsets(deltas) if deltas else {}
+    ends = delta_ends(context, (topic for topic, each in awaited.items() if topic in now and each.end is not None))
     found: dict[str, list[str]] = {}
     for topic, each in awaited.items():
-        part: Part = "result" if each.end is None else "delta"
-        loss = Loss(release=each.release, part=part, name=topic)
-        if topic in now:
-            if each.end is None or ends.get(topic, {}).get(0, each.end) >= each.end:
-                continue
-            loss = Loss(release=each.release, part=part, name=topic, how="another")
+        how = how_lost(topic, each.end, ends) if each.end is not None else "gone" if topic not in now else None
+        if how is None:
+            continue
+        loss = Loss(release=each.release, part="result" if each.end is None else "delta", name=topic, how=how)
         who = f"follower {each.groups[0]} has" if len(each.groups) == 1 else f"followers {join(each.groups)} have"
         said = f"{loss.what}, and {who} yet to read it: {AFRESH}"
         found.setdefault(each.release, []).append(said)

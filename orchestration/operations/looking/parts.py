@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 
 from orchestration.operations.comparing.evidence import evidence_for, evidence_path
 from orchestration.operations.lifecycle import live_release
 from orchestration.operations.looking.awaited import lost_to_followers
+from orchestration.operations.looking.deltas import Ends, delta_ends, how_lost
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, release_folder
 from pipelines.engine.code import code_path
@@ -33,9 +34,7 @@ def losses_of(context: Reading, state: RegistryState, releases: Iterable[Release
         return {}
     now = context.cluster.topic_ids(topics)
     groups = context.cluster.group_names()
-    there = sorted(deltas & now.keys())
-    found = context.cluster.end_offsets(there) if there else {}
-    ends = {topic: found.get(topic, {}) for topic in there}
+    ends = delta_ends(context, deltas & now.keys())
     return {
         r.name: [
             *lost_topics(r, parts_of(r), now),
@@ -58,7 +57,7 @@ def told_losses(context: Reading, state: RegistryState) -> dict[str, list[str]]:
         found, awaited = _as_far_as_allowed(context, state), lost_to_followers(context, state)
     except SwitchyardError as error:
         # whoever asks still sees the rest
-        context.say(f"can't tell whether releases have lost parts: {error.what}; {error.fix}")
+        context.say(f"can't tell whether releases have lost parts: {error.in_one_line}")
         return {}
     said = {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
     for name, more in awaited.items():
@@ -76,7 +75,7 @@ def _as_far_as_allowed(context: Reading, state: RegistryState) -> dict[str, list
             try:
                 found |= losses_of(context, state, state.of_app(app))
             except Refused as error:
-                context.say(f"can't tell whether releases of {app} have lost parts: {error.what}; {error.fix}")
+                context.say(f"can't tell whether releases of {app} have lost parts: {error.in_one_line}")
     return found
 
 
@@ -112,17 +111,11 @@ def _deltas(evidence: EvidenceRecorded) -> dict[str, int]:
     return {s.topic: max(o.end for o in segments if o.topic == s.topic) for s in segments}
 
 
-def _of_evidence(
-    context: Reading, release: Release, evidence: EvidenceRecorded, ends: Mapping[str, Mapping[int, int]]
-) -> Iterable[Loss]:
-    """The lost parts of evidence. `ends`: end offsets of the delta topics that exist. The registry keeps no ids of
-    these topics, but one that was recreated under the same name is too short.
-    """
+def _of_evidence(context: Reading, release: Release, evidence: EvidenceRecorded, ends: Ends) -> Iterable[Loss]:
+    """The lost parts of evidence. `ends`: end offsets of the delta topics that exist."""
     for topic, needed in sorted(_deltas(evidence).items()):
-        if topic not in ends:
-            yield Loss(release=release.name, part="delta", name=topic)
-        elif ends[topic].get(0, needed) < needed:
-            yield Loss(release=release.name, part="delta", name=topic, how="another")
+        if (how := how_lost(topic, needed, ends)) is not None:
+            yield Loss(release=release.name, part="delta", name=topic, how=how)
     path = evidence_path(context.settings, evidence.id)
     if _is_here(context, release) and not path.exists():
         yield Loss(release=release.name, part="evidence", name=evidence.id)
@@ -159,7 +152,7 @@ def _last(context: Reading, name: str) -> Progress | None:
     try:
         return context.progress(name)
     except Refused as error:
-        context.say(f"can't tell whether {name} has lost its checkpoint or its group: {error.what}; {error.fix}")
+        context.say(f"can't tell whether {name} has lost its checkpoint or its group: {error.in_one_line}")
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestration.operations import journal
 from orchestration.operations.context import Context
@@ -49,28 +49,30 @@ def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[
     use it every few seconds.
     """
     beats = context.beats() if state.releases else {}
-    lost = told_losses(context, state) if parts and state.releases else {}
-    down = [r for r in state.releases.values() if r.wanted == "running" and context.holder_by(r, beats) is None]
-    unread = unread_progress(context, down) if parts else {}
-    out = []
+    found = []
     for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version)):
         beat = beats.get(release.name)
         current = beat if beat and beat.token == release.token else None
         live = state.live(release.spec.app)
-        out.append(
+        found.append(
             ReleaseStatus(
                 release=release,
                 beat=current,
                 holder=context.holder_by(release, beats),
                 live=live is not None and live.new == release.name,
-                notes=(
-                    *notes(state, release),
-                    *lost.get(release.name, ()),
-                    *(f"{error.what}; {error.fix}" for name, error in unread.items() if name == release.name),
-                ),
+                notes=tuple(notes(state, release)),
             )
         )
-    return out
+    return _with_losses(context, state, found) if parts and found else found
+
+
+def _with_losses(context: Context, state: RegistryState, found: list[ReleaseStatus]) -> list[ReleaseStatus]:
+    lost = told_losses(context, state)
+    # those that somebody would have to start
+    unread = unread_progress(context, (s.release for s in found if s.holder is None and s.release.wanted == "running"))
+    for name, error in unread.items():
+        lost.setdefault(name, []).append(error.in_one_line)
+    return [replace(s, notes=(*s.notes, *lost.get(s.release.name, ()))) for s in found]
 
 
 def open_operations(context: Context) -> list[Operation]:
@@ -102,7 +104,7 @@ def _expired(context: Context) -> RegistryState:
     try:
         return journal.expire(context.registry)
     except Refused as error:
-        context.say(f"an operation is past its deadline, but this user can't end it: {error.what}; {error.fix}")
+        context.say(f"an operation is past its deadline, but this user can't end it: {error.in_one_line}")
         return context.registry.known
 
 

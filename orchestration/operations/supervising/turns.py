@@ -119,7 +119,7 @@ def _turn(
         context.say(f"the topic {HEARTBEATS_TOPIC} was deleted; it was created again, empty")
         return Turn(found=found, state=state, started=())
     down = [s.release for s in found if s.health == "down"]
-    unread = {name: f"{error.what}; {error.fix}" for name, error in unread_progress(context, down).items()}
+    unread = {name: error.in_one_line for name, error in unread_progress(context, down).items()}
     for progress_unread in unreadable_progress(memory, unread):
         alert(progress_unread)
     processes = _drivers(context) if any(s.health == "down" for s in found) else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestration.operations.plans.stages.base import Stage
 from pipelines.model.entries import ReleaseState
 from pipelines.model.names import AppName, ReleaseName
-from pipelines.model.positions import SourcePosition, Span
+from pipelines.model.positions import SourcePosition, Span, left_out_of, replay_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,12 @@ class BeginGeneration(Stage):
     @property
     def end(self) -> SourcePosition | None:
         """Where a bounded replay stops; None: it isn't bounded."""
-        return self.until if self.then is None else None
+        return replay_end(self.until, self.then)
 
     @property
     def left_out(self) -> Span | None:
         """The input that it leaves out."""
-        return Span(start=self.until, end=self.then) if self.until is not None and self.then is not None else None
+        return left_out_of(self.until, self.then)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
