@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +23,8 @@ from pyspark.sql.types import (
 )
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+# see PlainJson.scala
+_LONG_EXPONENT = re.compile(rb"[0-9][eE][+-]?[0-9]{5}")
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -42,7 +45,11 @@ def misfit(value: bytes, schema: StructType) -> str:
     if not isinstance(found, dict):
         return f"the value is {_KINDS.get(type(found), 'a number')}, not a JSON object"
     wrong = _wrong(found, schema, "")
-    return f"field {wrong[0]} is not {wrong[1]}" if wrong else f"the value is not JSON of {schema.simpleString()}"
+    if wrong:
+        return f"field {wrong[0]} is not {wrong[1]}"
+    if _LONG_EXPONENT.search(value):
+        return "the exponent of a number has more than four digits"
+    return f"the value is not JSON of {schema.simpleString()}"
 
 
 def _refuse(name: str) -> None:
@@ -79,6 +86,7 @@ def _fits(value: Any, kind: DataType) -> bool:
     if isinstance(kind, DoubleType | FloatType):
         return is_number
     if isinstance(kind, DecimalType):
-        return is_number and abs(value) < 10 ** (kind.precision - kind.scale)
+        limit = 10 ** (kind.precision - kind.scale)
+        return is_number and -limit < value < limit
     # text takes anything, and Spark's dates and times take several forms
     return True

@@ -1,4 +1,4 @@
-"""Reads JSON as Spark does, faster where a record is plain; see jvm/PlainJson.scala."""
+"""Reads and writes JSON as Spark does, faster where a record is plain; see jvm/PlainJson.scala and jvm/JsonText.scala."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def from_json(text: Column, schema: StructType, corrupt: str) -> Column:
     """
     made = java_class("org.apache.spark.sql.switchyard.PlainJson").column(text._jc, schema.json(), corrupt)
     return Column(made)
+
+
+def to_json(struct: Column) -> Column:
+    """What Spark's `to_json` makes of `struct`, a struct column, with its null fields.
+
+    Needs a Spark context in this process. Raises AnalysisException for a type that JSON can't have.
+    """
+    return Column(java_class("org.apache.spark.sql.switchyard.JsonText").column(struct._jc))

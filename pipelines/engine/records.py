@@ -55,7 +55,9 @@ def records(rows: pa.Table, replays: Replays, replayed: Literal["all", "some", "
                 yield key, value, unnamed
                 continue
             again = replayed == "all" or (replayed == "some" and replays.record(source))
-            yield key, value, _marked([(SOURCE, source.encode())], again)
+            # one list for each record: this loop runs for each result
+            named = (SOURCE, source.encode())
+            yield key, value, [named, _REPLAYED] if again else [named]
 
 
 def dead_letters(

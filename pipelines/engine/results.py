@@ -13,6 +13,7 @@ from pipelines.engine import avro
 from pipelines.engine.avro import encoded, require_columns
 from pipelines.engine.frames import quoted
 from pipelines.engine.origins import lines_kept
+from pipelines.engine.plain_json import to_json
 from pipelines.errors import BadUsage
 from pipelines.model.app import App, AppendStream, AppSettings, Result, Table
 from pipelines.model.names import SOURCE_COLUMNS
@@ -148,7 +149,7 @@ def _record(app: App, name: str, columns: list[str]) -> list[Column]:
         return F.col(f"{quoted(name)}.{quoted(each)}" if name else quoted(each))
 
     def as_json(names: Iterable[str]) -> Column:
-        return F.to_json(F.struct(*(column(each).alias(each) for each in names)), {"ignoreNullFields": "false"})
+        return to_json(F.struct(*(column(each).alias(each) for each in names)))
 
     nothing = F.lit(None).cast("string")
     values = value_columns(result, columns)

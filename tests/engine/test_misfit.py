@@ -35,6 +35,8 @@ TRADE = (
     [
         (b'{"price": "much"}', "field price is not decimal(8,2)"),
         (b'{"price": 1234567.00}', "field price is not decimal(8,2)"),
+        (b'{"price": -1e600000000}', "field price is not decimal(8,2)"),
+        (b'{"rate": 1e-99999}', "the exponent of a number has more than four digits"),
         (b'{"size": 1.5}', "field size is not int"),
         (b'{"size": 3000000000}', "field size is not int"),
         (b'{"size": true}', "field size is not int"),

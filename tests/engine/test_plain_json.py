@@ -262,6 +262,33 @@ def test_an_unusual_record_is_left_to_spark(spark: SparkSession, text: str) -> N
     assert not is_plain(text)
 
 
+@WAYS
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"real": 1e-9999}', 0.0),
+        ('{"real": 1e-99999}', None),
+        ('{"real": 1E+000001}', None),
+        ('{"real": 1.5e99999999}', None),
+        ('{"real": 2.5, "price": 1e600000000}', None),
+        ('{"real": 2.5, "more": -1e600000000}', None),
+        ('{"real": 2.5, "text": "1e99999\\"1e99999"}', 2.5),
+        ('{"real": 2.5, "text": "\\\\", "more": 1e12345}', None),
+        ('{"real": 2.5, "text": "\\\\", "more": 12345e1}', 2.5),
+        ('{"real": 2.5, "1e99999": 12345, "text": "\\n"}', 2.5),
+    ],
+)
+def test_a_number_with_a_long_exponent_is_malformed(
+    spark: SparkSession, way: dict[str, str], text: str, found: float | None
+) -> None:
+    with configured(spark, way):
+        frame = spark.createDataFrame([(text,)], "value string")
+        read = (
+            frame.select(from_json(F.col("value"), ddl_columns(DDL), CORRUPT).alias("it")).select("it.*").collect()[0]
+        )
+    assert (read["real"], read[CORRUPT]) == (found, text if found is None else None)
+
+
 ODD_SCHEMAS: dict[str, str | StructType] = {
     "not null": "text string NOT NULL, whole bigint NOT NULL, price decimal(18,0) NOT NULL",
     "fractions": "price decimal(5,5), share decimal(1,0), real decimal(10,2)",

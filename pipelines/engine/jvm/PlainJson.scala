@@ -22,7 +22,9 @@ import org.apache.spark.unsafe.types.UTF8String
  * Spark's `from_json`, faster for plain records. `child` is a string.
  *
  * A record is plain if it is an object whose fields are what the schema says, without anything unusual. Such a record is
- * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record.
+ * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But if the
+ * exponent of a number has more than four digits, the record is malformed: `from_json` would write a decimal out, which
+ * takes minutes and all of the memory for 1e600000000.
  */
 case class PlainJson(
     child: Expression, schema: StructType, corrupt: String, timeZoneId: Option[String] = None)
@@ -75,9 +77,47 @@ final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializ
   @transient private lazy val fields = new PlainFields(parser.schema.asInstanceOf[StructType], corrupt, parser.zoneId)
 
   def read(json: UTF8String): InternalRow = {
-    val plain = if (fields.allKnown) fields.read(json.getBytes) else null
-    if (plain != null) plain else parser.nullSafeEval(json).asInstanceOf[InternalRow]
+    val bytes = json.getBytes
+    val plain = if (fields.allKnown) fields.read(bytes) else null
+    if (plain != null) plain
+    else if (PlainReader.hasLongExponent(bytes)) malformed(json)
+    else parser.nullSafeEval(json).asInstanceOf[InternalRow]
   }
+
+  private def malformed(json: UTF8String): InternalRow = {
+    val schema = parser.schema.asInstanceOf[StructType]
+    val values = new Array[Any](schema.length)
+    values(schema.fieldIndex(corrupt)) = json
+    new GenericInternalRow(values)
+  }
+}
+
+private object PlainReader {
+  // a double has at most 3, and so has a decimal of 38 digits
+  private val MaxExponentDigits = 4
+
+  /** Whether a number outside of strings has an exponent of too many digits. */
+  private def hasLongExponent(json: Array[Byte]): Boolean = {
+    var at = 0
+    var inString = false
+    // digits since the letter of an exponent; -1: none is being read
+    var digits = -1
+    while (at < json.length && digits <= MaxExponentDigits) {
+      val byte = json(at)
+      if (inString) {
+        if (byte == '\\') at += 1 else if (byte == '"') inString = false
+      } else if (byte == '"') {
+        inString = true
+        digits = -1
+      } else if ((byte == 'e' || byte == 'E') && at > 0 && isDigit(json(at - 1))) digits = 0
+      else if (digits >= 0 && isDigit(byte)) digits += 1
+      else if (digits != 0 || (byte != '+' && byte != '-')) digits = -1
+      at += 1
+    }
+    digits > MaxExponentDigits
+  }
+
+  private def isDigit(byte: Byte): Boolean = '0' <= byte && byte <= '9'
 }
 
 /** The fields of a schema. `corrupt`: the name of the column that only `from_json` fills. */
