@@ -28,6 +28,7 @@ from pipelines.engine.plain_json import from_json
 from pipelines.engine.spark_conf import spark_kafka_options
 from pipelines.errors import BadUsage
 from pipelines.model.app import (
+    App,
     Avro,
     Changelog,
     Input,
@@ -45,6 +46,9 @@ from pipelines.settings import Settings
 
 CORRUPT = "_corrupt"
 MALFORMED = "_malformed"
+# as Spark reads the delay of a watermark
+_DAYS_PER_MONTH = 31
+_AHEAD = "past the record's own timestamp by more than the delay of the watermark"
 _ADDED = "event_time timestamp, topic string, partition int, offset long"
 # the columns that every input has
 GIVEN = ("event_time", *SOURCE_COLUMNS)
@@ -151,6 +155,16 @@ def _require_time(name: str, source: Source) -> None:
         )
 
 
+def delay_of(app: App) -> int | None:
+    """The delay of the app's watermark in milliseconds, as Spark reads it; None without one. Needs a Spark session."""
+    if app.watermark is None:
+        return None
+    intervals = java_class("org.apache.spark.sql.catalyst.util.IntervalUtils")
+    text = java_class("org.apache.spark.unsafe.types.UTF8String").fromString(app.watermark)
+    unit = java_class("java.util.concurrent.TimeUnit").MILLISECONDS
+    return int(intervals.getDuration(intervals.stringToInterval(text), unit, _DAYS_PER_MONTH))
+
+
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
     """A frame with these columns, no rows and one partition.
 
@@ -162,8 +176,9 @@ def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
     return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
 
 
-def parse(raw: DataFrame, source: Source) -> DataFrame:
-    """Kafka's columns -> the input's columns and `_malformed`, which is null for a good record.
+def parse(raw: DataFrame, source: Source, delay_ms: int | None = None) -> DataFrame:
+    """Kafka's columns -> the input's columns and `_malformed`, which is null for a good record. `delay_ms`: that of the
+    app's watermark.
 
     Of a malformed one that is a struct: topic, partition, offset, key and value (bytes as they came), reason. The reason
     is empty where the JSON does not fit its schema: `misfit.misfit` then says what does not.
@@ -184,6 +199,14 @@ def parse(raw: DataFrame, source: Source) -> DataFrame:
     if not isinstance(source.value, Raw | Avro):
         reason = reason.when(~F.is_valid_utf8(F.col("_value").cast("string")), F.lit("the value is not UTF-8"))
     framed, reason, more = _read(framed, "value", source.value, value_schema(source), reason)
+    time = _time_of(source)
+    if source.time is not None and delay_ms is not None:
+        # it would move the watermark past the time of other records. A replay decides alike: both times are the record's
+        stamped = F.col("event_time")
+        ahead = time > stamped + F.expr(f"INTERVAL {delay_ms} MILLISECONDS")
+        # the oldest format of records has no timestamp
+        is_stamped = stamped >= F.timestamp_millis(F.lit(0))
+        reason = reason.when(is_stamped & ahead, F.lit(f"field {source.time} is too far in the future: {_AHEAD}"))
     letter = F.struct(
         *SOURCE_COLUMNS, F.col("_key").alias("key"), F.col("_value").alias("value"), reason.alias("reason")
     )
@@ -191,7 +214,7 @@ def parse(raw: DataFrame, source: Source) -> DataFrame:
     of_table = {TABLE_KEY: key_schema(source).names}
     deleted = [no_value.alias("deleted", metadata=of_table)] if is_table else []
     malformed = F.when(reason.isNotNull(), letter).alias(MALFORMED)
-    return framed.select(*columns, *more, *deleted, _time_of(source), *SOURCE_COLUMNS, malformed)
+    return framed.select(*columns, *more, *deleted, time.alias("event_time"), *SOURCE_COLUMNS, malformed)
 
 
 def _time_of(source: Source) -> Column:
@@ -199,7 +222,7 @@ def _time_of(source: Source) -> Column:
     stamped = F.col("event_time")
     if source.time is None:
         return stamped
-    return F.coalesce(F.col("_parsed_value").getField(source.time), stamped).alias("event_time")
+    return F.coalesce(F.col("_parsed_value").getField(source.time), stamped)
 
 
 def _read(
@@ -300,7 +323,7 @@ def read_stream(
 def input_streams(
     spark: SparkSession,
     settings: Settings,
-    sources: Mapping[str, Source],
+    app: App,
     start: SourcePosition,
     limits: Mapping[str, int],
 ) -> dict[str, DataFrame]:
@@ -308,12 +331,12 @@ def input_streams(
 
     `start`: as for `read_stream`. `limits`: source -> the most records of a batch.
     """
-    return {
-        name: observed(
-            parse(read_stream(spark, settings, source, start.sources.get(name, {}), limits[name]), source), name
-        )
-        for name, source in sources.items()
+    delay_ms = delay_of(app)
+    raw = {
+        name: read_stream(spark, settings, source, start.sources.get(name, {}), limits[name])
+        for name, source in app.sources.items()
     }
+    return {name: observed(parse(raw[name], source, delay_ms), name) for name, source in app.sources.items()}
 
 
 def read_range(

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from pipelines.engine.avro import readable_by
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import GIVEN, input_columns, json_schema, key_schema
+from pipelines.engine.frames import GIVEN, delay_of, input_columns, json_schema, key_schema
 from pipelines.engine.jvm.classes import class_name, java_class
 from pipelines.engine.known import Known, table_beside
 from pipelines.engine.rehearsal import Rehearsal, tick
@@ -49,8 +49,6 @@ _ACTIONS = {"_LEGACY_ERROR_TEMP_3102", "CALL_ON_STREAMING_DATASET_UNSUPPORTED"}
 _TRIES = 3
 _AT_START = "correct what runs before the first row, such as the init of a StatefulProcessor"
 _BUSY = "if this machine is so busy that a Python worker takes over 10 s to start, try again later"
-# as Spark reads the delay of a watermark
-_DAYS_PER_MONTH = 31
 
 
 def probe(
@@ -122,16 +120,6 @@ def _columns_of(source: str, spec: Input) -> list[str]:
     """What a function gets of an input, without the columns that every input has."""
     fields = input_columns(source, spec).fields
     return [f"{f.name} {f.dataType.simpleString()}" for f in fields if f.name not in GIVEN]
-
-
-def delay_of(app: App) -> int | None:
-    """The delay of the app's watermark in milliseconds, as Spark reads it; None without one. Needs a Spark session."""
-    if app.watermark is None:
-        return None
-    intervals = java_class("org.apache.spark.sql.catalyst.util.IntervalUtils")
-    text = java_class("org.apache.spark.unsafe.types.UTF8String").fromString(app.watermark)
-    unit = java_class("java.util.concurrent.TimeUnit").MILLISECONDS
-    return int(intervals.getDuration(intervals.stringToInterval(text), unit, _DAYS_PER_MONTH))
 
 
 def _definition(app: App) -> dict[str, Any]:

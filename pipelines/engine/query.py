@@ -84,7 +84,7 @@ class Query:
         self._limits, self._portion = limits, portion
         self._expressions = Expressions(spark, ahead_records)
         start = self.sink.destination.start
-        frames = input_streams(spark, self._settings, self._app.sources, start, limits.by_source)
+        frames = input_streams(spark, self._settings, self._app, start, limits.by_source)
         frames |= tables.frames(spark, self._app)
         self._frame = result_of(self._app, frames, self._spec.settings)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from pipelines.engine.frames import MALFORMED, input_columns, observed, parse
+from pipelines.engine.frames import MALFORMED, delay_of, input_columns, observed, parse
 from pipelines.engine.jvm.classes import class_name
 from pipelines.engine.memory import MemorySource
 from pipelines.engine.raw import Record
@@ -96,7 +96,7 @@ class Rehearsal:
         source = self._app.sources[name]
         input_columns(name, source)
         is_tick = F.col("topic") == _TICK
-        parsed = parse(self._sources[name].frame, source)
+        parsed = parse(self._sources[name].frame, source, delay_of(self._app))
         good = observed(parsed.withColumn(MALFORMED, F.when(~is_tick, F.col(MALFORMED))), name)
         return marked(self._app, good.where(~is_tick))
 

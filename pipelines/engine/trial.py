@@ -51,7 +51,7 @@ class Trial:
         self._spark.sparkContext.setLogLevel("OFF")
         # the plan of the batch limits it
         limits = dict.fromkeys(self._app.sources, 1_000_000_000)
-        frames = input_streams(self._spark, self._settings, self._app.sources, start, limits)
+        frames = input_streams(self._spark, self._settings, self._app, start, limits)
         frames |= self._tables
         app, done = self._app, batch_id
 

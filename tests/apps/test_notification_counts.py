@@ -74,6 +74,21 @@ def test_what_comes_too_late_is_counted_and_what_is_bad_is_a_dead_letter(spark: 
         assert counts(test) == {("ada", "13:00"): 1, ("ada", "12:50"): 1} and batch.late == 1
 
 
+def test_a_time_past_the_record_s_own_timestamp_is_a_dead_letter_and_makes_nothing_late(spark: SparkSession) -> None:
+    with AppTest(spark, notification_counts, window_s=600, advance_s=600) as test:
+        for at in ("2026-01-01T12:10:00.000Z", "2026-01-01T12:10:00.001Z", "2099-01-01T00:00:00.000Z"):
+            test.send("told", {"message": "x", "at": at}, key={"user": "ada"})
+        batch = test.run()
+        assert str(batch.watermark) == "2026-01-01 12:00:00+00:00"
+        said = (
+            "field at is too far in the future: past the record's own timestamp by more than the delay of the watermark"
+        )
+        assert [letter.reason for letter in batch.dead_letters] == [said, said]
+        test.send("told", {"message": "x", "at": "2026-01-01T12:00:00.000Z"}, key={"user": "ben"})
+        assert test.run().late == 0
+        assert counts(test) == {("ada", "12:10"): 1, ("ben", "12:00"): 1}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),

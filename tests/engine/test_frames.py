@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.engine.frames import MALFORMED, observed, parse
+from pipelines.engine.frames import MALFORMED, delay_of, observed, parse
 from pipelines.engine.results import applied, serialized
 from pipelines.errors import BadUsage
 from pipelines.model import AppendStream, Json, Raw, Stream, Table, Text
@@ -158,3 +158,23 @@ def test_each_result_needs_its_key_and_a_value(spark: SparkSession) -> None:
         app = App(name="odd", inputs={}, results=results, function=lambda settings, frame=frame: frame)
         with pytest.raises(BadUsage, match=said):
             applied(app, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("watermark", "delay_ms"), [(None, None), ("10 seconds", 10_000), ("1 hour 30 minutes", 5_400_000)]
+)
+def test_the_delay_of_a_watermark_is_known_in_milliseconds(
+    spark: SparkSession, watermark: str | None, delay_ms: int | None
+) -> None:
+    app = App(name="a", inputs={}, results={"": Table(key=("a",))}, function=print, watermark=watermark)
+    assert delay_of(app) == delay_ms
+
+
+def test_a_record_without_a_timestamp_has_any_time(spark: SparkSession) -> None:
+    stamps = ["1969-12-31T23:59:59.999+00:00", "2026-01-01T00:00:00+00:00"]
+    value = b'{"at": "2026-01-01T00:00:10.001Z"}'
+    rows = [(b"a", value, "t", 0, n, datetime.fromisoformat(at)) for n, at in enumerate(stamps)]
+    source = Stream(topic="t", value=Json("at timestamp"), time="at")
+    for delay_ms, malformed in ((None, [False, False]), (10_001, [False, False]), (10_000, [False, True])):
+        parsed = parse(spark.createDataFrame(rows, RAW), source, delay_ms).orderBy("offset")
+        assert [row[MALFORMED] is not None for row in parsed.collect()] == malformed

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pipelines.engine import probe as probing
 from pipelines.engine.causes import cause
-from pipelines.engine.probe import delay_of, run_on_nothing
+from pipelines.engine.probe import run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.repeats import notes
 from pipelines.errors import BadUsage, Refused, SwitchyardError
@@ -187,15 +187,6 @@ def test_the_plan_warns_of_digits_that_depend_on_the_order_of_rows(
     assert len(found) == (words is not None) and all(words is not None and note.startswith(words) for note in found), (
         found
     )
-
-
-@pytest.mark.parametrize(
-    ("watermark", "delay_ms"), [(None, None), ("10 seconds", 10_000), ("1 hour 30 minutes", 5_400_000)]
-)
-def test_the_delay_of_a_watermark_is_known_in_milliseconds(
-    spark: SparkSession, watermark: str | None, delay_ms: int | None
-) -> None:
-    assert delay_of(app_of(renamed, "trades", watermark=watermark)) == delay_ms
 
 
 def test_an_app_whose_runs_can_not_be_compared_may_read_the_clock_but_not_dice(spark: SparkSession) -> None:
