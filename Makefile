@@ -149,7 +149,7 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	@$(BIN)/pytest -m ui $(PYTEST)
 
-test-long: setup ## the life of each app, the demo, a running Dagster, the commands of docs/runbook.md, Kafka Streams, more kills and resets
+test-long: setup ## the life of each app, the demo, a running Dagster, the commands of docs/runbook.md and docs/tutorial.md, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use
@@ -158,8 +158,8 @@ docs: setup ## the documents as a site in build/docs, with a page for each comma
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/docs/index.html"
 
-runbook: setup ## write into docs/runbook.md what its commands print now
-	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py $(PYTEST)
+runbook: setup ## write into docs/runbook.md and docs/tutorial.md what their commands print now
+	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py tests/e2e/test_tutorial.py $(PYTEST)
 
 bench: setup ## how fast each app hydrates history, beside the raw limits; how long a switch, a reset and a recovery take; a large registry
 	@$(BIN)/python -m benchmarks

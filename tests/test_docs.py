@@ -34,7 +34,7 @@ def test_a_command_of_the_documents_can_be_typed(line: str) -> None:
     typed.require(line)
 
 
-CODE = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```[^\n]*\n.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

@@ -90,6 +90,11 @@ def captcha(logs: DataFrame, settings: AppSettings) -> DataFrame:
     and batches make no difference. For that, the producer must put all records of a browser into one partition. State:
     two values for each browser. It is Python, because each action depends on what came before it: one call for each
     browser of a batch.
+
+    Both tables are joined by their key. A second form, with the table of verified browsers copied to every task, would
+    give nothing: a count needs all actions of its browser in one task, and the verifications of that browser go to the
+    same task. No other task would read its copy. docs/operators.md says why there is no broadcast of a table that
+    changes, and what to use instead.
     """
     if settings.ask_at < 1:
         raise ValueError("ask_at must be 1 or more")

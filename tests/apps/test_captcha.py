@@ -111,16 +111,18 @@ def test_a_limit_of_nothing_is_refused(spark: SparkSession) -> None:
         test.run()
 
 
-def taken(app: App, size: int) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
-    """What the app's own processor makes of `LOGS` in batches of `size`."""
+ROWS: list[dict[str, Any]] = [
+    {
+        "browser_hash": browser, "acts": what == ACT, "passed": what == PASS,
+        "topic": "logs", "partition": 0, "offset": offset,
+    }
+    for offset, (browser, what) in enumerate(LOGS)
+]  # fmt: skip
+
+
+def taken(app: App, size: int, rows: list[dict[str, Any]] = ROWS) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
+    """What the app's own processor makes of `rows` in batches of `size`."""
     memory = Memory(lambda: app.function.__globals__["Actions"](3), "browser_hash")
-    rows = [
-        {
-            "browser_hash": browser, "acts": what == ACT, "passed": what == PASS,
-            "topic": "logs", "partition": 0, "offset": offset,
-        }
-        for offset, (browser, what) in enumerate(LOGS)
-    ]  # fmt: skip
     counts, requests = {}, []
     for start in range(0, len(rows), size):
         for row in memory.run(rows[start : start + size]):
@@ -134,6 +136,28 @@ def taken(app: App, size: int) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
 @pytest.mark.parametrize("size", [1, 4, 7, len(LOGS)])
 def test_batches_make_no_difference(size: int) -> None:
     assert taken(captcha, size) == (COUNTS, REQUESTS)
+
+
+@pytest.mark.parametrize("size", [1, 4, len(LOGS)])
+def test_a_copy_of_the_verified_browsers_in_each_task_would_change_nothing(size: int) -> None:
+    counts, requests = {}, []
+    for mine in ("a", "b", "c", "nobody"):
+        # the task has the actions of one browser, and all verifications
+        told = taken(captcha, size, [row for row in ROWS if row["browser_hash"] == mine or not row["acts"]])
+        # it reads those of its own browser
+        assert {*told[0]} | {browser for browser, _, _ in told[1]} <= {mine}
+        counts.update(told[0])
+        requests += told[1]
+    assert (counts, sorted(requests)) == (COUNTS, REQUESTS)
+
+
+def test_a_copy_that_is_read_as_it_is_in_a_batch_would_make_batches_differ() -> None:
+    # the verifications of a batch come before its actions
+    rows = [row if row["acts"] else {**row, "partition": -1} for row in ROWS]
+    assert taken(captcha, 1, rows) == (COUNTS, REQUESTS)
+    # after its last record, "a" is not verified: it would be asked when it acts in between
+    counts, requests = taken(captcha, len(rows), rows)
+    assert counts == COUNTS and requests == sorted([*REQUESTS, ("a", 5, 9)])
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.entries import Entry, GenerationStarted, WantedSet
 from pipelines.model.reset import Target
-from tests.e2e import runbook
-from tests.e2e.cluster import LARGE, Follower, OwnBroker, folded
+from tests.e2e.cluster import LARGE, ROOT, Follower, OwnBroker, folded
 from tests.e2e.harness import code_without_suite
-from tests.e2e.runbook import Shown
+from tests.shared import console
+from tests.shared.console import Shown
 from tests.shared.operators import Death
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
+PAGE = ROOT / "docs" / "runbook.md"
 APP, V1, V2 = "word-count", "word-count.v1", "word-count.v2"
 PARTITIONS = 4
 # half of the lines come before noon in Paris
@@ -200,8 +201,7 @@ class Night:
 
         `processes`: commands that run as processes, as do the drivers that these start; the others run here.
         """
-        page = runbook.PAGE.read_text()
-        shown = runbook.blocks(page, section)[block]
+        shown = console.blocks(PAGE.read_text(), section)[block]
         found = []
         for code, step in zip(codes or (0,) * len(shown), shown, strict=True):
             command = self.as_meant(step.command)
@@ -212,16 +212,12 @@ class Night:
             # the next command may name what this one printed
             told = re.search(r"--skip (\S+)", output)
             self.record = told.group(1) if told else self.record
-        if os.environ.get("SWITCHYARD_RUNBOOK") == "write":
-            runbook.PAGE.write_text(runbook.written(page, section, block, found))
-            return
-        for expected, given in zip(shown, found, strict=True):
-            assert runbook.words(given.output) == runbook.words(expected.output), f"$ {given.command}\n{given.output}"
+        console.compare(PAGE, section, block, found)
 
     def as_meant(self, command: str) -> str:
         """A command with the operation and the record of this test."""
         for kind in ("reset", "undo"):
-            named = runbook.identifier(kind, command)
+            named = console.identifier(kind, command)
             if named is not None:
                 command = command.replace(named, self.newest(kind))
         return re.sub(r"(?<=--skip )\S+", self.record, command)
@@ -230,7 +226,7 @@ class Night:
         run = self.cluster.as_process if process else self.cluster.cli
         said = run(*shlex.split(command)[1:], COLUMNS="140", LOGNAME="ada")
         assert said.code == code, f"$ {command}\n{said.shown}"
-        return runbook.as_shown(said.shown, self.cluster.settings)
+        return console.as_shown(said.shown, self.cluster.settings)
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ LONGEST = (
     "engine/test_operators.py",
     "e2e/test_supervise.py",
     "e2e/test_benchmarks.py",
+    "e2e/test_tutorial.py",
     "security/test_roles.py",
     "e2e/test_diff.py",
     "e2e/test_bad_input.py",
