@@ -208,6 +208,7 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
     refuse_what_a_replay_changes(app, result, clock_allowed=rehearsal.comparable == "no")
     _start_on_nothing(app, rehearsal, written)
     return result
+        # that a result turns into JSON is refused at staging, which knows the earlier JSON results, too
 
 
 def _instead_of(error: Exception) -> str:

@@ -18,7 +18,12 @@ from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.looking.tables import KeptTable, TopicRead, kept_tables, read_topics
 from orchestration.operations.planning.changes import changes
-from orchestration.operations.planning.kinds import other_input, refuse_other_input, refuse_other_results
+from orchestration.operations.planning.kinds import (
+    other_input,
+    refuse_other_encoding,
+    refuse_other_input,
+    refuse_other_results,
+)
 from orchestration.operations.planning.tables import malformed_notes, other_tables, table_facts
 from orchestration.operations.planning.topics import create_results
 from orchestration.operations.planning.upstream import pinned, read_by_name, reads
@@ -83,7 +88,7 @@ def plan_stage(
     results to read instead of those of the live releases.
 
     Raises BadUsage for an unknown app, topic or setting, and for mistakes in the app; Refused if the version is already
-    staged, or nothing has changed; MissingHistory.
+    staged, if nothing has changed, or if consumers can't move to it; MissingHistory.
     """
     state = context.state_for_planning()
     name, number = _free_name(state, app, version)
@@ -113,6 +118,8 @@ def plan_stage(
         # refused here, so that it does not show only at the diff, after the whole history is read
         refuse_other_results(live.spec, spec)
         refuse_other_input(live.spec, spec)
+    if before is not None:
+        refuse_other_encoding(before.spec, spec)
     _refuse_no_change(spec, before)
     return _plan_of(context, state, spec, code, origin, before, facts, tables, accept_missing=accept_missing)
 

@@ -292,6 +292,34 @@ def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., 
     assert warning == "a.v3 may give a different result in a replay: its app says that runs can't be compared"
 
 
+AVRO = '{"type": "record", "name": "trade", "fields": [{"name": "trades", "type": "long"}]}'
+STREAM = {**RESULT, "table": False}
+
+
+@pytest.mark.parametrize(("was", "now", "words"), [(None, AVRO, ("JSON", "Avro")), (AVRO, None, ("Avro", "JSON"))])
+@pytest.mark.parametrize("name", ["", "alerts"])
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_result_does_not_change_between_json_and_avro(
+    stage: Callable[..., Plan], was: str | None, now: str | None, words: tuple[str, str], name: str, is_live: bool
+) -> None:
+    def results(avro: str | None) -> dict[str, Any]:
+        return {name: {**STREAM, "avro": avro}, **({"counts": RESULT} if name else {})}
+
+    earlier = {each: ResultSpec(**result) for each, result in results(was).items()}
+    known = spec("a.v1", results=earlier) if name else spec("a.v1", **results(was)[""])
+    # an entry of before there were Avro results has no such field
+    assert was is not None or "avro" not in known.model_dump_json(exclude_defaults=True)
+    log = Log(Staged(spec=known), *(switched(1, None, "a.v1") if is_live else []))
+    with pytest.raises(Refused) as refused:
+        stage(log, results=results(now))
+    result = f"result {name}" if name else "the result"
+    assert refused.value.what == (
+        f"consumers of a can't read a.v3: {result} is {words[0]} in a.v1 and {words[1]} in a.v3"
+    )
+    assert refused.value.fix == "write it as before; or give the new app another name, then `switchyard stage` it"
+    assert stage(log, results=results(was)).stages
+
+
 def test_a_plan_says_what_the_trial_has_found(stage: Callable[..., Plan]) -> None:
     assert stage(Log(), suite="stock_stats", notes=["sum(price) adds up"]).warnings == ("sum(price) adds up",)
 
