@@ -26,7 +26,7 @@ from orchestration.operations.planning.kinds import (
 )
 from orchestration.operations.planning.tables import malformed_notes, other_tables, table_facts
 from orchestration.operations.planning.topics import create_results
-from orchestration.operations.planning.upstream import pinned, read_by_name, reads
+from orchestration.operations.planning.upstream import columns_read, pinned, read_by_name, reads
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -149,6 +149,7 @@ def _tried(
             topics.update(read_topics(context, definition["static"], Path(folder)))
             return Known(
                 avro={result: each.avro for result, each in results.items() if each.avro is not None},
+                upstream=columns_read(state, definition["upstream"], inputs),
                 records={table: str(each.records) for table, each in topics.items()},
                 table_max_bytes=context.settings.static_table_max_bytes,
             )
