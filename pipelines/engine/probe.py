@@ -117,6 +117,7 @@ def _result_as_json(result: Result, columns: StructType) -> dict[str, Any]:
         "schema_ddl": _ddl_of(columns),
         "suite": result.suite,
         "avro": avro_of(result),
+        "final": isinstance(result, Table) and result.emit == "final",
     }
 
 
@@ -191,7 +192,6 @@ def run_on_nothing(spark: SparkSession, app: App, rehearsal: Rehearsal) -> DataF
     refuse_what_a_replay_changes(app, result, clock_allowed=rehearsal.comparable == "no")
     _start_on_nothing(app, rehearsal, written)
     return result
-        # that a result turns into JSON is refused at staging, which knows the earlier JSON results, too
 
 
 def _instead_of(error: Exception) -> str:
@@ -208,6 +208,7 @@ def _refuse_what_readers_can_not_read(app: App, earlier: Mapping[str, str]) -> N
     """Raises BadUsage if a consumer that has the `earlier` Avro schema of a result can't read what the app now writes."""
     for name, schema in earlier.items():
         now = avro_of(app.results[name]) if name in app.results else None
+        # that a result turns into JSON is refused at staging, which knows the earlier JSON results, too
         why = readable_by(schema, now) if now is not None else None
         if why is not None:
             raise BadUsage(

@@ -96,6 +96,9 @@ def test_the_first_release_changes_nothing() -> None:
             ["its columns change, with s; trades from bigint to int"],
         ),
         ({"partitions": 8}, ["it has 8 partitions instead of 1"]),
+        ({"final": True}, ['emit is "final", which the registry does not say of the other version: a row comes once']),
+        ({"suite": "word_count"}, ["its suite changes from stock_stats to word_count"]),
+        ({"suite": None}, ["its suite changes from stock_stats to none"]),
         (
             {"table": False, "key": (), "schema_ddl": "`trades` bigint"},
             ["the key changes from (ticker) to (): records of one old key", "its columns change, without ticker"],
@@ -108,16 +111,43 @@ def test_each_change_of_a_definition_is_told(result: dict[str, Any], said: list[
     assert len(told) == len(said) and all(one.startswith(other) for one, other in zip(told, said, strict=True)), told
     assert changes(None, new) == ()
     named = (
-        {"counts": ResultSpec(**RESULT)},
-        {"counts": ResultSpec(**{**RESULT, **result}), "new": ResultSpec(**RESULT)},
+        {"counts": live.outputs[""]},
+        {"counts": new.outputs[""], "new": ResultSpec(**RESULT)},
     )
     of_result = changes(spec("stock-stats.v1", results=named[0]), spec("stock-stats.v2", results=named[1]))
     assert all(one.startswith("result counts: ") for one in of_result) and len(of_result) == len(said)
 
 
-def test_another_watermark_is_told() -> None:
-    [said] = changes(spec("stock-stats.v1", watermark=None), spec("stock-stats.v2", watermark="10 seconds"))
-    assert said.startswith("the watermark changes from none to 10 seconds")
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ({"watermark": None}, {"watermark": "10 seconds"}, "the watermark changes from none to 10 seconds: rows that"),
+        ({}, {"settings": {"window_s": 6}}, "the settings change, window_s from 5 to 6: the results may differ"),
+        (
+            {"settings": {"window_s": 5, "top": 3, "clock": "event"}},
+            {"settings": {"window_s": 5, "clock": "wall", "advance_s": 1}},
+            'the settings change, without top; with advance_s; clock from "event" to "wall": ',
+        ),
+        ({}, {"comparable": "no"}, "comparable changes from exact to no: it says what a diff of two runs means"),
+        ({}, {"reset_allowed": False}, "it can't be reset any more"),
+        ({"reset_allowed": False}, {}, "it can be reset, which the other version can't"),
+        ({"final": True}, {}, 'emit changes from "final" to "update": a row comes with every update'),
+    ],
+)
+def test_each_change_of_an_app_is_told(was: dict[str, Any], now: dict[str, Any], said: str) -> None:
+    [told] = changes(spec("stock-stats.v1", **was), spec("stock-stats.v2", **now))
+    assert told.startswith(said)
+
+
+def test_a_stream_does_not_emit_what_a_table_did() -> None:
+    live, new = spec("a.v1", final=True), spec("a.v2", table=False)
+    assert changes(live, new) == ()
+
+
+def test_a_plan_names_a_changed_setting(stage: Callable[..., Plan]) -> None:
+    plan = stage(Log(*staged("a.v1"), *switched(1, None, "a.v1")), suite="stock_stats", settings={"window_s": 60})
+    assert plan.warnings == ("the settings change, window_s from 5 to 60: the results may differ because of that",)
+    assert plan.facts["change"] == "code against a.v1"
 
 
 def state(*names: str, live: str | None = None, **states: str) -> RegistryState:
@@ -262,36 +292,6 @@ def test_consumers_of_a_table_are_not_given_a_stream_nor_the_other_way_round(sta
     assert stage(Log(*staged("a.v1", "a.v2")), table=False).stages
 
 
-def test_consumers_of_several_results_find_each_again(stage: Callable[..., Plan]) -> None:
-    two = {"counts": RESULT, "alerts": {**RESULT, "table": False, "key": ()}}
-    named = {name: ResultSpec(**result) for name, result in two.items()}
-    live = [Staged(spec=spec("a.v1", results=named)), *staged("a.v2"), *switched(1, None, "a.v1")]
-    plan = stage(Log(*live), results=two)
-    assert [s.name for s in plan.stages if isinstance(s, CreateTopic)][:2] == ["a.v3.g1.counts", "a.v3.g1.alerts"]
-    assert plan.facts["result counts"].startswith("table by ticker: ")
-    assert plan.facts["result alerts"].startswith("stream: ")
-    assert [w.partition(" of a ")[0] for w in plan.warnings] == ["result counts", "result alerts"]
-    for results, said in (
-        ({"counts": RESULT}, "a.v1 has a stream called alerts, a.v3 has no result called alerts"),
-        ({"counts": RESULT, "alerts": RESULT}, "a.v1 has a stream called alerts, a.v3 has a table called alerts"),
-        ({"": RESULT}, "a.v1 has no result without a name, a.v3 has a table"),
-    ):
-        with pytest.raises(Refused) as refused:
-            stage(Log(*live), results=results)
-        assert said in refused.value.what
-
-
-def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Plan]) -> None:
-    [warning] = stage(Log()).warnings
-    assert warning == "a has no suite, so nothing checks its result before consumers get it"
-    assert stage(Log(), suite="stock_stats").warnings == ()
-
-
-def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., Plan]) -> None:
-    [warning] = stage(Log(), suite="stock_stats", comparable="no").warnings
-    assert warning == "a.v3 may give a different result in a replay: its app says that runs can't be compared"
-
-
 AVRO = '{"type": "record", "name": "trade", "fields": [{"name": "trades", "type": "long"}]}'
 STREAM = {**RESULT, "table": False}
 
@@ -318,6 +318,36 @@ def test_a_result_does_not_change_between_json_and_avro(
     )
     assert refused.value.fix == "write it as before; or give the new app another name, then `switchyard stage` it"
     assert stage(log, results=results(was)).stages
+
+
+def test_consumers_of_several_results_find_each_again(stage: Callable[..., Plan]) -> None:
+    two = {"counts": RESULT, "alerts": {**RESULT, "table": False, "key": ()}}
+    named = {name: ResultSpec(**result) for name, result in two.items()}
+    live = [Staged(spec=spec("a.v1", results=named)), *staged("a.v2"), *switched(1, None, "a.v1")]
+    plan = stage(Log(*live), results=two, settings={"window_s": 5})
+    assert [s.name for s in plan.stages if isinstance(s, CreateTopic)][:2] == ["a.v3.g1.counts", "a.v3.g1.alerts"]
+    assert plan.facts["result counts"].startswith("table by ticker: ")
+    assert plan.facts["result alerts"].startswith("stream: ")
+    assert [w.partition(" of a ")[0] for w in plan.warnings] == ["result counts", "result alerts"]
+    for results, said in (
+        ({"counts": RESULT}, "a.v1 has a stream called alerts, a.v3 has no result called alerts"),
+        ({"counts": RESULT, "alerts": RESULT}, "a.v1 has a stream called alerts, a.v3 has a table called alerts"),
+        ({"": RESULT}, "a.v1 has no result without a name, a.v3 has a table"),
+    ):
+        with pytest.raises(Refused) as refused:
+            stage(Log(*live), results=results)
+        assert said in refused.value.what
+
+
+def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Plan]) -> None:
+    [warning] = stage(Log()).warnings
+    assert warning == "a has no suite, so nothing checks its result before consumers get it"
+    assert stage(Log(), suite="stock_stats").warnings == ()
+
+
+def test_a_plan_says_that_a_replay_may_give_another_result(stage: Callable[..., Plan]) -> None:
+    [warning] = stage(Log(), suite="stock_stats", comparable="no").warnings
+    assert warning == "a.v3 may give a different result in a replay: its app says that runs can't be compared"
 
 
 def test_a_plan_says_what_the_trial_has_found(stage: Callable[..., Plan]) -> None:
