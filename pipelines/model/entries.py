@@ -125,6 +125,12 @@ class ResultSpec(Frozen):
         source = () if self.table or not set(SOURCE_COLUMNS) <= set(self.columns) else SOURCE_COLUMNS
         return [name for name in self.columns if name not in (*self.key, *source)]
 
+    @property
+    def written(self) -> dict[str, str]:
+        """The columns of its records, those of the key first: column -> its type, as Spark names it."""
+        types = self.types
+        return {name: types[name] for name in (*self.key, *self.value) if name in types}
+
     def in_words(self) -> str:
         """`table by ticker, day`, or `stream` without a key."""
         kind = "table" if self.table else "stream"
