@@ -150,6 +150,18 @@ def test_a_plan_names_a_changed_setting(stage: Callable[..., Plan]) -> None:
     assert plan.facts["change"] == "code against a.v1"
 
 
+def test_a_plan_records_and_names_that_rows_of_a_table_come_once(stage: Callable[..., Plan]) -> None:
+    log = Log(*staged("a.v1"), *switched(1, None, "a.v1"))
+    final = {**RESULT, "suite": "stock_stats", "final": True}
+    plan = stage(log, settings={"window_s": 5}, results={"": final})
+    assert [warning.partition(",")[0] for warning in plan.warnings] == ['emit is "final"']
+    [record] = [each for each in plan.stages if isinstance(each, RecordRelease)]
+    [entry] = [each for each in record.entries if isinstance(each, Staged)]
+    assert entry.spec.outputs[""].final
+    # an entry of an earlier build does not have the word
+    assert "final" not in spec("a.v1").model_dump_json(exclude_defaults=True)
+
+
 def state(*names: str, live: str | None = None, **states: str) -> RegistryState:
     entries: list[Any] = [Staged(spec=spec(name), at_ms=1) for name in names]
     entries += [StateSet(release=n.replace("_", ".v"), state=s) for n, s in states.items()]  # type: ignore[arg-type]
