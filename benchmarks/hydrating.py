@@ -20,7 +20,7 @@ from orchestration.operations.execute import execute
 from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
-from orchestration.sources import Options, Source, produce, sources_for
+from orchestration.sources import Options, Source, app_names, produce, sources_for
 from orchestration.sources.base import Density
 from orchestration.sources.prices import TICKERS
 from pipelines.engine.checkpoint import release_folder
@@ -66,7 +66,7 @@ def measure(opened: Open, records: int, density: Density) -> dict[str, Any]:
 
 
 def measure_apps(opened: Open, names: Sequence[str], records: int) -> dict[str, Any]:
-    """Hydration of one app after another, beside a plain consumer of the same topics. `names`: all apps if it is empty.
+    """Hydration of one app after another, beside a plain consumer of the same topics. `names`: all apps with a source if it is empty.
 
     App -> what `hydrate` returns; `kind`, see `kind_of`; `keys`: how many different ones its input has; `raw`: records
     per second of the plain consumer; `to_raw`: the app's share of that. If an app reads the result of another one, that
@@ -76,7 +76,7 @@ def measure_apps(opened: Open, names: Sequence[str], records: int) -> dict[str, 
     if unknown := [name for name in names if name not in apps]:
         raise BadUsage(f"there is no app {', '.join(unknown)}", fix=f"the apps are: {', '.join(apps)}")
     report = {}
-    for name in names or apps:
+    for name in names or [name for name in apps if name in app_names()]:
         report[name] = _app(opened, apps, name, records)
         print(json.dumps({name: report[name]}), file=sys.stderr, flush=True)
     return report

@@ -15,6 +15,8 @@ import typer.main
 from orchestration.catalog import find_apps, topics_of
 from orchestration.cli import build
 from orchestration.sources import app_names
+from pipelines.model import App, AppendStream, Avro, Changelog, Json, Raw, ResultOf, StaticTable, Stream, Text
+from pipelines.model.app import Input
 from pipelines.settings import Settings
 from tests.shared import typed
 
@@ -118,6 +120,29 @@ def test_the_site_has_a_page_for_each_app_with_its_checks_and_its_code() -> None
         assert all(f"`{topic}`" in text for topic in topics_of(app)) and f'name="{app.name}"' in text
         assert (f"switchyard produce {app.name}" in text) == (app.name in app_names())
         assert not app.suites or "| not empty |" in text
+
+
+def test_the_page_of_an_app_says_how_each_of_its_inputs_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(**_: Any) -> None:
+        """Reads everything."""
+
+    inputs: dict[str, Input] = {
+        "readings": Stream(topic="r", value=Avro('{"type": "record",\n "name": "reading"}')),
+        "lines": Stream(topic="l", key="k string", value=Text("line")),
+        "blobs": Stream(topic="b", value=Raw("blob")),
+        "users": Changelog(topic=ResultOf("word-count"), key=Json("k string"), value=Json("n int")),
+        "rates": StaticTable(topic="s", key="k string", value=Json("rate double")),
+    }
+    made = App(name="odd", inputs=inputs, results={"": AppendStream()}, function=odd)
+    monkeypatch.setattr("orchestration.catalog.find_apps", lambda: (made,))
+    rows = [line for line in hook().app_pages()["apps/odd.md"].splitlines() if line.startswith("| `")]
+    assert rows == [
+        '| `readings` | `r` | stream | not read | Avro: `{"type": "record", "name": "reading"}` |',
+        "| `lines` | `l` | stream | text: `k string` | text: `line` |",
+        "| `blobs` | `b` | stream | not read | bytes: `blob` |",
+        "| `users` | [result of word-count](word-count.md) | table | JSON: `k string` | JSON: `n int` |",
+        "| `rates` | `s` | static table | text: `k string` | JSON: `rate double` |",
+    ]
 
 
 def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestration.catalog import find_apps
+from tests.e2e.test_lives import GROUPS
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # may import Dagster
@@ -97,6 +100,11 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef, *, command: bool)
 
 
 @pytest.mark.slow
+def test_every_app_has_a_life_in_the_tests() -> None:
+    lives = [life.app for group in GROUPS.values() for life in group]
+    assert sorted(lives) == [app.name for app in find_apps()], "GROUPS in tests/e2e/test_lives.py names each app once"
+
+
 def test_modules_and_functions_can_be_read_at_once() -> None:
     long = []
     for path in CODE:

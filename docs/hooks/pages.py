@@ -124,7 +124,7 @@ $ switchyard follow {app} --from-beginning
 
 
 def _kind(source: Any) -> str:
-    return "table" if type(source).__name__ == "Changelog" else "stream"
+    return {"Changelog": "table", "StaticTable": "static table"}.get(type(source).__name__, "stream")
 
 
 def _form(part: Any) -> str:
@@ -133,8 +133,16 @@ def _form(part: Any) -> str:
         return "not read"
     if isinstance(part, str):
         return f"text: `{part}`"
-    kind = type(part).__name__
-    return f"JSON: `{part.schema}`" if kind == "Json" else f"{'text' if kind == 'Text' else 'bytes'}: `{part.column}`"
+    match type(part).__name__:
+        case "Json":
+            return f"JSON: `{part.schema}`"
+        case "Avro":
+            # the text of a schema may have line breaks, which end the row of a table
+            return f"Avro: `{' '.join(part.schema.split())}`"
+        case "Text":
+            return f"text: `{part.column}`"
+        case _:
+            return f"bytes: `{part.column}`"
 
 
 def copied() -> dict[str, str]:

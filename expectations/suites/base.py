@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,13 @@ class SuiteInputs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A named check. `detail`: what is expected or, without an expectation, why the check is skipped. `expectation`
-    makes it.
+    makes it. `columns`: of the check of the schema, what it expects, column -> Spark type.
     """
 
     name: str
     detail: str
     expectation: Callable[[], Expectation] | None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 Suite = Callable[[SuiteInputs], Sequence[Check]]
@@ -57,7 +58,9 @@ def not_empty() -> Check:
 def schema(columns: Mapping[str, str]) -> Check:
     """Exactly these columns, in order, with these Spark SQL types (`bigint`, `decimal(8,2)`)."""
     ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    return Check(name="schema", detail=f"columns {ddl}, in this order", expectation=partial(_schema, ddl))
+    return Check(
+        name="schema", detail=f"columns {ddl}, in this order", expectation=partial(_schema, ddl), columns=columns
+    )
 
 
 def not_null(*columns: str) -> list[Check]:

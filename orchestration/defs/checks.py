@@ -19,7 +19,7 @@ from pydantic import Field
 from expectations.suites import SuiteInputs, checks_of
 from expectations.verdict import VOLUME_TOLERANCE, check_of
 from orchestration.defs import report
-from orchestration.defs.names import SPARK_POOL, check_name, group_of, releases_of, results_key, verdict_name
+from orchestration.defs.names import SPARK_POOL, check_name, name_of, releases_of, results_key, verdict_name
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
@@ -58,7 +58,7 @@ def _gate(app: App) -> AssetChecksDefinition:
         warnings.simplefilter("ignore", PreviewWarning)
 
         # whichever are chosen, the suite runs once, and as a whole: the verdict is about all of it
-        @multi_asset_check(name=f"check_{group_of(app.name)}", specs=_specs(app), can_subset=True, pool=SPARK_POOL)
+        @multi_asset_check(name=f"check_{name_of(app.name)}", specs=_specs(app), can_subset=True, pool=SPARK_POOL)
         def run_suite(
             context: AssetCheckExecutionContext, config: Checking, platform: Platform, pyspark: SparkResource
         ) -> Iterator[AssetCheckResult]:

@@ -12,12 +12,13 @@ from pipelines.model.app import App
 
 
 def input_assets(apps: Sequence[App]) -> list[AssetSpec]:
-    """An asset per topic, in its app's group; in the group `inputs` if several apps read it."""
+    """An asset per topic, in the group of the apps that read it; in the group `inputs` if they are of several groups."""
     tables = set().union(*map(tables_of, apps))
+    groups = {app.name: group_of(app) for app in apps}
     return [
         AssetSpec(
             input_key(topic),
-            group_name=group_of(names[0]) if len(names) == 1 else "inputs",
+            group_name=groups[names[0]] if len({groups[name] for name in names}) == 1 else "inputs",
             description=f"Kafka topic `{topic}`, read by {', '.join(names)}. The supervisor observes its offsets once a minute.",
             kinds={"kafka", "source"} | ({"table"} if topic in tables else set()),
             metadata={"topic": topic},

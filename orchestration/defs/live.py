@@ -17,6 +17,7 @@ from dagster import (
 from pydantic import Field
 
 from orchestration.defs import report
+from orchestration.defs.columns import columns_of, expected_columns
 from orchestration.defs.names import APP_TAG, OWNERS, group_of, live_key, results_key
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import carry_out, failures_told
@@ -56,13 +57,14 @@ def _live(app: App) -> AssetsDefinition:
     @asset(
         key=live_key(app.name),
         deps=[results_key(app.name)],
-        group_name=group_of(app.name),
+        group_name=group_of(app),
         description=f"What consumers of `{app.name}` read. Materialize with `execute: true` to move consumers to a release "
         "that is ready, compared and checked. Without it, the run only shows the plan. "
         "The registry decides, not the checks of this run.",
         kinds={"kafka", "alias"},
         owners=OWNERS,
         tags={APP_TAG: app.name},
+        metadata=expected_columns(app),
         freshness_policy=FreshnessPolicy.time_window(
             fail_window=timedelta(minutes=10), warn_window=timedelta(minutes=5)
         ),
@@ -88,6 +90,7 @@ def _live(app: App) -> AssetsDefinition:
             name = plan.releases[0]
             release = operations.registry.state().releases[name]
             beat = operations.beats().get(name)
-            yield MaterializeResult(metadata={**shown, "release": name, **report.of_release(release, beat)})
+            found = {**report.of_release(release, beat), **columns_of(release)}
+            yield MaterializeResult(metadata={**shown, "release": name, **found})
 
     return live

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from dagster import AssetKey, DynamicPartitionsDefinition
 
+from pipelines.model.app import App
+
 # tags on runs: the release and the app that they are about
 RELEASE_TAG = "switchyard/release"
 APP_TAG = "switchyard/app"
@@ -17,9 +19,14 @@ URGENT = {"dagster/priority": "10"}
 OWNERS = ["team:streaming"]
 
 
-def group_of(app: str) -> str:
-    """`stock-stats` -> `stock_stats`, because Dagster's group names allow no hyphen."""
+def name_of(app: str) -> str:
+    """`stock-stats` -> `stock_stats`, because Dagster's names allow no hyphen."""
     return app.replace("-", "_")
+
+
+def group_of(app: App) -> str:
+    """The group of an app's assets: what it shows, such as `low_level`, or `apps`. Group names are words, too."""
+    return re.sub(r"\W", "_", app.shows or "apps", flags=re.ASCII)
 
 
 def input_key(topic: str) -> AssetKey:
@@ -46,7 +53,7 @@ def verdict_name(suites: Mapping[str, str]) -> str:
 
 def partitions_name(app: str) -> str:
     """The name of an app's dynamic partitions. A partition key is a release's name, such as `stock-stats.v2`."""
-    return f"releases_{group_of(app)}"
+    return f"releases_{name_of(app)}"
 
 
 def releases_of(app: str) -> DynamicPartitionsDefinition:

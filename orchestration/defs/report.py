@@ -23,6 +23,7 @@ from dagster import (
 from expectations.names import suite_names
 from expectations.suites import SuiteInputs, checks_of
 from expectations.verdict import check_of
+from orchestration.defs.columns import columns_of
 from orchestration.defs.names import check_name, input_key, live_key, results_key, verdict_name
 from orchestration.local.data_docs import url_of
 from orchestration.operations.comparing.evidence import Comparison
@@ -296,7 +297,7 @@ def ready_event(release: Release, beat: Heartbeat | None) -> AssetMaterializatio
         asset_key=results_key(release.spec.app),
         partition=release.name,
         description=f"{release.name} has caught up",
-        metadata=of_release(release, beat),
+        metadata={**of_release(release, beat), **columns_of(release)},
     )
 
 
@@ -317,7 +318,12 @@ def live_event(status: ReleaseStatus, switch: Switch) -> AssetMaterialization:
     return AssetMaterialization(
         asset_key=live_key(release.spec.app),
         description=visible(f"{release.name}, run by {status.holder}"),
-        metadata={"release": release.name, "switch": switch.number, **of_release(release, status.beat)},
+        metadata={
+            "release": release.name,
+            "switch": switch.number,
+            **of_release(release, status.beat),
+            **columns_of(release),
+        },
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from orchestration.catalog import in_words, topics_of
 from orchestration.defs import report
+from orchestration.defs.columns import columns_of, expected_columns
 from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, releases_of, results_key
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
@@ -92,13 +93,17 @@ def _results(app: App) -> AssetsDefinition:
         key=results_key(app.name),
         partitions_def=releases_of(app.name),
         deps=[*map(input_key, topics_of(app)), *(results_key(of.app) for of in app.upstream.values())],
-        group_name=group_of(app.name),
+        group_name=group_of(app),
         description=f"{does}\n\n{kind[0].upper()}{kind[1:]}. A partition is a release. Materialize it to stage and start that release; a driver "
         "that already runs is kept. The run ends when the release has caught up; the driver keeps running.",
         kinds={"pyspark", "kafka", *kinds},
         owners=OWNERS,
         tags={APP_TAG: app.name},
-        metadata={"settings": MetadataValue.json(dict(app.settings)), "watermark": app.watermark or "none"},
+        metadata={
+            "settings": MetadataValue.json(dict(app.settings)),
+            "watermark": app.watermark or "none",
+            **expected_columns(app),
+        },
     )
     def results(context: AssetExecutionContext, config: Hydrating, platform: Platform) -> MaterializeResult[None]:
         name = context.partition_key
@@ -131,7 +136,7 @@ def hydrate(context: RunContext, operations: Context, app: str, name: str, confi
         on_progress=teller(context),
     )
     release = operations.registry.state().releases[name]
-    return metadata | report.of_release(release, operations.beats().get(name))
+    return metadata | report.of_release(release, operations.beats().get(name)) | columns_of(release)
 
 
 def teller(context: RunContext, clock: Callable[[], float] = time.monotonic) -> Callable[[Hydration], None]:

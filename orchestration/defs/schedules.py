@@ -15,7 +15,7 @@ from dagster import (
 )
 
 from orchestration.defs.jobs import janitor_job, quality_job, refresh_job, reprocess_job
-from orchestration.defs.names import APP_TAG, group_of
+from orchestration.defs.names import APP_TAG, name_of
 from orchestration.defs.resources import Platform
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import live_release
@@ -56,7 +56,7 @@ def why_not(state: RegistryState, app: str) -> str | None:
 
 def _reprocessing(app: str) -> ScheduleDefinition:
     @schedule(
-        name=f"reprocess_{group_of(app)}",
+        name=f"reprocess_{name_of(app)}",
         job=reprocess_job,
         cron_schedule=_REPROCESS_CRON,
         execution_timezone="UTC",

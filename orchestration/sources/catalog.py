@@ -33,10 +33,22 @@ def app_names() -> list[str]:
 def sources_for(app: str, options: Options) -> tuple[Source, ...]:
     """The sources of `app`, one for each topic that it reads. Raises as `source_for` does."""
     if app not in sources():
-        raise BadUsage(
-            f"`switchyard produce` has no input for {app!r}", fix=f"it has input for: {', '.join(app_names())}"
-        )
+        raise BadUsage(f"`switchyard produce` has no input for {app!r}", fix=_instead(app))
     return tuple(make(options) for make in sources()[app])
+
+
+def _instead(app: str) -> str:
+    """What to do for an app without a source."""
+    # here, as importing all apps takes long
+    from orchestration.catalog import find_apps, reads
+
+    found = next((each for each in find_apps() if each.name == app), None)
+    if found is None:
+        return f"it has input for: {', '.join(app_names())}"
+    return (
+        f"write records to what it reads with a producer of your own: {', '.join(reads(found))}; "
+        "or add a module to orchestration/sources that names the app in APPS"
+    )
 
 
 def source_for(app: str, options: Options) -> Source:

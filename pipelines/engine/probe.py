@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from pipelines.engine.avro import readable_by
 from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.code import load
-from pipelines.engine.frames import GIVEN, delay_of, input_columns, json_schema, key_schema
+from pipelines.engine.frames import GIVEN, delay_of, input_columns
 from pipelines.engine.jvm.classes import class_name, java_class
 from pipelines.engine.known import Known, table_beside
 from pipelines.engine.rehearsal import Rehearsal, tick
@@ -39,8 +39,9 @@ from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import refuse_large, rows_in_topic
 from pipelines.engine.table_file import Row, as_file
+from pipelines.engine.upstream import refuse_other_types, upstream_of
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model.app import App, AppendStream, Changelog, Input, Json, Result, Table, setting_like
+from pipelines.model.app import App, AppendStream, Changelog, Input, Result, Table, setting_like
 from pipelines.settings import get_settings
 
 # Spark's names of the errors that an action on a stream raises
@@ -80,6 +81,7 @@ def probe(
     started = session() if app.upstream else None
     known = check(definition := _definition(app))
     spark = started or session()
+    refuse_other_types(app, known.upstream)
     # Python workers import by name what a function hands to them
     send_code(spark, path, digest, name)
     tables = _tables(spark, app, known)
@@ -113,6 +115,7 @@ def _result_as_json(result: Result, columns: StructType) -> dict[str, Any]:
         "schema_ddl": _ddl_of(columns),
         "suite": result.suite,
         "avro": avro_of(result),
+        "final": isinstance(result, Table) and result.emit == "final",
     }
 
 
@@ -127,7 +130,7 @@ def _definition(app: App) -> dict[str, Any]:
     return {
         "sources": list(app.sources),
         "inputs": app.topics,
-        "upstream": _upstream(app),
+        "upstream": upstream_of(app),
         "static": {name: table.topic for name, table in app.static_tables.items()},
         "suites": app.suites,
     }
@@ -145,25 +148,6 @@ def _tables(spark: SparkSession, app: App, known: Known) -> dict[str, tuple[list
         facts = {"digest": table.digest, "rows": len(rows), "size_bytes": len(table.data), "malformed": said.malformed}
         found[name] = rows, {**facts, "said": said.in_words if said.malformed else ""}
     return found
-
-
-def _upstream(app: App) -> dict[str, dict[str, Any]]:
-    """Source -> what it reads of another app: `app`, `result`, whether as a `table`, the columns of its `key` and `value`."""
-    return {
-        name: {
-            "app": of.app,
-            "result": of.result,
-            "table": isinstance(app.inputs[name], Changelog),
-            "key": key_schema(app.inputs[name]).names,
-            "value": _fields_of(app.inputs[name]),
-        }
-        for name, of in app.upstream.items()
-    }
-
-
-def _fields_of(source: Input) -> list[str]:
-    """The fields of an input's value by their own names; empty for text and bytes."""
-    return json_schema(source.value).names if isinstance(source.value, Json) else []
 
 
 def _ddl_of(columns: StructType) -> str:
@@ -212,6 +196,7 @@ def _refuse_what_readers_can_not_read(app: App, earlier: Mapping[str, str]) -> N
     """Raises BadUsage if a consumer that has the `earlier` Avro schema of a result can't read what the app now writes."""
     for name, schema in earlier.items():
         now = avro_of(app.results[name]) if name in app.results else None
+        # that a result turns into JSON is refused at staging, which knows the earlier JSON results, too
         why = readable_by(schema, now) if now is not None else None
         if why is not None:
             raise BadUsage(

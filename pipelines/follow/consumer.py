@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from confluent_kafka import Message
@@ -65,6 +65,8 @@ class LiveRecord:
     release: str
     # the Avro schema of its value; None: it is JSON
     schema: str | None
+    # of its key and its value, column -> Spark type; the same object for all records of the release
+    columns: Mapping[str, str]
     # `position` is computed on demand: few callers ask for it, and this object exists once per record
     _phase: FollowerPosition
     _offsets: dict[int, int]
@@ -148,6 +150,7 @@ class LiveConsumer:
         self._offsets: dict[int, int] = {}
         self._release = ""
         self._schema: str | None = None
+        self._columns: Mapping[str, str] = {}
         self._skip: set[bytes | None] = set()
         # the alias's chain, and what it is for the result that is followed
         self._chains: tuple[tuple[Switch, ...], tuple[Switch, ...]] = (), ()
@@ -224,9 +227,8 @@ class LiveConsumer:
             if here.segment is not None and (key in self._skip or not self._is_mine(item)):
                 continue
             self._uncommitted = True
-            return LiveRecord(
-                key, item.value(), _headers(item), partition, offset, self._release, self._schema, here, offsets
-            )
+            return LiveRecord(key, item.value(), _headers(item), partition, offset, self._release, self._schema,
+                              self._columns, here, offsets)  # fmt: skip
         return None
 
     def _advance(self, timeout_s: float) -> None:
@@ -288,7 +290,9 @@ class LiveConsumer:
         self._data.assign(position.topic, position.offsets)
         self._control.watch(switch.new if position.segment is None else None)
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
-        self._schema = release.spec.outputs[self.result or ""].avro if release is not None else None
+        result = release.spec.outputs[self.result or ""] if release is not None else None
+        self._schema = result.avro if result is not None else None
+        self._columns = MappingProxyType(result.written if result is not None else {})
 
     def _refuse_another(self, here: FollowerPosition) -> None:
         """Raises SwitchyardError if the topic was recreated, unless the follower has read all of the old one."""

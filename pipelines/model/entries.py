@@ -97,7 +97,8 @@ class StaticTableSpec(Frozen):
 
 class ResultSpec(Frozen):
     """A result as staged. `schema_ddl`: its columns, Spark DDL. `suite`: the expectations that check it. `avro`: the Avro
-    schema of its values, None: they are JSON.
+    schema of its values, None: they are JSON. `final`: a row of this table comes once, when the watermark has passed it; the
+    entries of earlier builds don't say it.
     """
 
     table: bool
@@ -106,6 +107,7 @@ class ResultSpec(Frozen):
     schema_ddl: str
     suite: ModuleName | None
     avro: str | None = None
+    final: bool = False
 
     @property
     def types(self) -> dict[str, str]:
@@ -123,6 +125,12 @@ class ResultSpec(Frozen):
         source = () if self.table or not set(SOURCE_COLUMNS) <= set(self.columns) else SOURCE_COLUMNS
         return [name for name in self.columns if name not in (*self.key, *source)]
 
+    @property
+    def written(self) -> dict[str, str]:
+        """The columns of its records, those of the key first: column -> its type, as Spark names it."""
+        types = self.types
+        return {name: types[name] for name in (*self.key, *self.value) if name in types}
+
     def in_words(self) -> str:
         """`table by ticker, day`, or `stream` without a key."""
         kind = "table" if self.table else "stream"
@@ -133,8 +141,8 @@ class ReleaseSpec(Frozen):
     """A release as staged; it never changes.
 
     `code_digest`: SHA-256 of the frozen code; `module` is the module in it that defines the app. `results`: for an app
-    with several results, each by name. `table`, `key`, `partitions`, `schema_ddl`, `suite` and `avro` describe the only
-    result, or the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
+    with several results, each by name. `table`, `key`, `partitions`, `schema_ddl`, `suite`, `avro` and `final` describe the
+    only result, or the first one; read them through `outputs`. `correction`: why the same code runs again, if it does.
     `inputs`: the sources. `static_tables`: the inputs whose rows were read at staging; no position counts them.
     """
 
@@ -158,6 +166,7 @@ class ReleaseSpec(Frozen):
     platform: str = ""
     results: dict[ResultName, ResultSpec] = Field(default_factory=dict)
     avro: str | None = None
+    final: bool = False
     static_tables: dict[str, StaticTableSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -178,6 +187,7 @@ class ReleaseSpec(Frozen):
             schema_ddl=self.schema_ddl,
             suite=self.suite,
             avro=self.avro,
+            final=self.final,
         )
         return {"": only}
 

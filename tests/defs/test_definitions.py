@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from expectations.suites import SuiteInputs, checks_of
 from orchestration.catalog import find_apps, topics_of
+from orchestration.defs.inputs import input_assets
+from orchestration.defs.names import group_of
 from pipelines.model import App
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +46,12 @@ for key in graph.get_all_asset_keys():
         "described": bool(node.description),
         "external": node.is_external,
         "kinds": sorted(node.kinds),
+        "owners": list(node.owners),
+        "columns": [
+            [column.name, column.type, *column.tags]
+            for value in [node.metadata.get("dagster/column_schema")] if value is not None
+            for column in value.schema.columns
+        ],
     }
 configs = {
     job.name: {
@@ -104,27 +113,84 @@ def test_a_log_of_ours_obeys_nothing_of_a_record(loaded: Any) -> None:
 
 
 APPS = {app.name: topics_of(app) for app in find_apps()}
-# by hand: which apps read the result of which
-READS = {"notification-counts": ["not-viewing"], "top-stocks": ["daily-gains"]}
+GROUPS = {app.name: re.sub("[ -]", "_", app.shows or "apps") for app in find_apps()}
+# which apps read the result of which
+READS = {app.name: sorted({of.app for of in app.upstream.values()}) for app in find_apps()}
+
+
+def test_apps_that_read_the_result_of_another_are_among_these() -> None:
+    assert READS["notification-counts"] == ["not-viewing"] and READS["top-stocks"] == ["daily-gains"]
+    assert READS["word-count"] == []
+
+
+def test_apps_are_grouped_by_what_they_show(loaded: Any) -> None:
+    groups = {key: asset["group"] for key, asset in loaded["assets"].items()}
+    by_hand = {
+        "results/large-orders": "single_event", "results/word-count": "aggregate", "live/stock-stats": "window",
+        "live/not-viewing": "join", "results/top-stocks": "multi_phase", "results/product-views": "low_level",
+        "results/sensor-readings": "late_data",
+        "inputs/lines": "aggregate",
+        # stock-stats and daily-gains read it
+        "inputs/trades": "inputs",
+        # product-views and product-counter read it
+        "inputs/product-views": "low_level",
+    }  # fmt: skip
+    assert {key: groups[key] for key in by_hand} == by_hand
+
+
+def test_an_app_that_shows_nothing_has_a_group_all_the_same() -> None:
+    shows_nothing = replace(find_apps()[0], shows=None)
+    assert group_of(shows_nothing) == "apps"
+    shared = [replace(shows_nothing, name=name) for name in ("one", "other")]
+    assert {spec.group_name for spec in input_assets(shared)} == {"apps"}
+    assert {spec.group_name for spec in input_assets([*shared, *find_apps()[:1]])} == {"inputs"}
+
+
+# by hand: name, type, and the tag of a column of the key
+COLUMNS = {
+    "stock-stats": [
+        ["ticker", "string", "switchyard/key"],
+        ["window_start", "string", "switchyard/key"],
+        ["lowest_ask", "decimal(8,2)"],
+        ["trades", "bigint"],
+        ["average_ask", "decimal(12,6)"],
+    ],
+    "product-views": [
+        ["counts.product", "string", "switchyard/key"],
+        ["counts.views", "bigint"],
+        ["alerts.product", "string", "switchyard/key"],
+        ["alerts.views", "bigint"],
+    ],
+}
+
+
+def test_results_and_aliases_show_the_columns_that_their_suites_expect_and_who_owns_them(loaded: Any) -> None:
+    for app in find_apps():
+        for key in (f"results/{app.name}", f"live/{app.name}"):
+            asset = loaded["assets"][key]
+            assert asset["owners"] == ["team:streaming"]
+            assert bool(asset["columns"]) == bool(app.suites), key
+            if app.name in COLUMNS:
+                assert asset["columns"] == COLUMNS[app.name]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("app", APPS)
 def test_each_app_is_a_line_from_its_inputs_to_its_alias(loaded: Any, app: str) -> None:
-    group = app.replace("-", "_")
+    group = GROUPS[app]
     results, live = loaded["assets"][f"results/{app}"], loaded["assets"][f"live/{app}"]
     assert results["upstream"] == [
         *(f"inputs/{topic}" for topic in APPS[app]),
-        *(f"results/{other}" for other in READS.get(app, [])),
+        *(f"results/{other}" for other in READS[app]),
     ]
     assert live["upstream"] == [f"results/{app}"]
     assert {results["group"], live["group"]} == {group}
-    assert (results["partitions"], live["partitions"]) == (f"releases_{group}", None)
+    assert (results["partitions"], live["partitions"]) == (f"releases_{app.replace('-', '_')}", None)
     assert results["described"] and live["described"]
     for topic in APPS[app]:
         source = loaded["assets"][f"inputs/{topic}"]
-        alone = sum(topic in topics for topics in APPS.values()) == 1
-        assert source["group"] == (group if alone else "inputs")
+        groups = {GROUPS[each] for each, topics in APPS.items() if topic in topics}
+        assert source["group"] == (group if groups == {group} else "inputs")
         assert source["external"] and source["partitions"] is None and source["described"]
 
 
@@ -168,6 +234,7 @@ def test_each_expectation_is_a_check_and_so_is_the_verdict_partitioned_by_releas
     assert loaded["checks"] == {
         f"results/{app.name}:{name}": f"releases_{app.name.replace('-', '_')}"
         for app in find_apps()
+        if app.suites
         for name in ["verdict" if app.has_several else app.name.replace("-", "_"), *expectations_of(app)]
     }
 

@@ -67,12 +67,12 @@ MINUTE = 60_000
 NOWHERE = ResultPosition(topics={})
 
 
-def staged(name: str, state: str = "ready", wanted: str = "running") -> list[Entry]:
+def staged(name: str, state: str = "ready", wanted: str = "running", schema_ddl: str = "`k` string") -> list[Entry]:
     """A release of the registry."""
     app, version = split_release(name) or ("", 0)
     spec = ReleaseSpec(
         release=name, app=app, version=version, module="m", code_digest="c" * 64, settings={}, inputs={}, table=True,
-        key=("k",), partitions=1, schema_ddl="k string", suite="sums", watermark=None, comparable="exact",
+        key=("k",), partitions=1, schema_ddl=schema_ddl, suite="sums", watermark=None, comparable="exact",
         change="code",
     )  # fmt: skip
     start = SourcePosition(sources={})
@@ -136,6 +136,19 @@ def test_a_switch_is_told_at_once() -> None:
     live = [event for event in events if isinstance(event, AssetMaterialization)]
     assert [event.metadata["switch"].value for event in live] == [2]
     assert live[0].metadata["lag_records"].value == 7
+
+
+def test_events_show_the_columns_that_a_release_has() -> None:
+    columns = "`k` string, `n` bigint, `s` struct<a:int,b:string>"
+    state, _ = world(staged("sums.v1", schema_ddl=columns), promoted(1, None, "sums.v1", NOW))
+    found = status(state.releases["sums.v1"], live=True)
+    switch = state.live("sums")
+    assert switch is not None
+    for event in (report.ready_event(found.release, found.beat), report.live_event(found, switch)):
+        schema = event.metadata["dagster/column_schema"].schema  # type: ignore[attr-defined]
+        assert [(c.name, c.type, dict(c.tags)) for c in schema.columns] == [
+            ("k", "string", {"switchyard/key": ""}), ("n", "bigint", {}), ("s", "struct<a:int,b:string>", {}),
+        ]  # fmt: skip
 
 
 def test_an_alias_whose_driver_is_not_heard_grows_stale() -> None:

@@ -14,7 +14,7 @@ from fastavro import schemaless_reader
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
 from pipelines.apps import log_router as module
-from pipelines.errors import BadUsage
+from pipelines.errors import BadUsage, Refused
 from pipelines.follow import LiveConsumer
 from tests.e2e.cluster import LARGE, Cluster, assert_nothing_differs
 
@@ -67,6 +67,18 @@ def test_a_schema_that_consumers_can_not_read_is_refused(live: Cluster, tmp_path
     (tmp_path / "log_router.py").write_text(code)
     with pytest.raises(
         BadUsage, match=r"that have its earlier Avro schema can't read the new one: .*message"
+    ) as refused:
+        live.stage("log-router", 3, code_dir=tmp_path)
+    assert "give the new app another name" in refused.value.fix
+
+
+def test_a_result_does_not_turn_into_json(live: Cluster, tmp_path: Path) -> None:
+    source = inspect.getsource(module)
+    one = '"low-priority": AppendStream(partitions=4, avro=EVENT, '
+    assert source.count(one) == 1
+    (tmp_path / "log_router.py").write_text(source.replace(one, one.replace("avro=EVENT, ", "")))
+    with pytest.raises(
+        Refused, match=r"result low-priority is Avro in log-router\.v1 and JSON in log-router\.v3"
     ) as refused:
         live.stage("log-router", 3, code_dir=tmp_path)
     assert "give the new app another name" in refused.value.fix

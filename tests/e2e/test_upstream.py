@@ -89,6 +89,8 @@ def test_there_must_be_a_release_to_read(story: Story) -> None:
     [
         ('Json("price double"))', 'Json("price double, volume double"))', r"the result of prices\.v1 has no column volume in its value"),
         ('Json("ticker string NOT NULL")', 'Json("symbol string NOT NULL")', r"has no column symbol in its key"),
+        ('key=Json("ticker string NOT NULL")', 'key="ticker string"', r"reads the keys of prices\.v1 as text, but they are JSON"),
+        ('Json("price double"))', 'Json("price int"))', "declares price as int, but in the result of prices it is double"),
         ('Changelog(topic=ResultOf("prices")', 'Stream(topic=ResultOf("prices")', r"the result of prices\.v1 is a table"),
         ('ResultOf("prices")', 'ResultOf("prices", "all")', r"reads result all of prices\.v1, which it does not have"),
         ('Changelog(topic=ResultOf("prices")', 'Stream(topic="prices.v1.g1"', r"prices\.v1\.g1 is a table, the result of prices\.v1"),

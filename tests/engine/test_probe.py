@@ -14,12 +14,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pipelines.engine import probe as probing
 from pipelines.engine.causes import cause
+from pipelines.engine.frames import ddl_columns
 from pipelines.engine.probe import run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.repeats import notes
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model import AppendStream, AppSettings, Comparable, Json, Stream, Table
-from pipelines.model.app import App
+from pipelines.model.app import App, Result
 from pipelines.testing import AppFailed, AppTest
 
 if TYPE_CHECKING:
@@ -360,6 +361,14 @@ def test_an_input_that_is_not_read_is_named(spark: SparkSession) -> None:
 def test_what_can_run_is_run(spark: SparkSession) -> None:
     both = app_of(lambda trades, orders: renamed(trades.unionAll(orders)), "trades", "orders")
     assert on_nothing(spark, both).columns == ["ticker", "price"]
+
+
+@pytest.mark.parametrize(
+    ("result", "is_final"),
+    [(Table(key=("k",), emit="final"), True), (Table(key=("k",)), False), (AppendStream(), False)],
+)
+def test_it_says_whether_a_row_of_a_table_comes_once(spark: SparkSession, result: Result, is_final: bool) -> None:
+    assert probing._result_as_json(result, ddl_columns("k string, n int"))["final"] is is_final
 
 
 def test_a_trial_of_a_function_without_python_in_it_needs_no_python_process(

@@ -98,11 +98,12 @@ class Cluster:
     def write(self, *entries: Entry) -> None:
         self.registry.step(lambda _: entries)
 
-    def release(self, version: int) -> Release:
+    def release(self, version: int, **changes: Any) -> Release:
+        """Staged if it is not yet. `changes`: of its spec."""
         if version not in self.releases:
             self.releases[version] = Release(self.settings, f"{self.alias}.v{version}", self.partitions)
-            known = spec(self.releases[version].name)
-            self.write(Staged(spec=known.model_copy(update={"partitions": self.partitions})))
+            known = spec(self.releases[version].name, partitions=self.partitions, **changes)
+            self.write(Staged(spec=known))
         return self.releases[version]
 
     def first(self) -> Release:

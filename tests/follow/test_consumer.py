@@ -93,6 +93,30 @@ def test_a_record_knows_where_it_comes_from(cluster: Cluster) -> None:
     assert record.position.offsets == {0: 0, 1: 1}
 
 
+def test_a_record_knows_the_columns_of_the_release_that_wrote_it(cluster: Cluster) -> None:
+    v1 = cluster.first()
+    v2 = cluster.release(2, schema_ddl="`ticker` string, `side` string, `trades` decimal(10,2)")
+    v1.batch(rows(1, 0, 1))
+    v2.batch(rows(2, 0, 1))
+    op = cluster.intend(v1, v2)
+    with follower(cluster) as consumer:
+        old = take(consumer, 2)
+        segment = cluster.delta([("k0", "v2")])
+        cluster.promote(op, v1, v2, v2.result, (segment,))
+        v2.batch(rows(2, 2))
+        new = take(consumer, 2)
+    assert [(r.release, r.phase, dict(r.columns)) for r in old] == [
+        (v1.name, "result", {"ticker": "string", "trades": "bigint"})
+    ] * 2
+    columns = {"ticker": "string", "side": "string", "trades": "decimal(10,2)"}
+    assert [(r.release, r.phase, dict(r.columns)) for r in new] == [
+        (v2.name, "delta", columns), (v2.name, "result", columns),
+    ]  # fmt: skip
+    # nothing is made for each record
+    assert old[0].columns is old[1].columns
+    assert all(r.schema is None for r in (*old, *new))
+
+
 def test_it_delivers_no_record_that_progress_does_not_speak_of(cluster: Cluster) -> None:
     v1 = cluster.first()
     op = cluster.intend(v1, cluster.release(2), rows(1, 0, 1))

@@ -75,6 +75,7 @@ from pipelines.model.entries import (
     Proposed,
     ReadyRecorded,
     Repaired,
+    ResultSpec,
     Staged,
     StateSet,
     StaticTableSpec,
@@ -234,6 +235,14 @@ def test_an_entry_is_read_back_as_it_was_written(entry: Entry) -> None:
 
 def test_a_release_without_static_tables_says_nothing_of_them_that_an_older_version_could_not_read() -> None:
     assert b"static_tables" not in encode(Staged(spec=SPEC))
+
+
+def test_a_record_has_the_columns_of_its_result_but_those_that_name_its_source() -> None:
+    ddl = "`n` decimal(8,2), `k` string, `topic` string, `partition` int, `offset` bigint"
+    stream = ResultSpec(table=False, key=("k",), partitions=1, schema_ddl=ddl, suite=None)
+    assert list(stream.written.items()) == [("k", "string"), ("n", "decimal(8,2)")]
+    table = stream.model_copy(update={"table": True})
+    assert list(table.written) == ["k", "n", "topic", "partition", "offset"]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)

@@ -14,6 +14,7 @@ import pytest
 from orchestration.catalog import find_apps, topics_of
 from orchestration.sources import Faults, Options, Record, Source, app_names, source_for, sources_for
 from orchestration.sources.base import LATE_MS, OUT_OF_ORDER_MS, PerSecond
+from orchestration.sources.catalog import sources
 from orchestration.sources.prices import TICKERS, daily_prices
 from pipelines.errors import BadUsage
 
@@ -52,8 +53,9 @@ def test_a_second_run_goes_on_where_the_first_ended(app: str) -> None:
 
 def test_topics_are_those_of_the_apps() -> None:
     apps = {app.name: app for app in find_apps()}
-    assert sorted(apps) == app_names()
-    for name, app in apps.items():
+    assert {*app_names()} <= {*apps}
+    for name in app_names():
+        app = apps[name]
         topics = {*topics_of(app), *(topic for of in app.upstream.values() for topic in topics_of(apps[of.app]))}
         assert sorted(topics) == sorted(source.topic for source in sources_for(name, Options()))
 
@@ -168,6 +170,21 @@ def test_orders_are_at_and_beside_the_threshold() -> None:
 def test_bad_usage_is_named(app: str, options: dict[str, Any], what: str) -> None:
     with pytest.raises(BadUsage, match=what):
         source_for(app, Options(**options))
+
+
+def test_for_an_app_without_a_source_its_author_writes_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dict(sources())
+    for app in ("not-viewing", "notification-counts"):
+        del known[app]
+    monkeypatch.setattr("orchestration.sources.catalog.sources", lambda: known)
+    for app, read in (("not-viewing", "open, tick"), ("notification-counts", "result of not-viewing")):
+        with pytest.raises(BadUsage) as refused:
+            sources_for(app, Options())
+        assert refused.value.what == f"`switchyard produce` has no input for {app!r}"
+        assert refused.value.fix == (
+            f"write records to what it reads with a producer of your own: {read}; "
+            "or add a module to orchestration/sources that names the app in APPS"
+        )
 
 
 @pytest.mark.parametrize(

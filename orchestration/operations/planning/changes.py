@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 
 from orchestration.operations.planning.tables import table_changes
 from orchestration.operations.plans.plan import join
@@ -32,30 +33,48 @@ def _of_result(live: ResultSpec, new: ResultSpec) -> Iterator[str]:
                 else "records of one old key may come in another order"
             )
         )
-    was, now = live.types, new.types
-    gone = [name for name in was if name not in now]
-    added = [name for name in now if name not in was]
-    other = [f"{name} from {was[name]} to {now[name]}" for name in now if name in was and was[name] != now[name]]
-    if gone or added or other:
-        parts = (
-            f"without {join(gone)}" if gone else "",
-            f"with {join(added)}" if added else "",
-            f"{join(other)}" if other else "",
-        )
-        yield f"its columns change, {'; '.join(part for part in parts if part)}: consumers must be able to read both"
+    if parts := _differing(live.types, new.types):
+        yield f"its columns change, {parts}: consumers must be able to read both"
     if live.partitions != new.partitions:
         yield (
             f"it has {new.partitions} partitions instead of {live.partitions}: "
             "after a switch a key may be in another partition; a group with several members must expect that"
         )
+    if new.final and not live.final:
+        # the entry of an earlier build does not say it, although it may be so
+        yield 'emit is "final", which the registry does not say of the other version: a row comes once, when the watermark has passed it'
+    elif live.final and new.table and not new.final:
+        yield 'emit changes from "final" to "update": a row comes with every update'
+    if live.suite != new.suite:
+        yield f"its suite changes from {live.suite or 'none'} to {new.suite or 'none'}: other checks decide what consumers get"
 
 
 def _of_app(live: ReleaseSpec, new: ReleaseSpec) -> Iterator[str]:
+    was, now = ({name: json.dumps(value) for name, value in spec.settings.items()} for spec in (live, new))
+    if parts := _differing(was, now):
+        yield f"the settings change, {parts}: the results may differ because of that"
     if live.watermark != new.watermark:
         yield (
             f"the watermark changes from {live.watermark or 'none'} to {new.watermark or 'none'}: "
             "rows that one of them drops as late count in the other, and the diff shows them as changed"
         )
+    if live.comparable != new.comparable:
+        yield f"comparable changes from {live.comparable} to {new.comparable}: it says what a diff of two runs means"
+    if live.reset_allowed is not new.reset_allowed:
+        yield "it can be reset, which the other version can't" if new.reset_allowed else "it can't be reset any more"
+
+
+def _differing(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What `now` lacks, what it adds, and what has another value in it, in words; empty if nothing differs."""
+    gone = [name for name in was if name not in now]
+    added = [name for name in now if name not in was]
+    other = [f"{name} from {was[name]} to {now[name]}" for name in now if name in was and was[name] != now[name]]
+    parts = (
+        f"without {join(gone)}" if gone else "",
+        f"with {join(added)}" if added else "",
+        join(other) if other else "",
+    )
+    return "; ".join(part for part in parts if part)
 
 
 def _named(key: tuple[str, ...]) -> str:

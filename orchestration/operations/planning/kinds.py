@@ -1,9 +1,9 @@
-"""Whether the consumers of one release can move to another: by the names and kinds of its results, and by its input."""
+"""Whether the consumers of one release can move to another: by its results, their names, kinds and encodings, and its input."""
 
 from __future__ import annotations
 
 from pipelines.errors import Refused
-from pipelines.model.entries import ReleaseSpec
+from pipelines.model.entries import ReleaseSpec, ResultSpec
 
 
 def refuse_other_results(live: ReleaseSpec, new: ReleaseSpec) -> None:
@@ -16,6 +16,26 @@ def refuse_other_results(live: ReleaseSpec, new: ReleaseSpec) -> None:
         raise Refused(
             f"consumers of {live.app} can't move to {new.release}: {what}",
             fix="give the new app another name, then `switchyard stage` it",
+        )
+
+
+def refuse_other_encoding(earlier: ReleaseSpec, new: ReleaseSpec) -> None:
+    """Raises Refused if one of two releases writes a result in Avro, and the other writes it as JSON.
+
+    A release that was staged before results could be Avro has no schema in the registry: its results are JSON.
+    """
+    told = []
+    for name, was in earlier.outputs.items():
+        now = new.outputs.get(name)
+        # consumers of another kind of result can't move anyway
+        if now is None or now.table is not was.table or (was.avro is None) is (now.avro is None):
+            continue
+        result = f"result {name}" if name else "the result"
+        told.append(f"{result} is {_encoding(was)} in {earlier.release} and {_encoding(now)} in {new.release}")
+    if told:
+        raise Refused(
+            f"consumers of {earlier.app} can't read {new.release}: {'; '.join(told)}",
+            fix="write it as before; or give the new app another name, then `switchyard stage` it",
         )
 
 
@@ -34,6 +54,10 @@ def other_input(live: ReleaseSpec, new: ReleaseSpec) -> str:
     """In words: which topics each of two releases reads."""
     one, other = (", ".join(f"{topic} as {source}" for source, topic in spec.topics.items()) for spec in (live, new))
     return f"{live.release} reads {one}; {new.release} reads {other}"
+
+
+def _encoding(result: ResultSpec) -> str:
+    return "JSON" if result.avro is None else "Avro"
 
 
 def _kind(spec: ReleaseSpec, name: str) -> str:

@@ -9,7 +9,7 @@ from orchestration.operations.lifecycle import live_release, refuse_blocked, ver
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import readers_of, refuse_unfinished
 from orchestration.operations.planning.changes import changes
-from orchestration.operations.planning.kinds import refuse_other_input
+from orchestration.operations.planning.kinds import refuse_other_encoding, refuse_other_input
 from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, stages_ahead, stages_apart
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
@@ -117,6 +117,8 @@ def _stages_before_switch(
     """The stages before `switch`. `backlog`: what both wrote since the evidence; None if they are not compared."""
     if live is None:
         return ()
+    # the version of Switchyard that staged it may have let it pass
+    refuse_other_encoding(live.spec, new.spec)
     if live.spec.topics != new.spec.topics:
         refuse_other_input(live.spec, new.spec)
         delta = WriteDelta(evidence=switch.evidence or "", old=live.name, new=new.name, max_changed=max_changed)

@@ -18,10 +18,15 @@ from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.looking.tables import KeptTable, TopicRead, kept_tables, read_topics
 from orchestration.operations.planning.changes import changes
-from orchestration.operations.planning.kinds import other_input, refuse_other_input, refuse_other_results
+from orchestration.operations.planning.kinds import (
+    other_input,
+    refuse_other_encoding,
+    refuse_other_input,
+    refuse_other_results,
+)
 from orchestration.operations.planning.tables import malformed_notes, other_tables, table_facts
 from orchestration.operations.planning.topics import create_results
-from orchestration.operations.planning.upstream import pinned, read_by_name, reads
+from orchestration.operations.planning.upstream import columns_read, pinned, read_by_name, reads
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
@@ -83,7 +88,7 @@ def plan_stage(
     results to read instead of those of the live releases.
 
     Raises BadUsage for an unknown app, topic or setting, and for mistakes in the app; Refused if the version is already
-    staged, or nothing has changed; MissingHistory.
+    staged, if nothing has changed, or if consumers can't move to it; MissingHistory.
     """
     state = context.state_for_planning()
     name, number = _free_name(state, app, version)
@@ -113,6 +118,8 @@ def plan_stage(
         # refused here, so that it does not show only at the diff, after the whole history is read
         refuse_other_results(live.spec, spec)
         refuse_other_input(live.spec, spec)
+    if before is not None:
+        refuse_other_encoding(before.spec, spec)
     _refuse_no_change(spec, before)
     return _plan_of(context, state, spec, code, origin, before, facts, tables, accept_missing=accept_missing)
 
@@ -142,6 +149,7 @@ def _tried(
             topics.update(read_topics(context, definition["static"], Path(folder)))
             return Known(
                 avro={result: each.avro for result, each in results.items() if each.avro is not None},
+                upstream=columns_read(state, definition["upstream"], inputs),
                 records={table: str(each.records) for table, each in topics.items()},
                 table_max_bytes=context.settings.static_table_max_bytes,
             )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.plans.plan import join
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.entries import InputSpec, ReleaseSpec
+from pipelines.model.entries import InputSpec, ReleaseSpec, ResultSpec
 from pipelines.model.names import result_of
 from pipelines.model.registry import RegistryState, Release
 
 _UNUSABLE = ("retired", "failed")
+# of an Avro schema, see "Transforming into Parsing Canonical Form" in Avro's specification
+_NOT_IN_BYTES = {"doc", "default", "aliases", "order"}
 
 
 def pinned(
@@ -20,9 +23,9 @@ def pinned(
 ) -> dict[str, InputSpec]:
     """Source -> the result that it reads, of the inputs of `app` that are results of other apps.
 
-    `upstream`: as the definition says it, see `pipelines.engine.probe`. `asked`: releases to read instead of the live
-    ones. Raises BadUsage for an unknown app, result or column, and for a release of an app that is not read; Refused if
-    there is no release to read.
+    `upstream`: as the definition says it, see `pipelines.engine.upstream`. `asked`: releases to read instead of the live
+    ones. Raises BadUsage for an unknown app or result, one that can't be read as the definition says, and for a release
+    of an app that is not read; Refused if there is no release to read.
     """
     chosen = {find_release(state, name).spec.app: find_release(state, name) for name in asked}
     apps = {of["app"] for of in upstream.values()}
@@ -72,13 +75,88 @@ def _refuse_unfit(app: str, source: str, of: Mapping[str, Any], release: Release
     if result.table is not of["table"]:
         kind, input_ = ("table", "Changelog") if result.table else ("stream", "Stream")
         raise BadUsage(f"{what}: the result of {release.name} is a {kind}", fix=f"read it as a {input_}")
-    lacks = [f"{name} in its key" for name in of["key"] if name not in result.key]
-    lacks += [f"{name} in its value" for name in of["value"] if name not in result.value]
-    if lacks:
+    _refuse_other_key(what, of, release.name, result)
+    _refuse_other_value(what, of, release.name, result)
+
+
+def _refuse_other_key(what: str, of: Mapping[str, Any], release: str, result: ResultSpec) -> None:
+    """Raises BadUsage if an input can't read the keys of a release's result."""
+    if of["key_as"] is None:
+        return
+    if not result.key:
+        raise BadUsage(f"{what} reads the keys of {release}, but its records have none", fix="leave out key")
+    whole = f"key={_as_json(result, result.key)}"
+    if of["key_as"] != "JSON":
         raise BadUsage(
-            f"{what}: the result of {release.name} has no column {join(lacks)}",
+            f"{what} reads the keys of {release} as text, but they are JSON objects", fix=f"read them with {whole}"
+        )
+    if lacks := [name for name in of["key"] if name not in result.key]:
+        raise BadUsage(
+            f"{what}: the result of {release} has no column {join(lacks)} in its key",
+            fix=f"its key has {join(result.key)}, its value {join(result.value)}",
+        )
+    if result.table and (left := [name for name in result.key if name not in of["key"]]):
+        raise BadUsage(
+            f"{what} reads a part of the key of {release}, without {join(left)}: rows that differ only in that would "
+            "overwrite each other",
+            fix=f"read the whole key, {whole}",
+        )
+
+
+def _refuse_other_value(what: str, of: Mapping[str, Any], release: str, result: ResultSpec) -> None:
+    """Raises BadUsage if an input can't read the values of a release's result. Whatever they are, they are bytes."""
+    encoding = "JSON" if result.avro is None else "Avro"
+    if of["value_as"] not in (encoding, "bytes") and (of["value_as"], encoding) != ("text", "JSON"):
+        raise BadUsage(
+            f"{what} reads the values of {release} as {of['value_as']}, but they are {encoding}",
+            fix="read them with value="
+            + (_as_json(result, result.value) if result.avro is None else "Avro(SCHEMA) and the schema of that result"),
+        )
+    if lacks := [name for name in of["value"] if name not in result.value]:
+        raise BadUsage(
+            f"{what}: the result of {release} has no column {join(lacks)} in its value",
             fix=f"its key has {join(result.key) or 'nothing'}, its value {join(result.value)}",
         )
+    if result.avro is not None and of["avro"] is not None and not begins_with(result.avro, of["avro"]):
+        raise BadUsage(
+            f"{what} has another Avro schema than the result of {release}: Avro's binary form has no field names, so the "
+            "fields must be the first ones of that schema, in its order and with its types",
+            fix=f"use the schema of that result: {result.avro}",
+        )
+
+
+def _as_json(result: ResultSpec, columns: Sequence[str]) -> str:
+    """How to declare these columns of a result: `Json("ticker string NOT NULL, day string NOT NULL")`."""
+    required = " NOT NULL" if tuple(columns) == result.key else ""
+    return f'Json("{", ".join(f"{name} {result.types[name]}{required}" for name in columns)}")'
+
+
+def begins_with(written: str, read: str) -> bool:
+    """Whether a record of the Avro schema `written` starts with all fields of the schema `read`."""
+    ours, theirs = ([_field(each) for each in json.loads(schema)["fields"]] for schema in (read, written))
+    return ours == theirs[: len(ours)]
+
+
+def _field(schema: Any) -> Any:
+    """A field or a type of an Avro schema, without what does not change its binary form."""
+    if isinstance(schema, list):
+        return [_field(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _field(value) for name, value in schema.items() if name not in _NOT_IN_BYTES}
+    # {"type": "string"} is "string"
+    return found["type"] if set(found) == {"type"} else found
+
+
+def columns_read(
+    state: RegistryState, upstream: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, InputSpec]
+) -> dict[str, str]:
+    """Source -> the columns of the result that it reads, Spark DDL. `upstream`: as for `pinned`, which found `inputs`."""
+    return {
+        source: state.releases[release].spec.outputs[of["result"]].schema_ddl
+        for source, of in upstream.items()
+        if (release := inputs[source].release) is not None
+    }
 
 
 def reads(spec: ReleaseSpec, other: ReleaseSpec | None) -> dict[str, str]:

@@ -19,11 +19,12 @@ from pipelines.model.entries import (
     GenerationStarted,
     Opened,
     ReadyRecorded,
+    Staged,
     StateSet,
     VerdictRecorded,
 )
 from pipelines.model.positions import ResultPosition
-from tests.operations.builders import NOWHERE, POSITION, Log, context_of, evidence, staged, switched
+from tests.operations.builders import NOWHERE, POSITION, Log, context_of, evidence, generation, spec, staged, switched
 
 NEW, LIVE = "a.v2", "a.v1"
 
@@ -47,6 +48,7 @@ class World:
     diff: list[Entry] = field(default_factory=lambda: [compared()])
     check: list[Entry] = field(default_factory=lambda: [verdict()])
     also: list[Entry] = field(default_factory=list)
+    staged: list[Entry] = field(default_factory=lambda: staged(LIVE, NEW))
     running: set[str] = field(default_factory=lambda: {NEW, LIVE})
     lag: int = 0
     max_changed: float | None = 0.6
@@ -65,7 +67,7 @@ def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
         monkeypatch.setattr("orchestration.operations.reading.held_by", holder)
         monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {NEW: beat, LIVE: beat})
         monkeypatch.setattr("orchestration.operations.context.Context.progress", progress)
-        log = Log(*staged(LIVE, NEW), *switched(1, None, LIVE), world.state)
+        log = Log(*world.staged, *switched(1, None, LIVE), world.state)
         log.entries += [*world.ready, *world.diff, *world.check, *world.also]
         found = plan_promote(context_of(log), world.name, max_changed=world.max_changed)
         return [type(stage).__name__ for stage in found.stages]
@@ -75,6 +77,15 @@ def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
 
 def test_with_everything_it_is_planned(promote: Callable[[World], list[str]]) -> None:
     assert promote(World())[-2:] == ["WriteDelta", "AppendSwitch"]
+
+
+def test_consumers_of_json_are_not_given_avro(promote: Callable[[World], list[str]]) -> None:
+    # as an earlier version of Switchyard let it be staged
+    avro = '{"type": "record", "name": "trade", "fields": [{"name": "trades", "type": "long"}]}'
+    specs = [spec(LIVE, table=False), spec(NEW, table=False, avro=avro)]
+    entries: list[Entry] = [e for each in specs for e in (Staged(spec=each), generation(each.release))]
+    with pytest.raises(Refused, match=r"the result is JSON in a\.v1 and Avro in a\.v2"):
+        promote(World(staged=entries))
 
 
 def test_a_release_is_not_promoted_as_another_version() -> None:

@@ -96,6 +96,9 @@ def test_the_first_release_changes_nothing() -> None:
             ["its columns change, with s; trades from bigint to int"],
         ),
         ({"partitions": 8}, ["it has 8 partitions instead of 1"]),
+        ({"final": True}, ['emit is "final", which the registry does not say of the other version: a row comes once']),
+        ({"suite": "word_count"}, ["its suite changes from stock_stats to word_count"]),
+        ({"suite": None}, ["its suite changes from stock_stats to none"]),
         (
             {"table": False, "key": (), "schema_ddl": "`trades` bigint"},
             ["the key changes from (ticker) to (): records of one old key", "its columns change, without ticker"],
@@ -108,16 +111,55 @@ def test_each_change_of_a_definition_is_told(result: dict[str, Any], said: list[
     assert len(told) == len(said) and all(one.startswith(other) for one, other in zip(told, said, strict=True)), told
     assert changes(None, new) == ()
     named = (
-        {"counts": ResultSpec(**RESULT)},
-        {"counts": ResultSpec(**{**RESULT, **result}), "new": ResultSpec(**RESULT)},
+        {"counts": live.outputs[""]},
+        {"counts": new.outputs[""], "new": ResultSpec(**RESULT)},
     )
     of_result = changes(spec("stock-stats.v1", results=named[0]), spec("stock-stats.v2", results=named[1]))
     assert all(one.startswith("result counts: ") for one in of_result) and len(of_result) == len(said)
 
 
-def test_another_watermark_is_told() -> None:
-    [said] = changes(spec("stock-stats.v1", watermark=None), spec("stock-stats.v2", watermark="10 seconds"))
-    assert said.startswith("the watermark changes from none to 10 seconds")
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ({"watermark": None}, {"watermark": "10 seconds"}, "the watermark changes from none to 10 seconds: rows that"),
+        ({}, {"settings": {"window_s": 6}}, "the settings change, window_s from 5 to 6: the results may differ"),
+        (
+            {"settings": {"window_s": 5, "top": 3, "clock": "event"}},
+            {"settings": {"window_s": 5, "clock": "wall", "advance_s": 1}},
+            'the settings change, without top; with advance_s; clock from "event" to "wall": ',
+        ),
+        ({}, {"comparable": "no"}, "comparable changes from exact to no: it says what a diff of two runs means"),
+        ({}, {"reset_allowed": False}, "it can't be reset any more"),
+        ({"reset_allowed": False}, {}, "it can be reset, which the other version can't"),
+        ({"final": True}, {}, 'emit changes from "final" to "update": a row comes with every update'),
+    ],
+)
+def test_each_change_of_an_app_is_told(was: dict[str, Any], now: dict[str, Any], said: str) -> None:
+    [told] = changes(spec("stock-stats.v1", **was), spec("stock-stats.v2", **now))
+    assert told.startswith(said)
+
+
+def test_a_stream_does_not_emit_what_a_table_did() -> None:
+    live, new = spec("a.v1", final=True), spec("a.v2", table=False)
+    assert changes(live, new) == ()
+
+
+def test_a_plan_names_a_changed_setting(stage: Callable[..., Plan]) -> None:
+    plan = stage(Log(*staged("a.v1"), *switched(1, None, "a.v1")), suite="stock_stats", settings={"window_s": 60})
+    assert plan.warnings == ("the settings change, window_s from 5 to 60: the results may differ because of that",)
+    assert plan.facts["change"] == "code against a.v1"
+
+
+def test_a_plan_records_and_names_that_rows_of_a_table_come_once(stage: Callable[..., Plan]) -> None:
+    log = Log(*staged("a.v1"), *switched(1, None, "a.v1"))
+    final = {**RESULT, "suite": "stock_stats", "final": True}
+    plan = stage(log, settings={"window_s": 5}, results={"": final})
+    assert [warning.partition(",")[0] for warning in plan.warnings] == ['emit is "final"']
+    [record] = [each for each in plan.stages if isinstance(each, RecordRelease)]
+    [entry] = [each for each in record.entries if isinstance(each, Staged)]
+    assert entry.spec.outputs[""].final
+    # an entry of an earlier build does not have the word
+    assert "final" not in spec("a.v1").model_dump_json(exclude_defaults=True)
 
 
 def state(*names: str, live: str | None = None, **states: str) -> RegistryState:
@@ -262,11 +304,39 @@ def test_consumers_of_a_table_are_not_given_a_stream_nor_the_other_way_round(sta
     assert stage(Log(*staged("a.v1", "a.v2")), table=False).stages
 
 
+AVRO = '{"type": "record", "name": "trade", "fields": [{"name": "trades", "type": "long"}]}'
+STREAM = {**RESULT, "table": False}
+
+
+@pytest.mark.parametrize(("was", "now", "words"), [(None, AVRO, ("JSON", "Avro")), (AVRO, None, ("Avro", "JSON"))])
+@pytest.mark.parametrize("name", ["", "alerts"])
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_result_does_not_change_between_json_and_avro(
+    stage: Callable[..., Plan], was: str | None, now: str | None, words: tuple[str, str], name: str, is_live: bool
+) -> None:
+    def results(avro: str | None) -> dict[str, Any]:
+        return {name: {**STREAM, "avro": avro}, **({"counts": RESULT} if name else {})}
+
+    earlier = {each: ResultSpec(**result) for each, result in results(was).items()}
+    known = spec("a.v1", results=earlier) if name else spec("a.v1", **results(was)[""])
+    # an entry of before there were Avro results has no such field
+    assert was is not None or "avro" not in known.model_dump_json(exclude_defaults=True)
+    log = Log(Staged(spec=known), *(switched(1, None, "a.v1") if is_live else []))
+    with pytest.raises(Refused) as refused:
+        stage(log, results=results(now))
+    result = f"result {name}" if name else "the result"
+    assert refused.value.what == (
+        f"consumers of a can't read a.v3: {result} is {words[0]} in a.v1 and {words[1]} in a.v3"
+    )
+    assert refused.value.fix == "write it as before; or give the new app another name, then `switchyard stage` it"
+    assert stage(log, results=results(was)).stages
+
+
 def test_consumers_of_several_results_find_each_again(stage: Callable[..., Plan]) -> None:
     two = {"counts": RESULT, "alerts": {**RESULT, "table": False, "key": ()}}
     named = {name: ResultSpec(**result) for name, result in two.items()}
     live = [Staged(spec=spec("a.v1", results=named)), *staged("a.v2"), *switched(1, None, "a.v1")]
-    plan = stage(Log(*live), results=two)
+    plan = stage(Log(*live), results=two, settings={"window_s": 5})
     assert [s.name for s in plan.stages if isinstance(s, CreateTopic)][:2] == ["a.v3.g1.counts", "a.v3.g1.alerts"]
     assert plan.facts["result counts"].startswith("table by ticker: ")
     assert plan.facts["result alerts"].startswith("stream: ")
