@@ -89,7 +89,7 @@ SHAPES = (
     Life(app="not-viewing", records=4_000, at_least=100),
     Life(app="notification-counts", reads="not-viewing", at_least=50),
     Life(app="product-counter", records=4_000, at_least=3_000),
-    Life(app="sensor-readings", records=1_000, per_second=50, at_least=20),
+    Life(app="sensor-readings", records=4_000, per_second=50, at_least=100),
 )
 GROUPS = {
     "trades and notifications": (
