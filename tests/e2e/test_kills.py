@@ -51,9 +51,9 @@ from tests.e2e.harness import (
     stop,
     topics_of,
     uncommitted,
-    until,
 )
 from tests.shared.threads import trials_in
+from tests.shared.waiting import Deadline, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,6 +203,11 @@ class Killer:
         return "\n".join(lines)
 
 
+def time_for(kills: int) -> Deadline:
+    """The time that a loop has until so many kills count."""
+    return Deadline(f"{kills} kills do not count", (kills + 1) * RECOVERY_TIMEOUT_S)
+
+
 def in_background(work: Callable[[], Any]) -> Callable[[], bool]:
     """Starts `work`. Returns a function that waits for it; False: it was refused or has failed."""
     succeeded: list[bool] = []
@@ -267,7 +272,9 @@ class Story:
             start(context, old)
             keeper_1 = stack.enter_context(Keeper(settings, drivers, old))
             say("the first release hydrates")
+            deadline = time_for(hydrating - hydrating // 2)
             while len(killer.kills) < hydrating - hydrating // 2:
+                deadline.check()
                 killer.kill(keeper_1, lambda: phase_of(old))
                 keeper_1.await_steady()
             self._hydrate(context, keeper_1)
@@ -340,8 +347,9 @@ class Story:
     @staticmethod
     def _kill_both(killer: Killer, keepers: list[Keeper], kills: list[int], phase_of: Callable[[str], str]) -> None:
         """Kills the driver of each keeper so many times, whichever is steady."""
-        left = list(kills)
+        left, deadline = list(kills), time_for(sum(kills))
         while any(left):
+            deadline.check()
             for index, keeper in reversed(list(enumerate(keepers))):
                 if left[index] and keeper.steady:
                     left[index] -= killer.kill(keeper, lambda keeper=keeper: phase_of(keeper.release))
@@ -384,7 +392,10 @@ class Story:
         def phase_of(plan: Plan) -> str:
             return "switched" if context.registry.state().operations[plan.id].resolved else "switching"
 
+        # it may have to switch once more, to end with the second release
+        deadline = time_for(kills + 2)
         while (live := self._live(context)) != keepers[1].release or killer.count("switching") < kills:
+            deadline.check()
             left = max(1, kills - killer.count("switching"))
             for keeper in keepers:
                 keeper.await_steady()

@@ -20,6 +20,7 @@ from pipelines.model.entries import GenerationStarted
 from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower, folded
 from tests.shared.operators import SEED, Death
+from tests.shared.waiting import Deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +147,9 @@ def test_an_operator_who_dies_is_followed_by_the_next(live: Cluster, follower: F
 def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, kills: int) -> None:
     """One reset after the other: its operator is killed at some line, then two that resume it; the next one ends it."""
     expected, random, killed = words(live), Random(SEED), 0
+    deadline = Deadline(f"{kills} operators were not killed", 120 + 30 * kills)
     while killed < kills:
+        deadline.check()
         generation = live.state.releases[NAME].generation
         lines = [random.randint(1, 500) for _ in range(3)]
         command = ["reset", NAME, "--to-earliest", "--stop", "--execute"]
