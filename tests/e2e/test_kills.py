@@ -272,11 +272,7 @@ class Story:
             start(context, old)
             keeper_1 = stack.enter_context(Keeper(settings, drivers, old))
             say("the first release hydrates")
-            deadline = time_for(hydrating - hydrating // 2)
-            while len(killer.kills) < hydrating - hydrating // 2:
-                deadline.check()
-                killer.kill(keeper_1, lambda: phase_of(old))
-                keeper_1.await_steady()
+            self._kill_each(killer, [keeper_1], [hydrating - hydrating // 2], phase_of)
             self._hydrate(context, keeper_1)
             execute(context, plan_promote(context, old))
             follower = Follower(settings, self.app, "--group", "kills", "--from-beginning")
@@ -287,7 +283,7 @@ class Story:
             keepers = [keeper_1, stack.enter_context(Keeper(settings, drivers, new))]
             say("the second release hydrates beside it")
             # both at once, so that one boots while the other is killed
-            self._kill_both(killer, keepers, [live, hydrating // 2], phase_of)
+            self._kill_each(killer, keepers, [live, hydrating // 2], phase_of)
             for keeper in keepers:
                 self._hydrate(context, keeper)
             say(f"both are up: {len(killer.kills)} kills")
@@ -345,7 +341,7 @@ class Story:
             assert ledger.clean, f"{name}: {ledger.as_json()}"
 
     @staticmethod
-    def _kill_both(killer: Killer, keepers: list[Keeper], kills: list[int], phase_of: Callable[[str], str]) -> None:
+    def _kill_each(killer: Killer, keepers: list[Keeper], kills: list[int], phase_of: Callable[[str], str]) -> None:
         """Kills the driver of each keeper so many times, whichever is steady."""
         left, deadline = list(kills), time_for(sum(kills))
         while any(left):
