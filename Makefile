@@ -66,8 +66,13 @@ ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_O
 	  $(SPARK_RUNS:%=--spark-runs %)
 
 ##@ Set-up, each step only when its input changed
-.PHONY: preflight FORCE
-setup: $(STAMPS)/project $(JARS)/.verified $(SCALA) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES)) ## the virtual environment, the packages and the jars
+.PHONY: preflight steps FORCE
+# two at once in one checkout would both write .venv. Which steps are left is decided once the lock is held
+setup: ## the virtual environment, the packages and the jars
+	@flock -n . true || echo "waiting for another set-up of this checkout"
+	@flock . $(MAKE) steps
+
+steps: $(STAMPS)/project $(JARS)/.verified $(SCALA) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES))
 
 # on every run: without these two nothing works, and the error would not name them
 preflight:

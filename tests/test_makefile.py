@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.engine.jvm.jars import SCALA_SOURCES, class_archive, scala_jar
+from tests.shared.waiting import until
 
 ROOT = Path(__file__).resolve().parents[1]
 READ = ("Makefile", "requirements.lock", "requirements-postgres.lock", "requirements-uv.lock", "pyproject.toml",
@@ -30,9 +31,13 @@ case "$*" in
     echo "$*" > synced
     grep -A 1 ^pyspark== requirements.lock | cmp -s - installed \\
       || { rm -rf $PYSPARK; mkdir -p $PYSPARK; grep -A 1 ^pyspark== requirements.lock > installed; } ;;
-  "-m venv .venv") mkdir -p .venv/bin; cp program .venv/bin/python; cp program .venv/bin/uv ;;
+  "-m venv .venv")
+    echo venv >> venvs
+    while [ -e hold ]; do sleep 0.02; done
+    mkdir -p .venv/bin; cp program .venv/bin/python; cp program .venv/bin/uv ;;
 esac
 """
+SETUP = ("setup", "PYTHON=./program", "--eval", "export JARS SCALA CLASSES PYSPARK")
 
 
 class Checkout:
@@ -50,21 +55,29 @@ class Checkout:
         """The steps that `make setup` takes. What changes after it, is newer by some time."""
         did = self.folder / "did"
         did.unlink(missing_ok=True)
-        self.make("setup", "PYTHON=./program", "--eval", "export JARS SCALA CLASSES PYSPARK", *more)
+        self.make(*SETUP, *more)
         for path in (self.folder, *self.folder.rglob("*")):
             found = path.stat()
             os.utime(path, (found.st_atime - 10, found.st_mtime - 10))
         return did.read_text().splitlines() if did.exists() else []
 
     def make(self, *arguments: str) -> str:
+        said, _ = (made := self.start(*arguments)).communicate()
+        assert made.returncode == 0, said
+        return said
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("SWITCHYARD_", "MAKE"))
         }
-        done = subprocess.run(
-            ["make", *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        return subprocess.Popen(
+            ["make", *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
     def change(self, name: str, old: str, new: str) -> None:
         path = self.folder / name
@@ -163,3 +176,23 @@ def test_a_set_up_without_the_archive_ends_well_and_the_next_one_tries_again(che
     spoilt.unlink()
     assert checkout.setup() == ["archive"]
     assert checkout.setup() == []
+
+
+@pytest.mark.slow
+def test_of_two_first_set_ups_at_once_the_second_waits_and_does_nothing(tmp_path: Path) -> None:
+    checkout, hold = Checkout(tmp_path), tmp_path / "hold"
+    hold.touch()
+    with checkout.start(*SETUP) as first:
+        try:
+            until("the first does not make .venv", (tmp_path / "venvs").exists, 30, poll_s=0.01)
+            with checkout.start(*SETUP) as second:
+                try:
+                    assert second.stdout is not None
+                    assert second.stdout.readline() == "waiting for another set-up of this checkout\n"
+                finally:
+                    hold.unlink()
+        finally:
+            hold.unlink(missing_ok=True)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert (tmp_path / "venvs").read_text() == "venv\n"
+    assert (tmp_path / "did").read_text().splitlines() == ["packages", "jars", "state store", "archive"]

@@ -69,6 +69,8 @@ def test_clients_read_committed_and_partition_as_java_does() -> None:
     settings = Settings(bootstrap_servers="k:1", kafka={"sasl.mechanism": "PLAIN"})
     assert consumer_config(settings)["isolation.level"] == "read_committed"
     assert consumer_config(settings)["enable.auto.commit"] is False
+    # where a record was deleted, no consumer reads on elsewhere unnoticed
+    assert consumer_config(settings)["auto.offset.reset"] == "error"
     made = producer_config(settings, transactional_id="a.v1")
     assert made["partitioner"] == "murmur2_random"
     assert made["enable.idempotence"] is True

@@ -65,24 +65,57 @@ PLAN = Plan(
 )
 
 
-def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    export, did = tmp_path / "there.csv", []
+@pytest.fixture
+def did(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What was exported when a reset was executed: nothing yet."""
+    did: list[str] = []
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: None)
     monkeypatch.setattr("orchestration.operations.planning.reset.plan.plan_reset", lambda *_, **__: PLAN)
     monkeypatch.setattr("orchestration.operations.planning.reset.export.new_positions", lambda *_: {"numbers": {0: 7}})
-    monkeypatch.setattr("orchestration.operations.execute.execute", lambda *_: did.append(export.read_text()))
+    monkeypatch.setattr(
+        "orchestration.operations.execute.execute", lambda *_: did.append((tmp_path / "there.csv").read_text())
+    )
+    return did
+
+
+def truncate(folder: Path, **options: Any) -> None:
+    commands.reset("sums.v2", to_earliest=True, output="truncate", export=folder / "there.csv", execute=True, **options)
+
+
+def test_who_is_asked_whether_to_delete_a_result_has_seen_the_plan(
+    did: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-
-    def reset(**options: Any) -> None:
-        commands.reset("sums.v2", to_earliest=True, output="truncate", export=export, execute=True, **options)
-
     with pytest.raises(Refused, match="you can't confirm that because this is not a terminal"):
-        reset()
+        truncate(tmp_path)
     assert "ask sums.v2 to stop" in capsys.readouterr().out
     with pytest.raises(Refused, match="you can't confirm that because --json asks no question"):
-        reset(as_json=True)
-    assert not export.exists() and did == []
-    reset(yes=True)
+        truncate(tmp_path, as_json=True)
+    assert not (tmp_path / "there.csv").exists() and did == []
+    truncate(tmp_path, yes=True)
+    assert did == ["numbers,0,7\n"]
+
+
+class Typed(io.StringIO):
+    """A terminal at which this was typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("typed", ["no", "sums.v1", "sums"])
+def test_a_result_is_not_deleted_unless_the_release_s_name_is_typed(
+    typed: str, did: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typed(f"{typed}\n"))
+    with pytest.raises(Refused, match=f"'{typed}' is not sums.v2, so nothing was changed") as error:
+        truncate(tmp_path)
+    assert "type sums.v2" in error.value.fix
+    assert "this deletes the result of sums.v2 for good; type sums.v2 to continue" in capsys.readouterr().err
+    assert not (tmp_path / "there.csv").exists() and did == []
+
+
+def test_it_is_once_the_name_is_typed(did: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Typed(" sums.v2 \n"))
+    truncate(tmp_path)
     assert did == ["numbers,0,7\n"]

@@ -36,21 +36,10 @@ from pipelines.kafka.registry import Registry
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import Progress
 from pipelines.settings import Settings
+from tests.shared.waiting import until
 
 # a boot takes 8 s on two idle cores, and minutes on two busy ones
 BOOT_TIMEOUT_S = 300.0
-_POLL_S = 0.1
-
-
-def until(what: str, probe: Callable[[], Any], timeout_s: float, poll_s: float = _POLL_S) -> Any:
-    """The first true value of `probe()`. After `timeout_s`, fails with `what`."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := probe()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(poll_s)
-    return found
-
 
 # drivers that are as small and start as fast as possible
 SMALL: dict[str, Any] = {

@@ -51,9 +51,9 @@ from tests.e2e.harness import (
     stop,
     topics_of,
     uncommitted,
-    until,
 )
 from tests.shared.threads import trials_in
+from tests.shared.waiting import Deadline, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,6 +203,11 @@ class Killer:
         return "\n".join(lines)
 
 
+def time_for(kills: int) -> Deadline:
+    """The time that a loop has until so many kills count."""
+    return Deadline(f"{kills} kills do not count", (kills + 1) * RECOVERY_TIMEOUT_S)
+
+
 def in_background(work: Callable[[], Any]) -> Callable[[], bool]:
     """Starts `work`. Returns a function that waits for it; False: it was refused or has failed."""
     succeeded: list[bool] = []
@@ -267,9 +272,7 @@ class Story:
             start(context, old)
             keeper_1 = stack.enter_context(Keeper(settings, drivers, old))
             say("the first release hydrates")
-            while len(killer.kills) < hydrating - hydrating // 2:
-                killer.kill(keeper_1, lambda: phase_of(old))
-                keeper_1.await_steady()
+            self._kill_each(killer, [keeper_1], [hydrating - hydrating // 2], phase_of)
             self._hydrate(context, keeper_1)
             execute(context, plan_promote(context, old))
             follower = Follower(settings, self.app, "--group", "kills", "--from-beginning")
@@ -280,7 +283,7 @@ class Story:
             keepers = [keeper_1, stack.enter_context(Keeper(settings, drivers, new))]
             say("the second release hydrates beside it")
             # both at once, so that one boots while the other is killed
-            self._kill_both(killer, keepers, [live, hydrating // 2], phase_of)
+            self._kill_each(killer, keepers, [live, hydrating // 2], phase_of)
             for keeper in keepers:
                 self._hydrate(context, keeper)
             say(f"both are up: {len(killer.kills)} kills")
@@ -338,10 +341,11 @@ class Story:
             assert ledger.clean, f"{name}: {ledger.as_json()}"
 
     @staticmethod
-    def _kill_both(killer: Killer, keepers: list[Keeper], kills: list[int], phase_of: Callable[[str], str]) -> None:
+    def _kill_each(killer: Killer, keepers: list[Keeper], kills: list[int], phase_of: Callable[[str], str]) -> None:
         """Kills the driver of each keeper so many times, whichever is steady."""
-        left = list(kills)
+        left, deadline = list(kills), time_for(sum(kills))
         while any(left):
+            deadline.check()
             for index, keeper in reversed(list(enumerate(keepers))):
                 if left[index] and keeper.steady:
                     left[index] -= killer.kill(keeper, lambda keeper=keeper: phase_of(keeper.release))
@@ -384,7 +388,10 @@ class Story:
         def phase_of(plan: Plan) -> str:
             return "switched" if context.registry.state().operations[plan.id].resolved else "switching"
 
+        # it may have to switch once more, to end with the second release
+        deadline = time_for(kills + 2)
         while (live := self._live(context)) != keepers[1].release or killer.count("switching") < kills:
+            deadline.check()
             left = max(1, kills - killer.count("switching"))
             for keeper in keepers:
                 keeper.await_steady()

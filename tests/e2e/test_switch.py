@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 from confluent_kafka import ConsumerGroupState
@@ -33,11 +34,11 @@ from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.kafka.topics import topic_names
-from pipelines.model.entries import MarkOrdered, SwitchAborted
+from pipelines.model.entries import MarkOrdered, Promoted, StateSet, SwitchAborted
 from pipelines.model.names import result_topic
 from pipelines.model.registry import Operation
 from tests.e2e.cluster import LARGE, ROOT, SMALL, Cluster, Follower, assert_nothing_differs, folded
-from tests.shared.operators import Death
+from tests.shared.operators import SEED, Death
 from tests.shared.terminal import Said
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
@@ -80,6 +81,11 @@ class Story:
         assert said.code == 0, said.text
         assert self.switches == number
         self.tail.await_switch(number)
+
+    @property
+    def newest(self) -> Operation:
+        """The operation on the app that was opened last."""
+        return [o for o in self.cluster.state.operations.values() if o.opened.alias == APP][-1]
 
     def killed_at_the_mark(self, *command: str, **environment: str) -> Operation:
         """An operation whose operator is killed as soon as the mark is ordered."""
@@ -314,6 +320,39 @@ def test_an_operation_is_resumed_for_an_operator_who_died(story: Story) -> None:
     assert again.code == 3 and "is over: done" in again.err
 
 
+def test_a_switch_is_not_made_again_for_an_operator_who_died_after_it(story: Story) -> None:
+    for command, live in ((PROMOTE, OTHER), (("rollback", APP), GOOD)):
+        number = story.switches + 1
+        dead = story.cluster.operators.start(*command, "--execute", death=Death(entry=Promoted)).end()
+        assert dead.code == -signal.SIGKILL, dead.text
+        operation = story.newest
+        assert operation.promoted is not None and operation.closed is None
+        said = story.cli("resume", operation.id)
+        assert said.code == 0, said.text
+        assert story.newest.closed is not None and story.newest.closed.outcome == "done"
+        assert story.live == live and story.switches == number
+        story.tail.await_switch(number)
+
+
+@pytest.mark.long
+def test_operators_of_switches_may_be_killed_anywhere(story: Story) -> None:
+    """There and back, three times: each operator is killed at some line, and the next one resumes its operation."""
+    random, killed = Random(SEED), 0
+    for command, live in ((PROMOTE, OTHER), (("rollback", APP), GOOD)) * 3:
+        number, line = story.switches + 1, random.randint(1, 500)
+        dead = story.cluster.operators.start(
+            *command, "--execute", death=Death(line=line), SWITCHYARD_SWITCH_TIMEOUT_S="250"
+        ).end()
+        if story.newest.closed is None:
+            assert dead.code == -signal.SIGKILL, f"to be killed at line {line}: {dead.text}"
+            killed += 1
+            said = story.cli("resume", story.newest.id)
+            assert said.code == 0, f"killed at line {line}: {said.text}"
+        assert story.live == live and story.switches == number, f"killed at line {line}"
+        story.tail.await_switch(number)
+    assert killed >= 3
+
+
 def test_consumers_go_on_when_an_operation_is_abandoned(story: Story) -> None:
     number = story.switches
     operation = story.killed_at_the_mark(*PROMOTE)
@@ -484,7 +523,12 @@ def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
     mine = {"stock-stats.v3.g1", "stock-stats.v3.progress", "stock-stats.v3.dead-letters"} | deltas
     namesakes = {"stock-stats.v30.g1", "stock-stats.v30.progress", "stock-stats.v30.dead-letters"}
     assert deltas and mine | namesakes <= topic_names(settings)
-    said = story.cli("retire", OTHER, "--after", "0s", "--execute")
+    # of a release that is over, the next operator deletes what the first one has left
+    retire = ("retire", OTHER, "--after", "0s", "--execute")
+    dead = story.cluster.operators.start(*retire, death=Death(entry=StateSet)).end()
+    assert dead.code == -signal.SIGKILL and mine <= topic_names(settings), dead.text
+    [retirement] = [o for o in cluster.state.operations.values() if o.opened.name == "retire" and o.closed is None]
+    said = story.cli("resume", retirement.id)
     assert said.code == 0, said.text
     left = topic_names(settings)
     assert not mine & left

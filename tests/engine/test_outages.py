@@ -14,6 +14,7 @@ from pipelines.engine.driver import Driver
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.telemetry import DriverStatus
+from pipelines.engine.watch import PartLost
 from pipelines.errors import LoginRefused, Unavailable
 from pipelines.settings import Settings
 from pipelines.signals import StopSignal
@@ -89,11 +90,22 @@ def test_a_topic_that_is_gone_does_not_keep_a_driver_waiting() -> None:
     assert not is_outage(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
 
 
-def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn() -> None:
+def test_a_marker_that_can_not_be_written_in_an_outage_waits_for_the_next_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     driver = Driver.__new__(Driver)
     driver._name = "stock-stats.v1"
+    calls: list[Exception] = []
 
-    def fail() -> None:
-        raise Unavailable("gone")
+    def write(error: Exception) -> None:
+        calls.append(error)
+        raise error
 
-    driver._unless_outage(fail)
+    gone = Unavailable("no Kafka broker answers")
+    driver._unless_outage(lambda: write(gone))
+    assert calls == [gone] and "stock-stats.v1: no Kafka broker answers" in caplog.text
+    # no outage: the driver must end
+    lost = PartLost("topic stock-stats.v1.progress is gone", fix="bring it back")
+    with pytest.raises(PartLost, match="is gone"):
+        driver._unless_outage(lambda: write(lost))
+    assert calls == [gone, lost]

@@ -96,6 +96,13 @@ def test_one_whose_batch_fails_for_the_last_time_does_not_fail_its_heir(monkeypa
         assert (log.state().releases[NAME].state == "failed") is failed
 
 
+def asked_at_the_mark(query: MagicMock, log: Log) -> list[str]:
+    """What the release was to do when `query` set its mark; filled when it does."""
+    found: list[str] = []
+    query.sink.announce.side_effect = lambda **_: found.append(log.state().releases[NAME].wanted)
+    return found
+
+
 def test_one_at_the_end_of_a_bounded_replay_does_not_stop_its_heir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_goal, "steps_to", lambda *_: [])
     second = generation(NAME, 2, until=POSITION, op="reset-1")
@@ -104,11 +111,14 @@ def test_one_at_the_end_of_a_bounded_replay_does_not_stop_its_heir(monkeypatch: 
         orders = driver(log, token)._orders
         query = MagicMock()
         query.sink.position = POSITION
+        # a driver that dies right after the mark must not run on when it is started again
+        at_the_mark = asked_at_the_mark(query, log)
         at_end = Goal(NAME, query, orders, DriverStatus(), started=log.state().releases[NAME].under, batch_records=10)
         mark = Mark(op="reset-1", boundary=Boundary(batch_id=3, position=POSITION), result=NOWHERE)
         with pytest.raises(StopWanted):
             at_end.reach(mark)
-        assert log.state().releases[NAME].wanted == wanted
+        query.sink.announce.assert_called_once_with(reached="reset-1")
+        assert at_the_mark == [log.state().releases[NAME].wanted] == [wanted]
 
 
 def test_one_that_finds_a_topic_made_anew_does_not_tell_its_heir_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.follow import LiveConsumer, LiveRecord, committed_number, same
 from pipelines.follow.control import Control
 from pipelines.follow.data import DataReader
 from pipelines.follow.moves import Enter, Move, Wait, next_move
-from pipelines.kafka.client import producer
+from pipelines.kafka.client import admin, producer
 from pipelines.kafka.inputs import topic_ids
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
 from pipelines.model.entries import ReleaseSpec, Staged, TopicsKnown
@@ -468,6 +469,22 @@ def test_a_result_that_was_deleted_is_said(cluster: Cluster) -> None:
     delete_topics(cluster.settings, [v1.topic])
     with pytest.raises(SwitchyardError, match=r"is gone: its release was retired"):
         follower(cluster, start=stored)
+
+
+def test_records_that_were_deleted_before_they_were_read_are_said(cluster: Cluster) -> None:
+    """Otherwise the follower would read on at the first record that is kept, or at the end, and have a gap."""
+    v1 = cluster.first()
+    v1.batch(rows(1, 0, 2, 4, 6))
+    with follower(cluster, earliest=True) as consumer:
+        first, second = consumer.poll(20), consumer.poll(20)
+        assert first is not None and second is not None and texts([first, second]) == ["k0=v1", "k2=v1"]
+    gone = TopicPartition(v1.topic, 0, 3)
+    client = admin(cluster.settings)
+    client.delete_records([gone])[gone].result(10)
+    with follower(cluster, group="other", start=second.position) as consumer:
+        comes_to_raise(
+            consumer, rf"{v1.topic}\[0\] no longer has the record at the follower's offset[^~]*were deleted: "
+        )
 
 
 def made_again(cluster: Cluster, topic: str, partitions: int, records: int = 0) -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from pipelines.errors import Refused
 from pipelines.kafka.log import LogReader
@@ -14,7 +15,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Entry, FollowerRegistered, HistoryAccepted, Opened
 from pipelines.model.missing import Gap
-from pipelines.model.names import REGISTRY_TOPIC
+from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings
 from tests.kafka.test_log import rest
@@ -73,6 +74,19 @@ def test_a_step_of_nothing_writes_nothing(broker: Settings) -> None:
         end, before = end_of(broker, REGISTRY_TOPIC, 1, committed=False), registry.state()
         assert registry.step(lambda _: []) == before
         assert end_of(broker, REGISTRY_TOPIC, 1, committed=False) == end
+
+
+def test_retention_deletes_no_entry_and_the_broker_says_when_a_driver_was_heard(broker: Settings) -> None:
+    with Registry(broker) as registry:
+        registry.ensure()
+        client = registry.cluster.client
+        asked = client.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, t) for t in (REGISTRY_TOPIC, HEARTBEATS_TOPIC)]
+        )
+        config = {r.name: {n: c.value for n, c in future.result(10).items()} for r, future in asked.items()}
+    entries, beats = config[REGISTRY_TOPIC], config[HEARTBEATS_TOPIC]
+    assert [entries[n] for n in ("cleanup.policy", "retention.ms", "retention.bytes")] == ["delete", "-1", "-1"]
+    assert (beats["message.timestamp.type"], beats["retention.ms"]) == ("LogAppendTime", "3600000")
 
 
 def test_version_0_1_passes_over_the_kinds_that_it_does_not_know(broker: Settings) -> None:

@@ -21,14 +21,16 @@ SETTINGS = Settings(bootstrap_servers="127.0.0.1:1")
 
 class Slow:
     """A cluster whose broker knows the topic from the `known_at`-th question on. `there`: its controller knows it before
-    it is created.
+    it is created. Remembers the last topic that it was asked to create.
     """
 
     def __init__(self, partitions: int, known_at: int, there: bool) -> None:
         self._partitions, self._there = partitions, there
         self.left = known_at
+        self.asked: Any = None
 
     def create_topics(self, topics: list[Any], **_: Any) -> dict[str, Future[None]]:
+        [self.asked] = topics
         answer: Future[None] = Future()
         if self._there:
             answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
@@ -45,8 +47,8 @@ class Slow:
         return SimpleNamespace(topics={name: found})
 
 
-def ensure(cluster: Slow, partitions: int) -> bool:
-    return ensure_topic(SETTINGS, "lines", partitions, APPEND_ONLY, client=cast(AdminClient, cluster))
+def ensure(cluster: Slow, partitions: int, settings: Settings = SETTINGS) -> bool:
+    return ensure_topic(settings, "lines", partitions, APPEND_ONLY, client=cast(AdminClient, cluster))
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -54,6 +56,14 @@ def test_the_broker_knows_a_topic_that_was_created_whoever_did_it(there: bool) -
     cluster = Slow(4, 3, there)
     assert ensure(cluster, 4) is not there
     assert cluster.left == 0
+
+
+def test_a_topic_has_the_settings_that_it_is_given_and_as_many_replicas_as_configured() -> None:
+    cluster = Slow(4, 1, False)
+    ensure(cluster, 4, SETTINGS.model_copy(update={"replication_factor": 3}))
+    asked = cluster.asked
+    assert (asked.topic, asked.num_partitions, asked.replication_factor) == ("lines", 4, 3)
+    assert asked.config == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 # by itself the client would wait for a minute

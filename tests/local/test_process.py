@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from orchestration.local import process as module
 from orchestration.local.process import ProcessRef, spawn
 from pipelines.errors import SwitchyardError
+from tests.shared.waiting import until
 
 SLEEP = [sys.executable, "-S", "-c", "import time; print('ready', flush=True); time.sleep(600)"]
 STUBBORN = [
@@ -32,8 +32,12 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def started(command: list[str], tmp_path: Path) -> ProcessRef:
     process = spawn(command, tmp_path / "output", dict(os.environ))
-    while "ready" not in (tmp_path / "output").read_text():
+
+    def ready() -> bool:
         assert process.alive()
+        return "ready" in (tmp_path / "output").read_text()
+
+    until("the process is not ready", ready, 60, poll_s=0.01)
     return process
 
 
@@ -94,9 +98,10 @@ def test_who_starts_it_may_ignore_signals(tmp_path: Path, number: signal.Signals
     finally:
         signal.signal(number, before)
     process._signal(number)
-    deadline = time.monotonic() + 30
-    while process.alive():
-        assert time.monotonic() < deadline, process.terminate(timeout_s=0)
+    try:
+        until("the signal was ignored", lambda: not process.alive(), 30, poll_s=0.01)
+    finally:
+        process.terminate(timeout_s=0)
 
 
 def test_one_that_can_not_be_looked_at_is_not_taken_for_dead(
@@ -123,6 +128,5 @@ def test_one_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
 def test_one_that_was_not_waited_for_counts_as_ended(tmp_path: Path) -> None:
     process = started(SLEEP, tmp_path)
     os.kill(process.pid, signal.SIGKILL)
-    while process.alive():
-        pass
+    until("it is alive though it was killed", lambda: not process.alive(), 60, poll_s=0.01)
     assert ProcessRef.of(process.pid) is None

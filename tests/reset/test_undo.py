@@ -27,7 +27,7 @@ from orchestration.operations.procedures.diff import diff
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.driver import Driver
 from pipelines.engine.lease import take_lease
-from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import topic_names
@@ -220,9 +220,22 @@ def test_what_was_cleared_is_not_brought_back(standing: World, along: Following)
     assert old not in topic_names(world.settings)
 
 
-def test_nothing_but_a_reset_is_undone(standing: World) -> None:
-    with pytest.raises(BadUsage, match="there is no reset reset-0"):
-        plan_undo(standing.context, "reset-0")
+def test_one_that_has_read_on_since_the_plan_stays_as_it_is(stopped: World) -> None:
+    """It was to go to the end of its input, which was another one when the plans were made."""
+    world, before = stopped, stopped.release.generations
+    world.produce(4)
+    plans = [plan_reset(world.context, world.name, Request(target=LATEST, state=state)) for state in ("keep", "clear")]
+    world.start()
+    world.settle()
+    world.stop()
+    for plan in plans:
+        with pytest.raises(Refused, match=f"{world.name} has read more input since the plan was made"):
+            world.run(plan)
+        assert world.release.generations == before
+    world.start()
+    world.produce(4)
+    world.settle()
+    assert world.result() == world.expected({})
 
 
 @pytest.mark.long

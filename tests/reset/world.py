@@ -348,6 +348,7 @@ class Following(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join(30)
+        assert not self.is_alive(), f"{self.name} has not ended within 30 s"
 
     @property
     def fold(self) -> Any:

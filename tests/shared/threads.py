@@ -87,7 +87,7 @@ class Threads:
         return any(name == release and thread.is_alive() for name, thread, _ in self._threads)
 
     def end(self) -> None:
-        """Stops every driver at a boundary. Kills a process that doesn't end."""
+        """Stops every driver at a boundary. Kills a process that doesn't end; fails if a thread doesn't."""
         for _, _, stop in self._threads:
             stop.set()
         for process in self._started:
@@ -100,6 +100,8 @@ class Threads:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)
+        left = [thread.name for _, thread, _ in self._threads if thread.is_alive()]
+        assert not left, f"still alive a minute after it was told to stop: {', '.join(left)}"
 
 
 def _run(driver: Driver) -> None:

@@ -7,6 +7,7 @@ from confluent_kafka import Producer
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
+from tests.shared.waiting import until
 
 
 def transactional(settings: Settings, name: str, topic: str) -> Producer:
@@ -20,5 +21,8 @@ def transactional(settings: Settings, name: str, topic: str) -> Producer:
 
 def await_ends(settings: Settings, topic: str, partitions: int) -> None:
     """Waits until what was committed, or aborted, can be read: the client is told so before the topic is."""
-    while end_of(settings, topic, partitions) != end_of(settings, topic, partitions, committed=False):
-        pass
+
+    def same() -> bool:
+        return end_of(settings, topic, partitions) == end_of(settings, topic, partitions, committed=False)
+
+    until(f"{topic} has an open transaction", same, 60, poll_s=0.01)

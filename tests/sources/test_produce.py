@@ -103,6 +103,7 @@ def test_the_topic_is_made_with_its_history_kept(broker: Settings, fresh_topic: 
     config = client.describe_configs([resource])[resource].result(timeout=10)
     assert config["retention.ms"].value == "-1"
     assert config["message.timestamp.type"].value == "CreateTime"
+    assert config["message.timestamp.after.max.ms"].value == "10000"
     delete_topics(broker, [name])
 
 

@@ -218,6 +218,7 @@ def test_a_start_makes_lost_dead_letters_again_for_a_driver_that_may_not(monkeyp
     assert [type(stage).__name__ for stage in plan.stages] == ["CreateTopic", "Want", "Launch"]
     made = plan.stages[0]
     assert isinstance(made, CreateTopic) and made.name == letters and any("is gone" in each for each in plan.warnings)
+    assert made.config["retention.ms"] == "-1"
 
 
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])

@@ -351,6 +351,30 @@ def test_consumers_of_several_results_find_each_again(stage: Callable[..., Plan]
         assert said in refused.value.what
 
 
+def test_each_topic_of_a_release_keeps_what_is_read_of_it(stage: Callable[..., Plan]) -> None:
+    """A topic without a retention of its own has the broker's, which deletes records after a week."""
+    two = {"counts": RESULT, "alerts": {**RESULT, "table": False, "key": ()}}
+    stream = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    # seven days: an operation may need the deleted and replaced records for so long
+    table = {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": "604800000",
+        "delete.retention.ms": "604800000",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    assert {s.name: s.config for s in stage(Log(), results=two).stages if isinstance(s, CreateTopic)} == {
+        "a.v3.g1.counts": table,
+        "a.v3.g1.alerts": stream,
+        "a.v3.progress": {**table, "segment.ms": "86400000"},
+        "a.v3.dead-letters": stream,
+    }
+
+
 def test_a_plan_says_that_nothing_will_check_the_result(stage: Callable[..., Plan]) -> None:
     [warning] = stage(Log()).warnings
     assert warning == "a has no suite, so nothing checks its result before consumers get it"

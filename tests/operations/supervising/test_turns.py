@@ -314,6 +314,20 @@ def test_a_release_of_another_host_is_left_to_its_supervisor(world: World) -> No
     assert world.launcher.launched == [NAME] * 2
 
 
+@pytest.mark.parametrize(
+    ("release", "age_s", "launched"), [(NAME, 5.0, []), (NAME, 601.0, [NAME]), ("sums.v2", 5.0, [NAME])]
+)
+def test_one_that_is_being_started_is_not_started_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, release: str, age_s: float, launched: list[str]
+) -> None:
+    """Its process runs, but has no lease yet."""
+    monkeypatch.setattr(ProcessRef, "uptime_s", lambda _: age_s)
+    world.settings = world.settings.model_copy(update={"boot_timeout_s": 600.0})
+    world.processes = [Running(process=ProcessRef(pid=7, started="1"), program="d", release=release, cluster=None)]
+    world.turns(Memory(), 1)
+    assert world.launcher.launched == launched
+
+
 def test_while_nobody_can_be_heard_nobody_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
     monkeypatch.setattr(ProcessRef, "kill", lambda self: killed.append(self.pid))
