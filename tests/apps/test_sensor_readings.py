@@ -127,7 +127,9 @@ def test_no_reading_is_so_large_that_the_average_is_infinite(spark: SparkSession
             test.run()
         found = {device: row for (device, _), row in test.tables["hours"].items()}
     assert {device: row["average"] for device, row in found.items()} == {d: it for d, (_, it) in AVERAGES.items()}
-    assert {device: row["readings"] for device, row in found.items()} == {d: len(each) for d, (each, _) in AVERAGES.items()}
+    assert {device: row["readings"] for device, row in found.items()} == {
+        d: len(each) for d, (each, _) in AVERAGES.items()
+    }
 
 
 def taken(app: App, size: int) -> tuple[Any, ...]:

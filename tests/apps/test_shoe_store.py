@@ -109,7 +109,12 @@ def test_the_largest_counts_and_prices_fit_into_every_sum(spark: SparkSession) -
                 "red": {"in_stock": 2**31, "sold": LEAST, "taken": -2147483648.00, "oversold": False},
                 "white": {"in_stock": LEAST, "sold": 2**31, "taken": 2147483648.00, "oversold": True},
                 # 5 * 2147483647 * 999999.99 + 0.01
-                "blue": {"in_stock": -10737418236, "sold": 10737418236, "taken": 10737418127625817.66, "oversold": True},
+                "blue": {
+                    "in_stock": -10737418236,
+                    "sold": 10737418236,
+                    "taken": 10737418127625817.66,
+                    "oversold": True,
+                },
             },
             {"in_stock": -10737418236, "taken": 10737418127625817.66, "transactions": 8},
         )
