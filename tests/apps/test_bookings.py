@@ -26,7 +26,7 @@ BAD: list[tuple[Any, str]] = [
     ({**GOOD, "hotel": None}, "field hotel is missing"),
     ({name: value for name, value in GOOD.items() if name != "email"}, "field email is missing"),
     ({**GOOD, "nights": "three"}, "field nights is not int"),
-    ({**GOOD, "arrives": "30 February"}, "the value is not JSON of struct<"),
+    ({**GOOD, "arrives": "30 February"}, "field arrives is not date"),
     (None, "the value is null"),
 ]
 EXPECTED: dict[str, list[dict[str, Any]]] = {
