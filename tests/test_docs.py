@@ -117,7 +117,7 @@ def test_the_site_has_a_page_for_each_app_with_its_checks_and_its_code() -> None
         assert text.startswith(f"# {app.name}\n") and f"]({app.name}.md)" in pages["apps/index.md"]
         assert all(f"`{topic}`" in text for topic in topics_of(app)) and f'name="{app.name}"' in text
         assert (f"switchyard produce {app.name}" in text) == (app.name in app_names())
-        assert not app.suites or "| not empty |" in text
+        assert not app.suites or "| schema |" in text
 
 
 def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:

@@ -22,6 +22,7 @@ RESERVATION = Json(
         "customer-360": AppendStream(key=("guest",), partitions=4, suite="bookings_customer_360"),
     },
     shows="single event",
+    oversized="dead-letter",
 )
 def bookings(bookings: DataFrame, settings: AppSettings) -> DataFrame:
     """Tells three departments about each hotel reservation: one sends mails, one plans rooms, and one knows the

@@ -87,6 +87,7 @@ def _average() -> Column:
         "late": AppendStream(key=("device",), partitions=4, suite="sensor_readings_late"),
     },
     shows="late data",
+    oversized="dead-letter",
     settings={"grace_s": 10_800},
 )
 def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:

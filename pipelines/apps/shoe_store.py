@@ -18,6 +18,7 @@ EVENT = Json("kind string NOT NULL, color string NOT NULL, count int NOT NULL, p
         "totals": Table(key=("store",), partitions=1, suite="shoe_store_totals"),
     },
     shows="aggregate",
+    oversized="dead-letter",
 )
 def shoe_store(events: DataFrame, settings: AppSettings) -> DataFrame:
     """Adds up shipments, sales and returns of shoes, per color and for the whole store.

@@ -130,19 +130,19 @@ def _fits_decimal(value: Any, kind: DecimalType) -> bool:
     return Decimal(value).copy_abs() < Decimal(f"{'9' * kind.precision}5e-{kind.scale + 1}")
 
 
-def _is_date(text: str) -> bool:
+def _is_date(given: str) -> bool:
     """Whether Spark reads it as a date: up to the year, the month or the day; or the number of days since 1970."""
-    if (found := _DATE.fullmatch(text)) is not None:
+    if (found := _DATE.fullmatch(given)) is not None:
         return _is_day(found, _LAST_DATE_YEAR)
     # longer numbers would not be 32 bits
-    return _DAYS.fullmatch(text) is not None and len(text) < 12 and _fits(int(text), IntegerType())
+    return _DAYS.fullmatch(given) is not None and len(given) < 12 and _fits(int(given), IntegerType())
 
 
-def _is_timestamp(text: str) -> bool:
+def _is_timestamp(given: str) -> bool:
     """Whether it may be a timestamp: a date as far as it goes, then a time as far as it goes, or a time only."""
-    if (found := _TIMESTAMP.fullmatch(text)) is not None:
+    if (found := _TIMESTAMP.fullmatch(given)) is not None:
         return _is_day(found, _LAST_TIMESTAMP_YEAR) and _is_time(found)
-    found = _TIME.fullmatch(text)
+    found = _TIME.fullmatch(given)
     return found is not None and found["minute"] is not None and _is_time(found)
 
 

@@ -74,8 +74,12 @@ def test_a_reservation_counts_whatever_its_time_and_size_and_as_often_as_it_come
             test.send("bookings", GOOD, time=time)
         test.send("bookings", {**GOOD, "email": "x" * 2_000_000})
         batch = test.run()
-        assert [len(batch[name]) for name in bookings.results] == [5, 5, 5]
-        assert batch.late == 0 and batch.dead_letters == []
+        # the confirmation alone is too large for a record
+        assert [len(batch[name]) for name in bookings.results] == [4, 5, 5]
+        [letter] = batch.dead_letters
+        assert (letter.topic, letter.key, letter.value) == ("bookings.v1.g1.confirmations", b'{"guest":"ada"}', None)
+        assert letter.headers["source"] == b"bookings:0:4" and "too large" in letter.reason
+        assert batch.late == 0
 
 
 IMPOSSIBLE: list[dict[str, Any]] = [

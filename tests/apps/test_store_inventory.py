@@ -86,6 +86,21 @@ def test_a_bad_event_is_a_dead_letter_and_an_odd_time_counts(spark: SparkSession
         assert batch.late == 0 and batch.watermark is None
 
 
+def test_a_stock_that_is_too_large_is_a_dead_letter_and_the_others_go_on(spark: SparkSession) -> None:
+    with AppTest(spark, store_inventory) as test:
+        for sku in ("a", "b"):
+            test.send("events", {"sku": sku * 600_000, "quantity": 1}, key="s1")
+        test.send("events", {"sku": "hat", "quantity": 1}, key="s2")
+        batch = test.run()
+        assert told(batch) == {"s2": [("hat", 1)]}
+        [letter] = batch.dead_letters
+        assert (letter.key, letter.value) == (b'{"store":"s1"}', None) and "too large" in letter.reason
+        assert int(letter.headers["value-bytes"]) > 1_200_000
+        # the other stores go on
+        test.send("events", {"sku": "hat", "quantity": 1}, key="s2")
+        assert told(test.run()) == {"s2": [("hat", 2)]}
+
+
 def test_definition() -> None:
     assert store_inventory.name == "store-inventory"
     assert store_inventory.results[""].key == ("store",)
