@@ -74,6 +74,31 @@ def test_what_comes_too_late_is_counted_and_what_is_bad_is_a_dead_letter(spark: 
         assert counts(test) == {("ada", "13:00"): 1, ("ada", "12:50"): 1} and batch.late == 1
 
 
+def test_an_odd_time_is_a_time_and_a_large_value_is_one_notification(spark: SparkSession) -> None:
+    with AppTest(spark, notification_counts, window_s=600, advance_s=600) as test:
+
+        def told(at: str, user: str = "ada", message: str = "x") -> None:
+            test.send("told", {"message": message, "at": at}, key={"user": user}, time=86_400)
+
+        told("2026-01-01T12:00:00.000Z", message="x" * 2_000_000)
+        told("2026-01-01T12:00:00.000Z", user="x" * 2_000_000)
+        test.send("told", b"\xff" * 2_000_000, key={"user": "ada"})
+        told("1996-01-01T00:00:00.000Z")
+        told("2099-01-01T00:00:00.000Z")
+        batch = test.run()
+        starts = ["1996-01-01T00:00:00Z", "2026-01-01T12:00:00Z", "2099-01-01T00:00:00Z"]
+        assert sorted((row["window_start"], row["user"], row["notifications"]) for row in batch) == [
+            (start, "ada", 1) for start in starts
+        ]
+        malformed, large = batch.dead_letters
+        assert malformed.reason == "the value is not UTF-8"
+        assert large.key is None and large.headers["key-start"].startswith(b'{"user":"xxx')
+        # as in every app with a watermark: what comes after is late, until it is past 2099
+        told("2026-01-01T12:00:00.000Z")
+        batch = test.run()
+        assert (batch.rows, batch.late) == ([], 1)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),
