@@ -120,6 +120,10 @@ def test_the_site_has_a_page_for_each_app_with_its_checks_and_its_code() -> None
         assert not app.suites or "| schema |" in text
 
 
+def test_no_row_that_is_too_large_stops_an_app_of_the_catalog() -> None:
+    assert [app.name for app in find_apps() if app.oversized != "dead-letter"] == []
+
+
 def test_the_page_of_settings_is_what_the_settings_say_of_themselves() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     assert page == hook().settings_page(), "run `python docs/hooks/pages.py`"
