@@ -66,7 +66,8 @@ def measure(opened: Open, records: int, density: Density) -> dict[str, Any]:
 
 
 def measure_apps(opened: Open, names: Sequence[str], records: int) -> dict[str, Any]:
-    """Hydration of one app after another, beside a plain consumer of the same topics. `names`: all apps with a source if it is empty.
+    """Hydration of one app after another, beside a plain consumer of the same topics. `names`: all apps that have a source,
+    if it is empty.
 
     App -> what `hydrate` returns; `kind`, see `kind_of`; `keys`: how many different ones its input has; `raw`: records
     per second of the plain consumer; `to_raw`: the app's share of that. If an app reads the result of another one, that

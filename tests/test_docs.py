@@ -119,7 +119,11 @@ def test_the_site_has_a_page_for_each_app_with_its_checks_and_its_code() -> None
         assert text.startswith(f"# {app.name}\n") and f"]({app.name}.md)" in pages["apps/index.md"]
         assert all(f"`{topic}`" in text for topic in topics_of(app)) and f'name="{app.name}"' in text
         assert (f"switchyard produce {app.name}" in text) == (app.name in app_names())
-        assert not app.suites or "| not empty |" in text
+        assert not app.suites or "| schema |" in text
+
+
+def test_no_row_that_is_too_large_stops_an_app_of_the_catalog() -> None:
+    assert [app.name for app in find_apps() if app.oversized != "dead-letter"] == []
 
 
 def test_the_page_of_an_app_says_how_each_of_its_inputs_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from expectations.suites.base import Check, SuiteInputs
 
 COLUMNS = {
     "color": "string",
-    "in_stock": "bigint",
-    "sold": "bigint",
-    "taken": "decimal(18,2)",
+    "in_stock": "decimal(29,0)",
+    "sold": "decimal(29,0)",
+    "taken": "decimal(38,2)",
     "oversold": "boolean",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from expectations.suites import base
 from expectations.suites.base import Check, SuiteInputs
 
-COLUMNS = {"store": "string", "in_stock": "bigint", "taken": "decimal(18,2)", "transactions": "bigint"}
+COLUMNS = {"store": "string", "in_stock": "decimal(29,0)", "taken": "decimal(38,2)", "transactions": "bigint"}
 
 
 def suite(inputs: SuiteInputs) -> Sequence[Check]:

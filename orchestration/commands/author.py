@@ -141,7 +141,7 @@ def _show(batch: dict[str, Any], title: str | None) -> None:
     if letters:
         print_table(
             ["dead letter", "reason"],
-            ([f"{each['topic']}[{each['partition']}] offset {each['offset']}", each["reason"]] for each in letters),
+            ([_place(each), each["reason"]] for each in letters),
         )
     for name, words in batch.get("malformed", {}).items():
         out(f"static table {name}: {words}")
@@ -149,6 +149,13 @@ def _show(batch: dict[str, Any], title: str | None) -> None:
         out(f"{batch['late']} late rows dropped")
     if batch["watermark"]:
         out(f"watermark {batch['watermark']}")
+
+
+def _place(letter: dict[str, Any]) -> str:
+    """Where a malformed record was; or what a row that is too large was for, and which record it comes from."""
+    if letter["offset"] is not None:
+        return f"{letter['topic']}[{letter['partition']}] offset {letter['offset']}"
+    return f"row for {letter['topic']}" + (f" from {letter['source']}" if "source" in letter else "")
 
 
 def _cell(row: dict[str, Any], name: str) -> str:

@@ -20,6 +20,7 @@ _INTERVALS = "zip_with(slice(times, 2, size(times)), slice(times, 1, size(times)
     result=AppendStream(key=("host",), partitions=4),
     suite="beaconing",
     shows="window",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"window_s": 600, "advance_s": 120, "threshold": 8, "rarely": 30, "jitter": 0.1},
 )

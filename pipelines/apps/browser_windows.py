@@ -21,6 +21,7 @@ def _comparable(settings: AppSettings) -> Comparable:
     result=Table(key=("browser_hash", "window_start"), partitions=4),
     suite="browser_windows",
     shows="window",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"window_s": 5, "advance_s": 2, "clock": "event"},
     comparable=_comparable,

@@ -69,6 +69,7 @@ class Actions(StatefulProcessor):
         "requests": AppendStream(key=("browser_hash",), partitions=4, suite="captcha_requests"),
     },
     shows="join",
+    oversized="dead-letter",
     settings={"ask_at": 5},
 )
 def captcha(logs: DataFrame, settings: AppSettings) -> DataFrame:

@@ -22,6 +22,7 @@ from pipelines.model import AppendStream, AppSettings, Changelog, Json, Stream, 
     result=AppendStream(key=("user",), partitions=4),
     suite="clickstream",
     shows="join",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"within_ms": 1000},
 )

@@ -14,6 +14,7 @@ from pipelines.model import AppendStream, AppSettings, Stream, Text, app
     result=AppendStream(key=("user",), partitions=4),
     suite="close_notifications",
     shows="single event",
+    oversized="dead-letter",
 )
 def close_notifications(open: DataFrame, settings: AppSettings) -> DataFrame:
     """Tells a user who has closed the page: "You are not currently viewing Facebook."

@@ -57,6 +57,7 @@ class Windows(StatefulProcessor):
     result=AppendStream(key=("key", "kind"), partitions=4),
     suite="count_windows",
     shows="window",
+    oversized="dead-letter",
     settings={"size": 3, "advance": 2},
 )
 def count_windows(numbers: DataFrame, settings: AppSettings) -> DataFrame:

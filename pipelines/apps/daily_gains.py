@@ -14,6 +14,7 @@ from pipelines.model import AppSettings, Json, Stream, Table, app
     result=Table(key=("ticker", "day"), partitions=4),
     suite="daily_gains",
     shows="aggregate",
+    oversized="dead-letter",
 )
 def daily_gains(trades: DataFrame, settings: AppSettings) -> DataFrame:
     """Per ticker and day: the prices of its first, last, lowest and highest trade, and what it gained.

@@ -20,6 +20,7 @@ from pipelines.model import AppendStream, AppSettings, Json, Stream, app
     result=AppendStream(key=("customer",), partitions=4),
     suite="large_orders",
     shows="single event",
+    oversized="dead-letter",
     settings={"over_dollars": 10_000},
 )
 def large_orders(orders: DataFrame, settings: AppSettings) -> DataFrame:

@@ -14,6 +14,7 @@ from pipelines.model import AppSettings, Changelog, Json, Table, app
     result=Table(key=("key",), partitions=4),
     suite="latest_value",
     shows="aggregate",
+    oversized="dead-letter",
 )
 def latest_value(values: DataFrame, settings: AppSettings) -> DataFrame:
     """The newest value of each key.

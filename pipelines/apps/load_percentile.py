@@ -14,6 +14,7 @@ from pipelines.model import AppSettings, Json, Stream, Table, app
     result=Table(key=("host", "minute"), partitions=4, emit="final"),
     suite="load_percentile",
     shows="window",
+    oversized="dead-letter",
     watermark="10 seconds",
 )
 def load_percentile(requests: DataFrame, settings: AppSettings) -> DataFrame:

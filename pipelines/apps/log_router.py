@@ -38,6 +38,7 @@ EVENT = """
         "low-priority": AppendStream(partitions=4, avro=EVENT, suite="log_router_low"),
     },
     shows="single event",
+    oversized="dead-letter",
 )
 def log_router(logs: DataFrame, settings: AppSettings) -> DataFrame:
     """Routes each log: one whose level is exactly `ERROR` to `high-priority`, any other to `low-priority`.

@@ -150,6 +150,7 @@ class Device(StatefulProcessor):
         "alerts": AppendStream(key=("device",), partitions=4, suite="maintenance_alerts"),
     },
     shows="window",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"window_s": 3600, "advance_s": 600, "windows": 168, "least": 24, "sigmas": 3.0},
 )

@@ -17,6 +17,7 @@ from pipelines.model import AppendStream, AppSettings, Changelog, Stream, Text, 
     result=AppendStream(key=("user",), partitions=4),
     suite="not_viewing",
     shows="join",
+    oversized="dead-letter",
     watermark="10 seconds",
 )
 def not_viewing(tick: DataFrame, open: DataFrame, settings: AppSettings) -> DataFrame:

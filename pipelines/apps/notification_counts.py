@@ -21,6 +21,7 @@ from pipelines.model import AppSettings, Json, ResultOf, Stream, Table, app
     result=Table(key=("user", "window_start"), partitions=4),
     suite="notification_counts",
     shows="multi-phase",
+    oversized="dead-letter",
     watermark="10 minutes",
     settings={"window_s": 600, "advance_s": 60},
 )

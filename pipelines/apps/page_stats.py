@@ -20,6 +20,7 @@ from pipelines.model import AppSettings, Changelog, Json, Stream, Table, app, as
         "zips": Table(key=("zip", "minute"), partitions=4, emit="final", suite="page_stats_zips"),
     },
     shows="multi-phase",
+    oversized="dead-letter",
     watermark="10 seconds",
 )
 def page_stats(clicks: DataFrame, profiles: DataFrame, settings: AppSettings) -> DataFrame:

@@ -70,6 +70,7 @@ class Counters(StatefulProcessor):
     result=AppendStream(key=("product",), partitions=4),
     suite="product_counter",
     shows="low level",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"every_s": 1, "stores": 1},
 )

@@ -48,6 +48,7 @@ class Views(StatefulProcessor):
         "alerts": AppendStream(key=("product",), partitions=1, suite="product_views_alerts"),
     },
     shows="low level",
+    oversized="dead-letter",
     settings={"alert_at": 1000},
 )
 def product_views(views: DataFrame, settings: AppSettings) -> DataFrame:

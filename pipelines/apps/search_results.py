@@ -60,6 +60,7 @@ def ranked(clicks: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     result=Table(key=("query", "result"), partitions=4, emit="final"),
     suite="search_results",
     shows="join",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"within_s": 5},
 )

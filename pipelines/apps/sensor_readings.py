@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 _SOURCE = ("topic", "partition", "offset")
-_OF_AN_HOUR = "lowest double, highest double, total double, readings bigint"
+_OF_AN_HOUR = "lowest double, highest double, total double, huge double, readings bigint"
+# a reading of that much or more is added up apart, divided by `SCALE`: then no sum of 2^63 readings is infinite. Both
+# are powers of two, so that dividing by them loses no digit
+HUGE, SCALE = 2.0**960, 2.0**64
 # a row is of an hour, `at` being its start, or a late reading; the columns of the other are null
 COLUMNS = (
     f"device string, at bigint, {_OF_AN_HOUR}, value double, late_ms bigint, topic string, partition int, offset bigint"
@@ -48,11 +51,15 @@ class Readings(StatefulProcessor):
         for _, at, value, topic, partition, offset in sorted(batch, key=itemgetter(4, 5)):
             newest = at if newest is None else max(newest, at)
             if newest - at > self._grace_ms:
-                late.append((*key, at, None, None, None, None, value, newest - at, topic, partition, offset))
+                late.append((*key, at, None, None, None, None, None, value, newest - at, topic, partition, offset))
                 continue
             hour = at // HOUR_MS * HOUR_MS
-            lowest, highest, total, readings = hours.get(hour, (value, value, 0.0, 0))
-            hours[hour] = (min(lowest, value), max(highest, value), total + value, readings + 1)
+            lowest, highest, total, huge, readings = hours.get(hour, (value, value, 0.0, 0.0, 0))
+            if abs(value) < HUGE:
+                total += value
+            else:
+                huge += value / SCALE
+            hours[hour] = (min(lowest, value), max(highest, value), total, huge, readings + 1)
             changed.add(hour)
         open_from = newest - self._grace_ms - HOUR_MS
         self._device.update((newest, [(hour, *row) for hour, row in hours.items() if hour > open_from]))
@@ -64,6 +71,14 @@ class Readings(StatefulProcessor):
         """Nothing is open."""
 
 
+def _average() -> Column:
+    """The average of an hour's readings. It is finite, as they are."""
+    usual, huge = (F.col(name) / F.col("readings") for name in ("total", "huge"))
+    # the largest double, rounded up, would be infinite
+    within = F.greatest("lowest", F.least("highest", huge * SCALE + usual))
+    return F.when(F.col("huge") == 0, usual).otherwise(within)
+
+
 @app(
     name="sensor-readings",
     inputs={"readings": Stream(topic="readings", key="device string", value=Json("value double NOT NULL"))},
@@ -72,6 +87,7 @@ class Readings(StatefulProcessor):
         "late": AppendStream(key=("device",), partitions=4, suite="sensor_readings_late"),
     },
     shows="late data",
+    oversized="dead-letter",
     settings={"grace_s": 10_800},
 )
 def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:
@@ -94,6 +110,8 @@ def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:
     readings are taken in the order of their offsets. For that, the producer must put all readings of a device into one
     partition.
 
+    An average is rounded as a sum of doubles is, but it is never infinite, however large the readings are.
+
     State: for each device, the newest time and the four hours that may still change. It is Python, because Spark has no
     watermark per key: one call for each device of a batch.
     """
@@ -105,7 +123,7 @@ def sensor_readings(readings: DataFrame, settings: AppSettings) -> DataFrame:
     )
     time, is_late = F.timestamp_millis("at"), F.col("late_ms").isNotNull()
     hour = F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("hour")
-    average = (F.col("total") / F.col("readings")).alias("average")
+    average = _average().alias("average")
     at = F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'").alias("at")
     return found.select(
         F.when(~is_late, F.struct("device", hour, "lowest", "highest", average, "readings")).alias("hours"),

@@ -18,6 +18,7 @@ EVENT = Json("kind string NOT NULL, color string NOT NULL, count int NOT NULL, p
         "totals": Table(key=("store",), partitions=1, suite="shoe_store_totals"),
     },
     shows="aggregate",
+    oversized="dead-letter",
 )
 def shoe_store(events: DataFrame, settings: AppSettings) -> DataFrame:
     """Adds up shipments, sales and returns of shoes, per color and for the whole store.
@@ -25,27 +26,38 @@ def shoe_store(events: DataFrame, settings: AppSettings) -> DataFrame:
     Results:
 
     - `inventory` by color: in_stock (pairs), sold (pairs, less those returned), taken (money, less refunds), oversold
-      (more was sold than was ever there: the sale counts, and is flagged).
+      (in_stock is below 0).
     - `totals` by store, one row for the store `all`: in_stock, taken, transactions (sales and returns).
 
     A shipment adds `count` pairs. A sale takes them out and takes `count` times `price`; a return does the opposite.
     Any other kind of event is not counted.
+
+    A sale of what is not in stock counts, and takes in_stock below 0. `oversold` flags that as of the last event of the
+    batch: more pairs went out than had come in. It goes when enough of them have come in, and it is never set if they
+    come in the same batch. So the last row of a color does not depend on the batches, nor on the order of the events:
+    the partitions of a topic have no common order that a replay could repeat.
+
+    Sums are wide decimals, because an event that makes one overflow would stop every release: 2^63 events of the largest
+    count and price fit.
     """
     known = events.where(F.col("kind").isin("shipment", "sale", "return"))
-    sign = F.when(F.col("kind") == "sale", 1).when(F.col("kind") == "return", -1).otherwise(0)
+    is_sale, is_return = F.col("kind") == "sale", F.col("kind") == "return"
+    # as a decimal, so that neither a sign nor a sum makes it too large
+    pairs = F.col("count").cast("decimal(19,0)")
+    sold = F.when(is_sale, pairs).when(is_return, -pairs).otherwise(0)
     moved = known.select(
         "color",
-        F.when(F.col("kind") == "sale", -F.col("count")).otherwise(F.col("count")).alias("pairs"),
-        (sign * F.col("count")).alias("sold"),
-        (sign * F.col("count") * F.col("price")).alias("taken"),
-        (sign != 0).cast("int").alias("transaction"),
+        F.when(is_sale, -pairs).otherwise(pairs).alias("pairs"),
+        sold.alias("sold"),
+        (sold * F.col("price")).alias("taken"),
+        (is_sale | is_return).cast("int").alias("transaction"),
     )
     # each event counts for its color and, without a color, for the store
     counted = moved.withColumn("of", F.explode(F.array("color", F.lit(None)))).groupBy("of")
     sums = counted.agg(
         F.sum("pairs").alias("in_stock"),
         F.sum("sold").alias("sold"),
-        F.sum("taken").cast("decimal(18,2)").alias("taken"),
+        F.sum("taken").alias("taken"),
         F.sum("transaction").alias("transactions"),
     )
     oversold = (F.col("in_stock") < 0).alias("oversold")

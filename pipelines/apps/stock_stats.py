@@ -18,6 +18,7 @@ from pipelines.model import AppSettings, Json, Stream, Table, app
     result=Table(key=("ticker", "window_start"), partitions=4),
     suite="stock_stats",
     shows="window",
+    oversized="dead-letter",
     watermark="10 seconds",
     settings={"window_s": 5, "advance_s": 1},
 )

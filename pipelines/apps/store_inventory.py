@@ -51,6 +51,7 @@ class Stock(StatefulProcessor):
     result=Table(key=("store",), partitions=4),
     suite="store_inventory",
     shows="aggregate",
+    oversized="dead-letter",
 )
 def store_inventory(events: DataFrame, settings: AppSettings) -> DataFrame:
     """The stock of each store: the sum of what came in and went out, by SKU.

@@ -73,6 +73,7 @@ class Ranks(StatefulProcessor):
     result=Table(key=("day", "rank"), partitions=1),
     suite="top_stocks",
     shows="multi-phase",
+    oversized="dead-letter",
     settings={"top": 10},
 )
 def top_stocks(gains: DataFrame, settings: AppSettings) -> DataFrame:

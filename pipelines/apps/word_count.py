@@ -14,6 +14,7 @@ from pipelines.model import AppSettings, Stream, Table, Text, app
     result=Table(key=("word",), partitions=4),
     suite="word_count",
     shows="aggregate",
+    oversized="dead-letter",
 )
 def word_count(lines: DataFrame, settings: AppSettings) -> DataFrame:
     """Counts the lower-cased words between non-word characters, except "the".

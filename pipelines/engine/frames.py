@@ -39,7 +39,7 @@ from pipelines.model.app import (
     Text,
     Value,
 )
-from pipelines.model.names import SOURCE_COLUMNS
+from pipelines.model.names import SOURCE_COLUMNS, quoted
 from pipelines.model.positions import SourcePosition
 from pipelines.model.tables import TABLE_KEY
 from pipelines.settings import Settings
@@ -93,11 +93,6 @@ def json_schema(value: Json) -> StructType:
             f"schema {value.schema!r} is not Spark DDL: {_first_line(error)}",
             fix="as in 'side string, price double'",
         ) from error
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark reads it as a name, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def key_schema(source: Input) -> StructType:

@@ -12,12 +12,16 @@ import pyarrow.compute as pc
 from pipelines.engine.metrics import DeadLetter
 from pipelines.engine.writer import Headers, Record
 from pipelines.errors import SwitchyardError
+from pipelines.kafka.client import MAX_RECORD_BYTES
 from pipelines.model.names import REPLAY, SOURCE
 from pipelines.model.reset import Replays
 
 _REPLAYED = (REPLAY, b"true")
-# letters of a key in an error
+# letters of a key in an error, and in a header of a dead letter that can't have it
 _SHOWN = 200
+# what librdkafka adds to key, value and headers when it measures a record
+_OVERHEAD_BYTES = 36
+_TOO_LARGE = "Unable to produce message: Broker: Message size too large"
 
 # key, value and headers of a record for the topic of dead letters
 Letter = tuple[bytes | None, bytes | None, Headers]
@@ -60,15 +64,32 @@ def records(rows: pa.Table, replays: Replays, replayed: Literal["all", "some", "
             yield key, value, [named, _REPLAYED] if again else [named]
 
 
+def refusal(key: str | bytes | None, value: str | bytes | None, headers: Headers | None) -> str | None:
+    """Why the writer's producer would refuse a record, in its words; None: it would take it.
+
+    The producer asks no broker: it adds up key, value, headers and an overhead, and compares that with
+    `MAX_RECORD_BYTES`.
+    """
+    size = _OVERHEAD_BYTES + _size(key) + _size(value)
+    for name, content in headers or ():
+        lengths = _size(name), _size(content)
+        size += sum(length + _varint_bytes(length) for length in lengths)
+    return _TOO_LARGE if size > MAX_RECORD_BYTES else None
+
+
 def dead_letters(
     batch_id: int, malformed: Iterable[DeadLetter], unsent: Iterable[Unsent], replays: Replays
 ) -> Iterator[Letter]:
-    """The dead letters of a batch: its malformed records as they came, then its rows that are too large, without value."""
+    """The dead letters of a batch: its malformed records as they came, then its rows that are too large, without value.
+
+    A letter that is too large is sent without its key. Of a row, the header `key-start` then has the first letters of it.
+    """
     for letter in malformed:
         again = replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
         yield letter.key, letter.value, _marked(letter.headers, again)
     for each in unsent:
-        key, value, given = each.record
+        text, value, given = each.record
+        key = (text or "").encode()
         headers = [
             ("topic", each.topic.encode()),
             ("reason", each.reason.encode()),
@@ -77,7 +98,20 @@ def dead_letters(
         ]
         if (source := _source(given)) is not None:
             headers.append((SOURCE, source))
-        yield (key or "").encode(), None, _marked(headers, _REPLAYED in (given or ()))
+        marked = _marked(headers, _REPLAYED in (given or ()))
+        if refusal(key, None, marked) is not None:
+            marked.append(("key-start", (text or "")[:_SHOWN].encode()))
+        yield key, None, marked
+
+
+def as_sent(letter: Letter) -> Letter:
+    """A dead letter as `Writer.send_dead` sends it: if it is too large, without its value and, if necessary, its key."""
+    key, value, headers = letter
+    if value is not None and refusal(key, value, headers) is not None:
+        headers, value = [*headers, ("value-bytes", str(_size(value)).encode())], None
+    if key is not None and refusal(key, value, headers) is not None:
+        headers, key = [*headers, ("key-bytes", str(_size(key)).encode())], None
+    return key, value, headers
 
 
 def too_large(release: str, batch_id: int, unsent: Unsent) -> RowTooLarge:
@@ -95,6 +129,11 @@ def too_large(release: str, batch_id: int, unsent: Unsent) -> RowTooLarge:
 
 def _size(value: str | bytes | None) -> int:
     return len(value.encode() if isinstance(value, str) else value or b"")
+
+
+def _varint_bytes(length: int) -> int:
+    """How many bytes Kafka writes for a length: seven bits in each, and one bit for the sign."""
+    return max(1, -(-(length.bit_length() + 1) // 7))
 
 
 def _source(headers: Headers | None) -> bytes | None:

@@ -11,12 +11,11 @@ from pyspark.sql.types import StructType
 
 from pipelines.engine import avro
 from pipelines.engine.avro import encoded, require_columns
-from pipelines.engine.frames import quoted
 from pipelines.engine.origins import lines_kept
 from pipelines.engine.plain_json import to_json
 from pipelines.errors import BadUsage
 from pipelines.model.app import App, AppendStream, AppSettings, Result, Table
-from pipelines.model.names import SOURCE_COLUMNS
+from pipelines.model.names import SOURCE_COLUMNS, quoted
 
 
 def result_of(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:

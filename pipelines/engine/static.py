@@ -12,13 +12,14 @@ from pyarrow.parquet import ParquetFile
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from pipelines.engine.frames import MALFORMED, input_columns, key_schema, nothing, parse, quoted
+from pipelines.engine.frames import MALFORMED, input_columns, key_schema, nothing, parse
 from pipelines.engine.metrics import misfit_of
 from pipelines.engine.raw import RAW, Record, as_arrow
 from pipelines.engine.table_file import Row, TableChanged, checked, rows_in
 from pipelines.errors import Refused
 from pipelines.model.app import App, StaticTable
 from pipelines.model.entries import ReleaseSpec
+from pipelines.model.names import quoted
 from pipelines.model.parts import reading_table_again
 from pipelines.settings import Settings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from pipelines.errors import BadUsage
+from pipelines.model.names import quoted
 from pipelines.model.tables import key_of, value_columns
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def join_tables(left: DataFrame, right: DataFrame, *, how: Literal["inner", "lef
     if how not in ("inner", "left", "outer"):
         raise BadUsage(f"join_tables: there is no how={how!r}", fix="use inner, left or outer")
     key = _common_key(left, right)
+    key_columns = [quoted(name) for name in key]
     ours, theirs = value_columns(left, key, _LEFT), value_columns(right, key, _RIGHT)
     if both := [name for name in ours if name.lower() in {other.lower() for other in theirs}]:
         raise BadUsage(
@@ -36,9 +38,9 @@ def join_tables(left: DataFrame, right: DataFrame, *, how: Literal["inner", "lef
         )
 
     def side(frame: DataFrame, values: list[str], name: str) -> DataFrame:
-        row = F.when(~F.col("deleted"), F.struct(*values))
+        row = F.when(~F.col("deleted"), F.struct(*map(quoted, values)))
         # all records of a key are in one partition of a topic, so their offsets order them
-        return frame.select(*key, row.alias(name), F.struct("partition", "offset").alias(f"{name} at"))
+        return frame.select(*key_columns, row.alias(name), F.struct("partition", "offset").alias(f"{name} at"))
 
     records = side(left, ours, "left row").unionByName(side(right, theirs, "right row"), allowMissingColumns=True)
     # a record of one table has null for the other's order, and so is never the newest of it
@@ -50,7 +52,7 @@ def join_tables(left: DataFrame, right: DataFrame, *, how: Literal["inner", "lef
         for row, names in (("left row", ours), ("right row", theirs))
         for name in names
     ]
-    return records.groupBy(*key).agg(*newest).select(*key, *values)
+    return records.groupBy(*key_columns).agg(*newest).select(*key_columns, *values)
 
 
 _LEFT, _RIGHT = "the left table of join_tables", "the right table of join_tables"

@@ -122,3 +122,8 @@ def is_delta_topic(topic: str, app: str) -> bool:
     """Whether `topic` has the name of a delta topic of `app`."""
     before, _, evidence = topic.partition(".delta.")
     return before == app and _OPERATION.fullmatch(evidence) is not None
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it as a name, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"

@@ -19,12 +19,16 @@ from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.raw import Record
+from pipelines.engine.records import RowTooLarge, Unsent, as_sent, dead_letters, refusal, too_large
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.results import as_text, serializer
 from pipelines.engine.static import rows_of
 from pipelines.engine.table_file import Row as TableRow
+from pipelines.engine.writer import Headers
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, Table
+from pipelines.model.names import SOURCE, release_name, result_of, result_topic
+from pipelines.model.reset import Replays
 from pipelines.testing.session import unload_states
 
 if TYPE_CHECKING:
@@ -53,14 +57,19 @@ def at(time: Time) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A record that went to the dead letters. `offset`: its own, in its partition of `topic`."""
+    """A record that went to the dead letters, as a driver writes it. `headers`: what it says of itself.
+
+    Of a malformed record: `topic`, `partition` and `offset` where it was. Of a row that is too large for a record:
+    `topic` of its result in generation 1 of version 1, no partition, no offset and no value.
+    """
 
     topic: str
-    partition: int
-    offset: int
+    partition: int | None
+    offset: int | None
     key: bytes | None
     value: bytes | None
     reason: str
+    headers: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +184,9 @@ class AppTest:
         """Runs the app on the records that were sent since the last run, as one batch.
 
         If that batch moves the watermark, Spark runs a second batch without input, which emits what the new watermark
-        closes; its rows are in the same answer. Raises AppFailed if the function or the batch fails.
+        closes; its rows are in the same answer. A row that is larger than a record may be is treated as a driver
+        treats it that replays nothing, by the app's `oversized`. Raises AppFailed if the function or the batch fails, and
+        RowTooLarge for such a row if it stops a release.
         """
         frame = self._frame()
         for name in self._app.sources:
@@ -194,6 +205,8 @@ class AppTest:
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
+            if isinstance(run.error, RowTooLarge):
+                raise run.error from error
             raise AppFailed(*_failure(self._app, run.error or error)) from (run.error or error)
         finally:
             if query.isActive:
@@ -262,6 +275,7 @@ class _Run:
 
     def __init__(self, app: App, serialize: Callable[[DataFrame], DataFrame]) -> None:
         self._app, self._serialize = app, serialize
+        self._release = release_name(app.name, 1)
         self._query: Any = None
         self._query_is_known = threading.Event()
         self.rows: list[Row] = []
@@ -279,16 +293,22 @@ class _Run:
     def take(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call with a batch."""
         try:
-            table = as_text(self._app, self._serialize(rows)).toArrow()
+            written = self._serialize(rows)
+            # as a driver sends it: an Avro value is smaller than its text
+            table = as_text(self._app, written.withColumn("sent", written["value"])).toArrow()
             # the first batch can come before start() has returned
             self._query_is_known.wait(30)
-            self._add(batch_metrics(self._query, self._app.sources))
+            unsent: list[Unsent] = []
             for row in table.to_pylist():
+                if (too := self._unsent(row)) is not None:
+                    unsent.append(too)
+                    continue
                 key, value = (None if row[name] is None else json.loads(row[name]) for name in ("key", "value"))
                 self._written.append((key or {}, value))
                 self.rows.append({**(key or {}), **(value or {})})
                 self.sources.append(row["source"])
                 self.names.append(row.get("result", ""))
+            self._set_apart(batch_id, batch_metrics(self._query, self._app.sources), unsent)
         except BaseException as error:
             self.error = error
             raise
@@ -304,12 +324,36 @@ class _Run:
             else:
                 table[tuple(key.values())] = value
 
-    def _add(self, metrics: BatchMetrics) -> None:
+    def _unsent(self, row: Row) -> Unsent | None:
+        """A row that a driver's producer would refuse; None: it would take it."""
+        headers: Headers | None = None if row["source"] is None else [(SOURCE, row["source"].encode())]
+        reason = refusal(row["key"], row["sent"], headers)
+        if reason is None:
+            return None
+        return Unsent(result_topic(self._release, 1, row.get("result", "")), (row["key"], row["sent"], headers), reason)
+
+    def _set_apart(self, batch_id: int, metrics: BatchMetrics, unsent: list[Unsent]) -> None:
+        """Adds a batch's late rows and its dead letters. Raises RowTooLarge if a row that is too large stops a release."""
+        order = list(self._app.results)
+        unsent.sort(key=lambda each: order.index(result_of(each.topic)))
+        if unsent and self._app.oversized == "stop":
+            raise too_large(self._release, batch_id, unsent[0])
         self.late += metrics.late_dropped
-        self.letters += [
-            Letter(topic=m.topic, partition=m.partition, offset=m.offset, key=m.key, value=m.value, reason=m.reason)
-            for m in metrics.malformed
-        ]
+        letters = map(as_sent, dead_letters(batch_id, metrics.malformed, unsent, Replays([], {})))
+        self.letters += [_letter(*each) for each in letters]
+
+
+def _letter(key: bytes | None, value: bytes | None, headers: Headers) -> Letter:
+    found = {name: content for name, content in headers if isinstance(content, bytes)}
+    return Letter(
+        topic=found["topic"].decode(),
+        partition=int(found["partition"]) if "partition" in found else None,
+        offset=int(found["offset"]) if "offset" in found else None,
+        key=key,
+        value=value,
+        reason=found["reason"].decode(),
+        headers=found,
+    )
 
 
 def _failure(app: App, error: BaseException) -> tuple[str, str]:

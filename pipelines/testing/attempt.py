@@ -28,6 +28,7 @@ from pipelines.engine.code import load
 from pipelines.engine.session import send_code
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, setting_like
+from pipelines.model.names import SOURCE
 from pipelines.testing.apptest import AppTest, Batch
 from pipelines.testing.session import session
 
@@ -89,7 +90,9 @@ def _shown(batch: Batch) -> dict[str, Any]:
         **({"results": batch.names} if any(batch.names) else {}),
         "late": batch.late,
         "dead_letters": [
+            # of a row that is too large, only its source may have partition and offset
             {"topic": d.topic, "partition": d.partition, "offset": d.offset, "reason": d.reason}
+            | ({"source": d.headers[SOURCE].decode()} if SOURCE in d.headers else {})
             for d in batch.dead_letters
         ],
         "watermark": None if batch.watermark is None else batch.watermark.isoformat(),

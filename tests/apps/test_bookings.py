@@ -26,7 +26,7 @@ BAD: list[tuple[Any, str]] = [
     ({**GOOD, "hotel": None}, "field hotel is missing"),
     ({name: value for name, value in GOOD.items() if name != "email"}, "field email is missing"),
     ({**GOOD, "nights": "three"}, "field nights is not int"),
-    ({**GOOD, "arrives": "30 February"}, "the value is not JSON of struct<"),
+    ({**GOOD, "arrives": "30 February"}, "field arrives is not date"),
     (None, "the value is null"),
 ]
 EXPECTED: dict[str, list[dict[str, Any]]] = {
@@ -74,8 +74,46 @@ def test_a_reservation_counts_whatever_its_time_and_size_and_as_often_as_it_come
             test.send("bookings", GOOD, time=time)
         test.send("bookings", {**GOOD, "email": "x" * 2_000_000})
         batch = test.run()
-        assert [len(batch[name]) for name in bookings.results] == [5, 5, 5]
-        assert batch.late == 0 and batch.dead_letters == []
+        # the confirmation alone is too large for a record
+        assert [len(batch[name]) for name in bookings.results] == [4, 5, 5]
+        [letter] = batch.dead_letters
+        assert (letter.topic, letter.key, letter.value) == ("bookings.v1.g1.confirmations", b'{"guest":"ada"}', None)
+        assert letter.headers["source"] == b"bookings:0:4" and "too large" in letter.reason
+        assert batch.late == 0
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"nights": 0},
+    {"nights": -1},
+    {"nights": -(2**31)},
+    # past the last date, and before the first
+    {"nights": 2**31 - 1},
+    {"arrives": "1900-01-01", "nights": -(2**31)},
+    {"price": -0.01},
+]
+
+
+def possible(spark: SparkSession, app: App) -> Batch:
+    with AppTest(spark, app) as test:
+        for change in IMPOSSIBLE:
+            test.send("bookings", {**GOOD, **change})
+        test.send("bookings", {**GOOD, "nights": 1, "price": 0})
+        return test.run()
+
+
+def test_a_reservation_that_nobody_could_act_on_reaches_no_department(spark: SparkSession) -> None:
+    batch = possible(spark, bookings)
+    assert batch.dead_letters == []
+    assert sorted(batch.names) == sorted(bookings.results)
+    assert batch["calendar"][0]["leaves"] == "2026-02-28"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "there", ['(F.col("nights") > 0) & ', ' & (leaves > F.col("arrives"))', ' & (F.col("price") >= 0)']
+)
+def test_a_fault_in_what_is_possible_is_seen(spark: SparkSession, there: str) -> None:
+    assert len(possible(spark, mutant(bookings, there, ""))["calendar"]) > 1
 
 
 @pytest.mark.long
@@ -89,7 +127,7 @@ def test_a_reservation_counts_whatever_its_time_and_size_and_as_often_as_it_come
             'F.struct("hotel", "booking", leaves.alias("arrives"), leaves',
         ),
         ('"nights", *source).alias("confirmations")', 'F.lit(1).alias("nights"), *source).alias("confirmations")'),
-        ("return bookings.select(", "return bookings.limit(1).select("),
+        ("return possible.select(", "return possible.limit(1).select("),
     ],
 )
 def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:

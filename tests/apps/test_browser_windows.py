@@ -9,6 +9,7 @@ import pytest
 from pipelines.apps.browser_windows import browser_windows
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest, Batch
+from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,23 +68,24 @@ def test_golden(spark: SparkSession) -> None:
     assert found(spark, browser_windows) == EXPECTED
 
 
-def test_on_a_replay_the_wall_clock_makes_one_burst_of_an_action_every_ten_minutes(spark: SparkSession) -> None:
-    def replayed(clock: str) -> tuple[dict[str, int], int]:
-        """The windows of seven actions in an hour, read in one batch; how many were late."""
-        with AppTest(spark, browser_windows, clock=clock) as test:
-            # not in order, and one that is an hour late
-            for minute in (0, 20, 10, 30, 50, 60, 40):
-                act(test, "a", minute * 60)
-            test.run()
-            act(test, "b", 0)
-            late = test.run().late
-            return {row_start: row["actions"] for (name, row_start), row in test.table.items() if name == "a"}, late
+def replayed(spark: SparkSession, app: App, clock: str) -> tuple[dict[str, int], int]:
+    """The windows of seven actions in an hour, read in one batch; how many were late."""
+    with AppTest(spark, app, clock=clock) as test:
+        # not in order, and one that is an hour late
+        for minute in (0, 20, 10, 30, 50, 60, 40):
+            act(test, "a", minute * 60)
+        test.run()
+        act(test, "b", 0)
+        late = test.run().late
+        return {row_start: row["actions"] for (name, row_start), row in test.table.items() if name == "a"}, late
 
-    windows, late = replayed("event")
+
+def test_on_a_replay_the_wall_clock_makes_one_burst_of_an_action_every_ten_minutes(spark: SparkSession) -> None:
+    windows, late = replayed(spark, browser_windows, "event")
     # 3600 s is in 3 windows, as each of the others
     assert set(windows.values()) == {1} and len(windows) == 7 * 3
     assert late == 3
-    misleading, late = replayed("wall")
+    misleading, late = replayed(spark, browser_windows, "wall")
     assert set(misleading.values()) == {7} and len(misleading) in (2, 3)
     assert not set(misleading) & set(windows)
     assert late == 0
@@ -141,3 +143,33 @@ def test_definition() -> None:
     # what a replay does not repeat must not be compared
     assert browser_windows.comparable_with({}) == "exact"
     assert browser_windows.comparable_with({"clock": "wall"}) == "no"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("{settings.window_s} seconds", "4 seconds"),
+        (', f"{settings.advance_s} seconds"', ""),
+        ("{settings.advance_s} seconds", "1 seconds"),
+        ('"event": F.col("event_time")', '"event": F.current_timestamp()'),
+        ('.groupBy("browser_hash", ', '.groupBy(F.lit("a").alias("browser_hash"), '),
+        ("F.count(F.lit(1))", 'F.approx_count_distinct("action")'),
+        ('"window.start"', '"window.end"'),
+        ('watermark="10 seconds"', 'watermark="9 seconds"'),
+        ('watermark="10 seconds"', 'watermark="20 seconds"'),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    assert found(spark, mutant(browser_windows, there, instead)) != EXPECTED
+
+
+@pytest.mark.long
+def test_a_wall_clock_that_is_none_is_seen(spark: SparkSession) -> None:
+    changed = mutant(browser_windows, '"wall": F.current_timestamp()', '"wall": F.col("event_time")')
+    assert set(replayed(spark, changed, "wall")[0].values()) == {1}
+
+
+def test_a_replay_by_the_wall_clock_that_would_be_compared_is_seen() -> None:
+    changed = mutant(browser_windows, '"no" if settings.clock == "wall" else "exact"', '"exact"')
+    assert changed.comparable_with({"clock": "wall"}) != browser_windows.comparable_with({"clock": "wall"})

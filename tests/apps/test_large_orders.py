@@ -58,6 +58,41 @@ def test_settings_are_heeded(spark: SparkSession) -> None:
     assert [row[1] for row in found(spark, large_orders, over_dollars=9_999)] == ["o1", "o2", "o4", "o4", "o3"]
 
 
+LARGE = {"order_id": "o1", "sales_person": "ada", "amount": "20000.00"}
+BAD: list[tuple[Any, Any, str]] = [
+    ("c1", "not json", "the value is not JSON: Expecting value at character 0"),
+    ("c1", {"order_id": "o1", "sales_person": "ada"}, "field amount is missing"),
+    ("c1", {**LARGE, "order_id": None}, "field order_id is missing"),
+    ("c1", {**LARGE, "amount": "much"}, "field amount is not decimal(14,2)"),
+    (None, LARGE, "the key is null"),
+    ("c1", None, "the value is null"),
+    ("c1", b"\xff" * 2_000_000, "the value is not UTF-8"),
+]
+
+
+def test_a_bad_order_is_a_dead_letter_and_an_odd_time_is_a_time(spark: SparkSession) -> None:
+    with AppTest(spark, large_orders) as test:
+        for key, value, _ in BAD:
+            test.send("orders", value, key=key)
+        for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z"):
+            test.send("orders", LARGE, key="c1", time=time)
+        # 2 MB of another field, and of one that would be in the row
+        test.send("orders", {**LARGE, "note": "x" * 2_000_000}, key="c1")
+        test.send("orders", {**LARGE, "order_id": "x" * 2_000_000}, key="c2")
+        batch = test.run()
+        assert [(row["order_id"], row["ordered_at"]) for row in batch] == [
+            ("o1", "2099-01-01T00:00:00.000Z"),
+            ("o1", "1996-01-01T00:00:00.000Z"),
+            ("o1", "2026-01-01T12:00:00.000Z"),
+        ]
+        *malformed, large = batch.dead_letters
+        assert [letter.reason for letter in malformed] == [reason for *_, reason in BAD]
+        assert (large.key, large.headers["source"]) == (b'{"customer":"c2"}', b"orders:0:10")
+        test.send("orders", LARGE, key="c1")
+        batch = test.run()
+        assert len(batch) == 1 and batch.late == 0 and batch.watermark is None
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),

@@ -9,6 +9,7 @@ import pytest
 from pipelines.apps.latest_value import latest_value
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,3 +112,19 @@ def test_definition() -> None:
     assert latest_value.name == "latest-value"
     assert latest_value.results[""].key == ("key",)
     assert latest_value.output_mode == "update"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ('F.struct("partition", "offset")', '"offset"'),
+        ('F.struct("partition", "offset")', '"event_time"'),
+        ("F.max_by(", "F.min_by("),
+        ('F.max_by("value", F.struct("partition", "offset"))', 'F.max("value")'),
+        ("values.groupBy(", 'values.where(~F.col("deleted")).groupBy('),
+        ('.groupBy("key")', '.groupBy(F.lit("k1").alias("key"))'),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    assert found(spark, mutant(latest_value, there, instead)) != (UPDATES, TABLE, 0)

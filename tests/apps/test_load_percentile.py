@@ -9,6 +9,7 @@ import pytest
 from pipelines.apps.load_percentile import load_percentile
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,3 +127,32 @@ def test_definition() -> None:
     assert load_percentile.results[""].key == ("host", "minute")
     assert load_percentile.output_mode == "append"
     assert load_percentile.watermark == "10 seconds"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ('"5 minutes", ', '"4 minutes", '),
+        (', "1 minute"', ', "2 minutes"'),
+        ("window.end - INTERVAL 1 MINUTE", "window.start"),
+        ('F.col("event_time") >= minute', 'F.col("event_time") > minute'),
+        ('F.count("own")', 'F.count("latency_ms")'),
+        ("percentile_disc(0.99)", "percentile_disc(0.98)"),
+        ("percentile_disc(0.99)", "percentile_cont(0.99)"),
+        ("percentile_disc(0.99)", "percentile_disc(1.0)"),
+        ('F.avg(F.col("latency_ms")', 'F.avg(F.col("own")'),
+        ('F.avg(F.col("latency_ms").cast("decimal(10,0)"))', 'F.avg("latency_ms")'),
+        ('.groupBy("host", ', '.groupBy(F.lit("a").alias("host"), '),
+        ('emit="final"', 'emit="update"'),
+        ('watermark="10 seconds"', 'watermark="9 seconds"'),
+        ('watermark="10 seconds"', 'watermark="70 seconds"'),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    try:
+        seen = found(spark, mutant(load_percentile, there, instead))
+    except AssertionError:
+        # a minute was told twice
+        return
+    assert seen != EXPECTED

@@ -50,12 +50,13 @@ def run(spark: SparkSession, app: App) -> Batch:
         for bad in BAD:
             test.send("logs", bad)
         for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z"):
-            test.send("logs", {**WHOLE, "message": "x" * 2_000_000}, time=time)
+            test.send("logs", {**WHOLE, "message": "of another time"}, time=time)
+        test.send("logs", {**WHOLE, "message": "x" * 2_000_000})
         return test.run()
 
 
 def found(batch: Batch) -> dict[str, list[Any]]:
-    """The rows of each result, without the two large ones."""
+    """The rows of each result, without the two of another time."""
     return {name: [row for row in batch[name] if len(row["message"]) < 10] for name in EXPECTED}
 
 
@@ -63,7 +64,10 @@ def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
     batch = run(spark, log_router)
     assert found(batch) == EXPECTED
     assert len(batch["high-priority"]) == 3 and batch.late == 0
-    assert [letter.offset for letter in batch.dead_letters] == [4, 5, 6, 7, 8, 9]
+    *malformed, large = batch.dead_letters
+    assert [letter.offset for letter in malformed] == [4, 5, 6, 7, 8, 9]
+    assert (large.topic, large.headers["source"]) == ("log-router.v1.g1.high-priority", b"logs:0:12")
+    assert "too large" in large.reason
     assert batch.sources[0] == "logs:0:0"
 
 

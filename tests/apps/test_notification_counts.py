@@ -89,6 +89,31 @@ def test_a_time_past_the_record_s_own_timestamp_is_a_dead_letter_and_makes_nothi
         assert counts(test) == {("ada", "12:10"): 1, ("ben", "12:00"): 1}
 
 
+def test_an_odd_time_is_a_time_and_a_large_value_is_one_notification(spark: SparkSession) -> None:
+    with AppTest(spark, notification_counts, window_s=600, advance_s=600) as test:
+
+        def told(at: str, user: str = "ada", message: str = "x") -> None:
+            test.send("told", {"message": message, "at": at}, key={"user": user}, time=86_400)
+
+        told("2026-01-01T12:00:00.000Z", message="x" * 2_000_000)
+        told("2026-01-01T12:00:00.000Z", user="x" * 2_000_000)
+        test.send("told", b"\xff" * 2_000_000, key={"user": "ada"})
+        told("1996-01-01T00:00:00.000Z")
+        told("2099-01-01T00:00:00.000Z")
+        batch = test.run()
+        starts = ["1996-01-01T00:00:00Z", "2026-01-01T12:00:00Z"]
+        assert sorted((row["window_start"], row["user"], row["notifications"]) for row in batch) == [
+            (start, "ada", 1) for start in starts
+        ]
+        malformed, ahead, large = batch.dead_letters
+        assert malformed.reason == "the value is not UTF-8"
+        assert ahead.reason.startswith("field at is too far in the future")
+        assert large.key is None and large.headers["key-start"].startswith(b'{"user":"xxx')
+        told("2026-01-01T12:00:00.000Z")
+        batch = test.run()
+        assert (len(batch.rows), batch.late) == (1, 0)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("there", "instead"),

@@ -9,6 +9,8 @@ import pytest
 from pipelines.apps.search_results import ranked, search_results
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.memory import Memory
+from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,3 +134,54 @@ def test_definition() -> None:
     assert search_results.output_mode == "append"
     assert search_results.watermark == "10 seconds"
     assert dict(search_results.settings) == {"within_s": 5}
+
+
+def ranks(app: App) -> list[list[dict[str, Any]]]:
+    """What the app's own processor tells of clicks in two batches, in this process."""
+    memory = Memory(lambda: app.function.__globals__["Ranking"](), "query")
+    batches = [("p1", "p2", "p2", "p3"), ("p1", "p4")]
+    return [memory.run([{"query": "spark", "result": page} for page in pages]) for pages in batches]
+
+
+RANKS = [
+    # result -> clicks, rank; nothing changes for p2, and p3 is down a rank
+    {"p1": (1, 2), "p2": (2, 1), "p3": (1, 2)},
+    {"p1": (2, 1), "p3": (1, 3), "p4": (1, 3)},
+]
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("clicks.get(result, 0) + 1", "1"),
+        ("self._clicks.update((clicks,))", "pass"),
+        (" if place != was.get(result)]", "]"),
+        ("for result, place in now.items()", "for result, place in now.items() if now[result][0] > 1"),
+        ("reverse=True", "reverse=False"),
+        ("start=1", "start=0"),
+        ("ranks.setdefault(count, rank)", "ranks[count] = rank"),
+    ],
+)
+def test_a_fault_in_any_clause_of_the_ranking_is_seen(there: str, instead: str) -> None:
+    def told_of(app: App) -> list[dict[str, tuple[int, int]]]:
+        return [{row["result"]: (row["clicks"], row["rank"]) for row in batch} for batch in ranks(app)]
+
+    assert told_of(search_results) == RANKS
+    assert told_of(mutant(search_results, there, instead)) != RANKS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ('F.col("asked_at") - within', 'F.col("asked_at")'),
+        ('F.col("asked_at") + within', 'F.col("asked_at")'),
+        ("{settings.within_s} SECONDS", "4 SECONDS"),
+        ("{settings.within_s} SECONDS", "6 SECONDS"),
+        ('F.col("user").alias("asker")', 'F.lit("ada").alias("asker")'),
+        ('F.col("terms").alias("query")', 'F.lit("spark").alias("query")'),
+        ('watermark="10 seconds"', 'watermark="11 seconds"'),
+    ],
+)
+def test_a_fault_in_any_clause_of_the_join_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    assert found(spark, mutant(search_results, there, instead)) != EXPECTED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,6 +101,37 @@ def test_less_than_no_grace_is_refused(spark: SparkSession) -> None:
         test.run()
 
 
+LARGEST = sys.float_info.max
+NEXT = math.nextafter(LARGEST, 0)
+# the readings of a device -> their average
+AVERAGES: dict[str, tuple[list[float], float]] = {
+    "usual": ([0.1, 0.1, 0.1], 0.10000000000000002),
+    "tiny": ([5e-324, 1.5e-323], 1e-323),
+    "small and huge": ([1e300, 1.0, 1e300], 6.666666666666667e299),
+    "two": ([1.7e308, 1.7e308], 1.7e308),
+    "below zero": ([-(2.0**1023), -1.5 * 2.0**1023], -1.25 * 2.0**1023),
+    "away": ([1.7e308, 6.0, -1.7e308], 2.0),
+    "largest": ([LARGEST, LARGEST, LARGEST], LARGEST),
+    # a sum of six of these is rounded up
+    "next": (6 * [NEXT], NEXT),
+}
+
+
+@pytest.mark.spark
+def test_no_reading_is_so_large_that_the_average_is_infinite(spark: SparkSession) -> None:
+    with AppTest(spark, sensor_readings) as test:
+        for half in (0, 1):
+            for device, (values, _) in AVERAGES.items():
+                for value in values[half::2]:
+                    test.send("readings", {"value": value}, key=device)
+            test.run()
+        found = {device: row for (device, _), row in test.tables["hours"].items()}
+    assert {device: row["average"] for device, row in found.items()} == {d: it for d, (_, it) in AVERAGES.items()}
+    assert {device: row["readings"] for device, row in found.items()} == {
+        d: len(each) for d, (each, _) in AVERAGES.items()
+    }
+
+
 def taken(app: App, size: int) -> tuple[Any, ...]:
     """What the app's own processor makes of `READINGS` in batches of `size`: the hours, the late ones, the hours it keeps."""
     memory = Memory(lambda: app.function.__globals__["Readings"](3 * HOUR * 1000), "device")
@@ -150,7 +183,7 @@ def test_batches_make_no_difference_and_only_hours_that_may_change_are_kept(size
         ("for hour, *row in known", "for hour, *row in []"),
         ("min(lowest, value)", "lowest"),
         ("max(highest, value)", "highest"),
-        ("total + value", "value"),
+        ("total += value", "total = value"),
         ("readings + 1", "1"),
         ("self._grace_ms - HOUR_MS", "self._grace_ms"),
         ("if hour > open_from", "if hour >= open_from"),
@@ -160,3 +193,20 @@ def test_batches_make_no_difference_and_only_hours_that_may_change_are_kept(size
 def test_a_fault_in_any_clause_is_seen(there: str, instead: str) -> None:
     changed = mutant(sensor_readings, there, instead)
     assert any(taken(changed, size) != EXPECTED for size in (1, len(READINGS)))
+
+
+def sums(app: App) -> tuple[float, float]:
+    """What the app's own processor adds up of an hour with huge readings: the usual ones, and the huge ones divided."""
+    memory = Memory(lambda: app.function.__globals__["Readings"](3 * HOUR * 1000), "device")
+    for offset, value in enumerate((2.0**1023, 3.0, -(2.0**1022))):
+        reading = {"device": "d", "at": 0, "value": value, "topic": "readings", "partition": 0, "offset": offset}
+        [row] = memory.run([reading])
+    return row["total"], row["huge"]
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"), [("huge += value / SCALE", "huge = value / SCALE"), ("abs(value) < HUGE", "value < HUGE")]
+)
+def test_a_fault_with_huge_readings_is_seen(there: str, instead: str) -> None:
+    assert sums(sensor_readings) == (3.0, 2.0**958)
+    assert sums(mutant(sensor_readings, there, instead)) != (3.0, 2.0**958)

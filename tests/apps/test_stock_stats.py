@@ -44,8 +44,8 @@ EXPECTED = [
 ]
 
 
-def ask(test: AppTest, ticker: str, price: str, seconds: float) -> None:
-    test.send("trades", {"side": "ask", "price": price}, key=ticker, time=seconds)
+def ask(test: AppTest, ticker: str, price: str, time: float | str) -> None:
+    test.send("trades", {"side": "ask", "price": price}, key=ticker, time=time)
 
 
 def found(spark: SparkSession, app: App, **settings: int) -> list[tuple[Any, ...]]:
@@ -95,6 +95,44 @@ def test_a_late_trade_updates_its_windows_until_the_grace_is_over(spark: SparkSe
                 "average_ask": 9.0,
             }
         ]
+
+
+ASK = {"side": "ask", "price": "10.00"}
+BAD: list[tuple[Any, Any, str]] = [
+    ("IBM", "not json", "the value is not JSON: Expecting value at character 0"),
+    ("IBM", {"side": "ask"}, "field price is missing"),
+    ("IBM", {**ASK, "side": None}, "field side is missing"),
+    ("IBM", {**ASK, "price": "much"}, "field price is not decimal(8,2)"),
+    (None, ASK, "the key is null"),
+    ("IBM", None, "the value is null"),
+    ("IBM", b"\xff" * 2_000_000, "the value is not UTF-8"),
+]
+
+
+def test_a_bad_trade_is_a_dead_letter_and_an_odd_time_is_a_time(spark: SparkSession) -> None:
+    with AppTest(spark, stock_stats, advance_s=5) as test:
+        for key, value, _ in BAD:
+            test.send("trades", value, key=key)
+        # 2 MB of another field, and of the key, which is in the row
+        test.send("trades", {**ASK, "note": "x" * 2_000_000}, key="IBM")
+        test.send("trades", ASK, key="x" * 2_000_000)
+        ask(test, "IBM", "11.00", "1996-01-01T00:00:00Z")
+        ask(test, "IBM", "12.00", "2099-01-01T00:00:00Z")
+        batch = test.run()
+        assert sorted((row["window_start"], row["lowest_ask"], row["trades"]) for row in batch) == [
+            ("1996-01-01T00:00:00Z", 11.0, 1),
+            ("2026-01-01T12:00:00Z", 10.0, 1),
+            ("2099-01-01T00:00:00Z", 12.0, 1),
+        ]
+        *malformed, large = batch.dead_letters
+        assert [letter.reason for letter in malformed] == [reason for *_, reason in BAD]
+        assert large.key is None and large.headers["key-start"].startswith(b'{"ticker":"xxx')
+        # as in every app with a watermark: what comes after is late, until it is past 2099
+        ask(test, "IBM", "10.00", 60)
+        batch = test.run()
+        assert (batch.rows, batch.late) == ([], 1)
+        ask(test, "IBM", "10.00", "2099-01-01T00:00:05Z")
+        assert len(test.run()) == 1
 
 
 def test_columns_and_definition(spark: SparkSession) -> None:

@@ -9,6 +9,8 @@ import pytest
 from pipelines.apps.store_inventory import store_inventory
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.memory import Memory
+from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +88,53 @@ def test_a_bad_event_is_a_dead_letter_and_an_odd_time_counts(spark: SparkSession
         assert batch.late == 0 and batch.watermark is None
 
 
+def test_a_stock_that_is_too_large_is_a_dead_letter_and_the_others_go_on(spark: SparkSession) -> None:
+    with AppTest(spark, store_inventory) as test:
+        for sku in ("a", "b"):
+            test.send("events", {"sku": sku * 600_000, "quantity": 1}, key="s1")
+        test.send("events", {"sku": "hat", "quantity": 1}, key="s2")
+        batch = test.run()
+        assert told(batch) == {"s2": [("hat", 1)]}
+        [letter] = batch.dead_letters
+        assert (letter.key, letter.value) == (b'{"store":"s1"}', None) and "too large" in letter.reason
+        assert int(letter.headers["value-bytes"]) > 1_200_000
+        # the other stores go on
+        test.send("events", {"sku": "hat", "quantity": 1}, key="s2")
+        assert told(test.run()) == {"s2": [("hat", 2)]}
+
+
 def test_definition() -> None:
     assert store_inventory.name == "store-inventory"
     assert store_inventory.results[""].key == ("store",)
     assert store_inventory.output_mode == "update"
+
+
+def stocks(app: App) -> list[Told]:
+    """What the app's own processor tells of FIRST and of SECOND, in this process."""
+    memory = Memory(lambda: app.function.__globals__["Stock"](), "store")
+    batches = [
+        [dict(zip(("store", "sku", "quantity"), event, strict=True)) for event in each] for each in (FIRST, SECOND)
+    ]
+    return [{row["store"]: list(row["stock"].items()) for row in memory.run(each)} for each in batches]
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("stock.get(sku, 0) + change", "change"),
+        ("stock.get(sku, 0) + change", "stock.get(sku, 0) + abs(change)"),
+        ("stock.get(sku, 0) + change", "max(stock.get(sku, 0) + change, 0)"),
+        ("dict(sorted(stock.items()))", "stock"),
+        ("dict(sorted(stock.items()))", "{sku: count for sku, count in sorted(stock.items()) if count}"),
+        ("self._stock.update((stock,))", "pass"),
+    ],
+)
+def test_a_fault_in_any_clause_is_seen(there: str, instead: str) -> None:
+    assert stocks(store_inventory) == EXPECTED
+    assert stocks(mutant(store_inventory, there, instead)) != EXPECTED
+
+
+@pytest.mark.long
+def test_a_stock_of_all_stores_is_seen(spark: SparkSession) -> None:
+    changed = mutant(store_inventory, 'events.select("store", ', """events.selectExpr("'s1' AS store", """)
+    assert found(spark, changed) != EXPECTED

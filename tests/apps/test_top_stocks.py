@@ -65,6 +65,25 @@ def told(batch: Any) -> dict[tuple[str, int], Any]:
 
 
 @pytest.mark.spark
+def test_neither_an_odd_time_nor_a_large_value_makes_a_difference(spark: SparkSession) -> None:
+    with AppTest(spark, top_stocks, top=3) as test:
+        for ticker, time in (("IBM", "2099-01-01T00:00:00Z"), ("FB", "1996-01-01T00:00:00Z")):
+            test.send("gains", {"gain_percent": len(ticker)}, key={"ticker": ticker, "day": DAY}, time=time)
+        # 2 MB of another field, and a ticker of 2 MB on a day of its own
+        test.send("gains", {"gain_percent": 1, "note": "x" * 2_000_000}, key={"ticker": "GOOG", "day": DAY})
+        test.send("gains", {"gain_percent": 9}, key={"ticker": "x" * 2_000_000, "day": NEXT})
+        batch = test.run()
+        assert told(batch) == {(DAY, 1): ("IBM", 3.0), (DAY, 2): ("FB", 2.0), (DAY, 3): ("GOOG", 1.0)}
+        [letter] = batch.dead_letters
+        assert letter.key == b'{"day":"2026-01-02","rank":1}' and "too large" in letter.reason
+        # a later change counts
+        send(test, "FB", 5.0)
+        batch = test.run()
+        assert told(batch) == {(DAY, 1): ("FB", 5.0), (DAY, 2): ("IBM", 3.0)}
+        assert batch.late == 0 and batch.watermark is None
+
+
+@pytest.mark.spark
 def test_at_least_one_is_told(spark: SparkSession) -> None:
     with AppTest(spark, top_stocks, top=0) as test, pytest.raises(AppFailed, match="top must be 1 or more"):
         test.run()

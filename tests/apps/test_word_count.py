@@ -85,6 +85,24 @@ def test_what_is_not_text_is_a_dead_letter(spark: SparkSession) -> None:
     ]
 
 
+def test_a_line_counts_whatever_its_time_and_its_size(spark: SparkSession) -> None:
+    with AppTest(spark, word_count) as test:
+        for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z"):
+            test.send("lines", "fox", time=time)
+        # 2 MB of words, and a word of 2 MB
+        test.send("lines", "fox " * 500_000)
+        test.send("lines", "x" * 2_000_000)
+        batch = test.run()
+        assert counts(test) == {"fox": 500_002}
+        [letter] = batch.dead_letters
+        assert (letter.topic, letter.key) == ("word-count.v1.g1", None) and "too large" in letter.reason
+        assert letter.headers["key-start"].startswith(b'{"word":"xxx')
+        test.send("lines", "fox")
+        batch = test.run()
+        assert batch.rows == [{"word": "fox", "count": 500_003}]
+        assert batch.late == 0 and batch.watermark is None
+
+
 def test_definition() -> None:
     assert word_count.name == "word-count"
     assert word_count.results[""].key == ("word",)

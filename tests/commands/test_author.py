@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestration import cli
-from orchestration.commands.author import _read
+from orchestration.commands.author import _read, _show
 from pipelines.errors import BadUsage
 from tests.shared.threads import trials_in
 
@@ -76,6 +76,22 @@ def test_the_apps_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert switchyard(monkeypatch, "apps") == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in found)
+
+
+def test_a_dead_letter_is_shown_with_the_record_that_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    large = {"topic": "app.v1.g1", "partition": None, "offset": None, "reason": "too large"}
+    letters = [
+        {"topic": "trades", "partition": 0, "offset": 7, "reason": "the value is null"},
+        {**large, "source": "trades:0:8"},
+        large,
+    ]
+    _show({"rows": [], "dead_letters": letters, "late": 0, "watermark": None}, None)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [each for each in cells if each] == [
+        ["trades[0] offset 7", "the value is null"],
+        ["row for app.v1.g1 from trades:0:8", "too large"],
+        ["row for app.v1.g1", "too large"],
+    ]
 
 
 @pytest.mark.spark

@@ -47,6 +47,13 @@ def test_a_good_result_passes(spark: SparkSession, tmp_path: Path) -> None:
     assert red(verdict) == set() and verdict.skipped == 0
 
 
+def test_a_network_without_beacons_passes(spark: SparkSession, tmp_path: Path) -> None:
+    assert check(spark, tmp_path, "beaconing", [], DDL).ok
+    # a limit between two ten-thousandths, and a deviation of just as much, as it is rounded
+    rows = [alert(30, deviation=Decimal("0.0329"))]
+    assert check(spark, tmp_path, "beaconing", rows, DDL, app_settings={"jitter": 0.03285}).ok
+
+
 def test_settings_are_heeded(spark: SparkSession, tmp_path: Path) -> None:
     rows = [alert(31, contacts=3, interval_s=Decimal("29.000"), deviation=Decimal("0.3000"))]
     settings = {"window_s": 60, "advance_s": 60, "threshold": 3, "rarely": 5, "jitter": 0.3}
@@ -59,7 +66,6 @@ def test_settings_are_heeded(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expected", "rows"),
     [
-        ("not empty", []),
         ("one alert per window", [*GOOD, alert(30, bytes=Decimal(7))]),
         ("window_start readable", [*GOOD, alert(36, window_start="2013-03-01 14:36:00")]),
         ("windows aligned", [*GOOD, alert(31)]),

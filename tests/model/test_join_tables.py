@@ -95,6 +95,23 @@ def test_a_row_goes_with_its_table_and_comes_back(spark: SparkSession) -> None:
         assert table_of(test) == {"nut": (3, "2")}
 
 
+def test_names_may_have_any_signs(spark: SparkSession) -> None:
+    app = App(
+        name="joining",
+        inputs={
+            "stock": Changelog(topic="stock", key="`the.sku` string", value=Json("`pieces.there` int NOT NULL")),
+            "prices": Changelog(topic="prices", key="`the.sku` string", value=Json("`a ``price`` of` string")),
+        },
+        results={"": Table(key=("the.sku",))},
+        function=lambda settings, stock, prices: join_tables(stock, prices),
+    )
+    with AppTest(spark, app) as test:
+        test.send("stock", {"pieces.there": 1}, key="nut")
+        test.send("prices", {"a `price` of": "2"}, key="nut")
+        test.run()
+        assert test.table == {("nut",): {"pieces.there": 1, "a `price` of": "2"}}
+
+
 @pytest.mark.parametrize("batches", [1, 7])
 def test_batches_make_no_difference(spark: SparkSession, batches: int) -> None:
     chance = random.Random(11)

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from pipelines.errors import BadUsage, Refused
 from pipelines.model import App, AppendStream, Json, Stream, Table, app
-from pipelines.model.app import Result
-from pipelines.testing import AppFailed, AppTest, at
+from pipelines.model.app import Oversized, Result
+from pipelines.testing import AppFailed, AppTest, RowTooLarge, at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -344,3 +344,62 @@ def test_timers_go_off_when_the_watermark_has_reached_them_also_after_a_restart(
 def test_timers_by_the_clock_are_refused_as_at_staging(spark: SparkSession) -> None:
     with AppTest(spark, alarm_app("processingTime")) as test, pytest.raises(Refused, match="processing-time timers"):
         test.run()
+
+
+# of a record: 1,048,527 bytes, less 36 that each has, 12 of the key {"name":"a"}, 17 of the header source: given:0:0, and
+# 11 of the value {"text":""}
+FITS = 1_048_527 - 36 - 12 - 17 - 11
+AVRO = '{"type": "record", "name": "Row", "fields": [{"name": "text", "type": "string"}]}'
+
+
+def texts(oversized: Oversized, avro: str | None = None) -> App:
+    return app_of(
+        lambda given: given.select("name", "text", "topic", "partition", "offset"),
+        Json("text string NOT NULL"),
+        AppendStream(key=("name",), avro=avro),
+        key="name string",
+        oversized=oversized,
+    )
+
+
+def test_a_row_that_is_larger_than_a_record_is_a_dead_letter_if_the_app_says_so(spark: SparkSession) -> None:
+    with AppTest(spark, texts("dead-letter")) as test:
+        for length in (FITS, FITS + 1):
+            test.send("given", {"text": "x" * length}, key="a")
+        batch = test.run()
+        assert batch.rows == [{"name": "a", "text": "x" * FITS}] and batch.sources == ["given:0:0"]
+        [letter] = batch.dead_letters
+        assert (letter.topic, letter.partition, letter.offset) == ("odd.v1.g1", None, None)
+        assert (letter.key, letter.value) == (b'{"name":"a"}', None)
+        assert letter.reason == "Unable to produce message: Broker: Message size too large"
+        assert letter.headers == {
+            "topic": b"odd.v1.g1",
+            "reason": letter.reason.encode(),
+            "batch": b"0",
+            "value-bytes": str(FITS + 1 + 11).encode(),
+            "source": b"given:0:1",
+        }
+
+
+def test_a_row_that_is_larger_than_a_record_stops_any_other_app(spark: SparkSession) -> None:
+    with AppTest(spark, texts("stop")) as test:
+        test.send("given", {"text": "x"}, key="a")
+        test.send("given", {"text": "x" * (FITS + 1)}, key="a")
+        with pytest.raises(RowTooLarge) as stopped:
+            test.run()
+    assert 'batch 0 has a row for odd.v1.g1 from given:0:1, with the key {"name":"a"}' in stopped.value.what
+    assert "oversized='dead-letter'" in stopped.value.fix
+
+
+def test_a_row_in_avro_is_as_large_as_its_avro(spark: SparkSession) -> None:
+    # as JSON, each of these has six letters
+    with AppTest(spark, texts("stop", AVRO)) as test:
+        test.send("given", {"text": "\1" * 200_000}, key="a")
+        assert test.run().rows == [{"name": "a", "text": "\1" * 200_000}]
+    with AppTest(spark, texts("dead-letter", AVRO)) as test:
+        # the text's length comes before it, in three bytes instead of the eleven of JSON
+        for length in (FITS + 8, FITS + 9):
+            test.send("given", {"text": "x" * length}, key="a")
+        batch = test.run()
+        assert [len(row["text"]) for row in batch] == [FITS + 8]
+        assert [letter.headers["value-bytes"] for letter in batch.dead_letters] == [str(FITS + 9 + 3).encode()]

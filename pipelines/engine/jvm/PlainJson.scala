@@ -12,7 +12,7 @@ import org.apache.spark.sql.catalyst.analysis.TypeCheckResult
 import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.catalyst.util.{ArrayBasedMapData, CharVarcharUtils, DateTimeUtils, GenericArrayData}
+import org.apache.spark.sql.catalyst.util.{ArrayBasedMapData, ArrayData, CharVarcharUtils, DateTimeUtils, GenericArrayData, MapData}
 import org.apache.spark.sql.classic.ExpressionUtils
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -23,8 +23,8 @@ import org.apache.spark.unsafe.types.UTF8String
  *
  * A record is plain if it is an object whose fields are what the schema says, without anything unusual. Such a record is
  * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But if the
- * exponent of a number has more than four digits, the record is malformed: `from_json` would write a decimal out, which
- * takes minutes and all of the memory for 1e600000000.
+ * schema has a decimal, a record is malformed that has a number with an exponent of more than four digits, or a string
+ * with such a decimal: `from_json` would write it out, which takes minutes and all of the memory for 1e600000000.
  */
 case class PlainJson(
     child: Expression, schema: StructType, corrupt: String, timeZoneId: Option[String] = None)
@@ -74,18 +74,29 @@ object PlainJson {
 
 /** Reads plain records itself, and all others by `parser`. */
 final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializable {
-  @transient private lazy val fields = new PlainFields(parser.schema.asInstanceOf[StructType], corrupt, parser.zoneId)
+  import PlainReader._
+
+  private def schema = parser.schema.asInstanceOf[StructType]
+  @transient private lazy val fields = new PlainFields(schema, corrupt, parser.zoneId)
+  @transient private lazy val hasDecimals = schema.existsRecursively(_.isInstanceOf[DecimalType])
+  // reads a string that is a decimal as it is, which costs nothing
+  @transient private lazy val texts = parser.copy(schema = asTexts(schema))
 
   def read(json: UTF8String): InternalRow = {
     val bytes = json.getBytes
     val plain = if (fields.allKnown) fields.read(bytes) else null
     if (plain != null) plain
-    else if (PlainReader.hasLongExponent(bytes)) malformed(json)
+    else if (hasDecimals && (hasLongExponent(bytes) || mayBeCostly(bytes) && isCostly(json))) malformed(json)
     else parser.nullSafeEval(json).asInstanceOf[InternalRow]
   }
 
+  /** Whether a string would be costly to read as a decimal, or the record is malformed whatever its decimals are. */
+  private def isCostly(json: UTF8String): Boolean = {
+    val row = texts.nullSafeEval(json).asInstanceOf[InternalRow]
+    row != null && (!row.isNullAt(schema.fieldIndex(corrupt)) || hasCostly(row, schema))
+  }
+
   private def malformed(json: UTF8String): InternalRow = {
-    val schema = parser.schema.asInstanceOf[StructType]
     val values = new Array[Any](schema.length)
     values(schema.fieldIndex(corrupt)) = json
     new GenericInternalRow(values)
@@ -93,10 +104,11 @@ final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializ
 }
 
 private object PlainReader {
-  // a double has at most 3, and so has a decimal of 38 digits
   private val MaxExponentDigits = 4
+  // Jackson's limit of a number that is no string
+  private val MaxCharacters = 1000
 
-  /** Whether a number outside of strings has an exponent of too many digits. */
+  /** Whether a number, outside of strings, has too long an exponent. */
   private def hasLongExponent(json: Array[Byte]): Boolean = {
     var at = 0
     var inString = false
@@ -109,7 +121,7 @@ private object PlainReader {
       } else if (byte == '"') {
         inString = true
         digits = -1
-      } else if ((byte == 'e' || byte == 'E') && at > 0 && isDigit(json(at - 1))) digits = 0
+      } else if (isExponent(json, at)) digits = 0
       else if (digits >= 0 && isDigit(byte)) digits += 1
       else if (digits != 0 || (byte != '+' && byte != '-')) digits = -1
       at += 1
@@ -117,7 +129,42 @@ private object PlainReader {
     digits > MaxExponentDigits
   }
 
+  private def isExponent(json: Array[Byte], at: Int): Boolean =
+    (json(at) == 'e' || json(at) == 'E') && at > 0 && isDigit(json(at - 1))
+
   private def isDigit(byte: Byte): Boolean = '0' <= byte && byte <= '9'
+
+  private def asTexts(kind: DataType): DataType = kind match {
+    case _: DecimalType => StringType
+    case ArrayType(element, nulls) => ArrayType(asTexts(element), nulls)
+    case MapType(key, value, nulls) => MapType(key, asTexts(value), nulls)
+    case StructType(fields) => StructType(fields.map(field => field.copy(dataType = asTexts(field.dataType))))
+    case other => other
+  }
+
+  /** Whether a string may be a costly decimal: it is long, or not ASCII, or has an escape of a letter, or an exponent. */
+  private def mayBeCostly(json: Array[Byte]): Boolean = json.length > MaxCharacters || json.indices.exists { at =>
+    json(at) < 0 || (json(at) == 'u' && at > 0 && json(at - 1) == '\\') || isExponent(json, at)
+  }
+
+  /** Whether a text in a value, which was read by `asTexts` of its type, is a costly decimal. */
+  private def hasCostly(value: Any, kind: DataType): Boolean = (value, kind) match {
+    case (text: UTF8String, _: DecimalType) => isCostly(text.toString)
+    case (row: InternalRow, StructType(fields)) => fields.indices.exists { at =>
+      val of = fields(at).dataType
+      !row.isNullAt(at) && hasCostly(row.get(at, asTexts(of)), of)
+    }
+    case (values: ArrayData, ArrayType(of, _)) => values.toObjectArray(asTexts(of)).exists(hasCostly(_, of))
+    case (map: MapData, MapType(_, of, _)) => map.valueArray().toObjectArray(asTexts(of)).exists(hasCostly(_, of))
+    case _ => false
+  }
+
+  private def isCostly(decimal: String): Boolean = decimal.length > MaxCharacters || {
+    // Spark leaves commas out
+    val exponent = decimal.substring(math.max(decimal.lastIndexOf('e'), decimal.lastIndexOf('E')) + 1)
+    exponent.length < decimal.length &&
+      exponent.filterNot(sign => sign == ',' || sign == '+' || sign == '-').length > MaxExponentDigits
+  }
 }
 
 /** The fields of a schema. `corrupt`: the name of the column that only `from_json` fills. */
