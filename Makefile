@@ -70,7 +70,7 @@ ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_O
 # two at once in one checkout would both write .venv. Which steps are left is decided once the lock is held
 setup: ## the virtual environment, the packages and the jars
 	@flock -n . true || echo "waiting for another set-up of this checkout"
-	@flock . $(MAKE) steps
+	@flock . $(MAKE) --no-print-directory steps
 
 steps: $(STAMPS)/project $(JARS)/.verified $(SCALA) $(if $(filter-out 0,$(ARCHIVE)),$(CLASSES))
 

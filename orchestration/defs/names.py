@@ -25,7 +25,10 @@ def name_of(app: str) -> str:
 
 
 def group_of(app: App) -> str:
-    """The group of an app's assets: what it shows, such as `low_level`, or `apps`. Group names are words, too."""
+    """The group of an app's assets: what it shows, such as `low_level`, or `apps`.
+
+    Dagster allows only letters, digits and underscores there.
+    """
     return re.sub(r"\W", "_", app.shows or "apps", flags=re.ASCII)
 
 

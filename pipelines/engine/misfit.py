@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 # a number as text, as Java reads it once it has no commas
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 # see PlainJson.scala
 _MAX_EXPONENT = 9_999
 # Spark trims these

@@ -114,16 +114,22 @@ def _reads_plain(written: DataType, declared: DataType) -> bool:
         case FloatType():
             return isinstance(declared, DoubleType)
         case DecimalType():
+            if written.scale == 0 and written.precision < _DIGITS.get(_whole(declared), 0):
+                return True
             return isinstance(declared, FloatType | DoubleType) or _fits(written.precision, written.scale, declared)
     digits = _DIGITS.get(type(written))
     if digits is None:
         return False
-    # a whole number as a timestamp is in seconds
     return (
-        isinstance(declared, FloatType | DoubleType | TimestampType)
-        or digits <= _DIGITS.get(type(declared), 0)
+        isinstance(declared, FloatType | DoubleType)
+        or digits <= _DIGITS.get(_whole(declared), 0)
         or _fits(digits, 0, declared)
     )
+
+
+def _whole(declared: DataType) -> type[DataType]:
+    """The type of the whole numbers that can be read as `declared`: a timestamp is in seconds."""
+    return LongType if isinstance(declared, TimestampType) else type(declared)
 
 
 def _fits(precision: int, scale: int, declared: DataType) -> bool:

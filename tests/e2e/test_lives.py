@@ -158,10 +158,12 @@ def test_an_app_of_each_kind_lives_to_its_end(cluster: Cluster) -> None:
     for life in SHAPES:
         _make_live(cluster, life)
     for life in SHAPES:
-        cluster.hydrate(life.app, 2, batch=SMALL // 4, correction="the same again")
-        _settle(cluster, life.new)
+        cluster.stage(life.app, 2, correction="the same again")
     for life in SHAPES:
         cluster.stop(life.old)
+        cluster.start(life.new, batch=SMALL // 4)
+    for life in SHAPES:
+        _settle(cluster, life.new)
     _to_the_end(cluster, SHAPES)
 
 

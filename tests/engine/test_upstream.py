@@ -27,6 +27,9 @@ WRITTEN = {
     "float": ["1.5", "3.4e38"],
     "double": ["1.5", "1e300"],
     "decimal(10,2)": ["12345678.12"],
+    "decimal(9,0)": ["-999999999"],
+    "decimal(18,0)": ["999999999999999999"],
+    "decimal(19,0)": ["9999999999999999999"],
     "boolean": ["true"],
     "date": ["'2026-01-02'"],
     "timestamp": ["'2026-01-02T03:04:05.123Z'"],
@@ -41,7 +44,7 @@ DECLARED = [*WRITTEN, "decimal(12,2)", "decimal(10,3)", "decimal(10,0)", "decima
 # a text may be one of these
 IN_TEXT = {"date", "timestamp", "timestamp_ntz", "binary", *(kind for kind in DECLARED if kind.startswith("decimal"))}
 # Spark reads these, and the value is another: rounded, too large, or of no value
-OTHER_VALUE = {("double", "float"), ("decimal(10,2)", "decimal(10,0)")}
+OTHER_VALUE = {("double", "float"), *(("decimal(10,2)", f"decimal({digits},0)") for digits in (9, 10, 18, 19))}
 
 
 @pytest.mark.spark

@@ -245,7 +245,7 @@ def test_what_is_bad_is_a_dead_letter_and_a_deletion_is_not(spark: SparkSession)
             ("ada", "no JSON"),
             ("ada", b"\xff"),
             ("ada", {"age": "old"}),
-            ("ada", {"age": 1, "zip": "z" * 2_000_000}),
+            ("ada", {"age": 1, "note": "x" * 2_000_000}),
         ]
         for key, value in bad:
             test.send("profiles", value, key=key, time=5)

@@ -40,11 +40,12 @@ def _of_result(live: ResultSpec, new: ResultSpec) -> Iterator[str]:
             f"it has {new.partitions} partitions instead of {live.partitions}: "
             "after a switch a key may be in another partition; a group with several members must expect that"
         )
-    if new.final and not live.final:
-        # the entry of an earlier build does not say it, although it may be so
-        yield 'emit is "final", which the registry does not say of the other version: a row comes once, when the watermark has passed it'
-    elif live.final and new.table and not new.final:
-        yield 'emit changes from "final" to "update": a row comes with every update'
+    if live.table and new.table and live.final is not new.final:
+        # the entry of an earlier build never says "final"
+        yield (
+            f'emit is "final" in {"the new" if new.final else "the other"} version only, as far as the registry says: '
+            "there a row comes once, when the watermark has passed it"
+        )
     if live.suite != new.suite:
         yield f"its suite changes from {live.suite or 'none'} to {new.suite or 'none'}: other checks decide what consumers get"
 
@@ -59,7 +60,7 @@ def _of_app(live: ReleaseSpec, new: ReleaseSpec) -> Iterator[str]:
             "rows that one of them drops as late count in the other, and the diff shows them as changed"
         )
     if live.comparable != new.comparable:
-        yield f"comparable changes from {live.comparable} to {new.comparable}: it says what a diff of two runs means"
+        yield f"comparable changes from {live.comparable} to {new.comparable}: a diff is exact only where it says so"
     if live.reset_allowed is not new.reset_allowed:
         yield "it can be reset, which the other version can't" if new.reset_allowed else "it can't be reset any more"
 

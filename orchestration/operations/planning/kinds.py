@@ -19,8 +19,9 @@ def refuse_other_results(live: ReleaseSpec, new: ReleaseSpec) -> None:
         )
 
 
-def refuse_other_encoding(earlier: ReleaseSpec, new: ReleaseSpec) -> None:
-    """Raises Refused if one of two releases writes a result in Avro, and the other writes it as JSON.
+def refuse_other_encoding(earlier: ReleaseSpec, new: ReleaseSpec, *, is_live: bool) -> None:
+    """Raises Refused if one of two releases writes a result in Avro, and the other writes it as JSON. `is_live`: the
+    earlier one is.
 
     A release that was staged before results could be Avro has no schema in the registry: its results are JSON.
     """
@@ -35,7 +36,12 @@ def refuse_other_encoding(earlier: ReleaseSpec, new: ReleaseSpec) -> None:
     if told:
         raise Refused(
             f"consumers of {earlier.app} can't read {new.release}: {'; '.join(told)}",
-            fix="write it as before; or give the new app another name, then `switchyard stage` it",
+            fix="write it as before; or "
+            + (
+                "give the new app another name, then `switchyard stage` it"
+                if is_live
+                else f"`switchyard retire {earlier.release} --after 0s --execute`, as nobody reads it yet, then stage again"
+            ),
         )
 
 

@@ -118,7 +118,7 @@ def _stages_before_switch(
     if live is None:
         return ()
     # the version of Switchyard that staged it may have let it pass
-    refuse_other_encoding(live.spec, new.spec)
+    refuse_other_encoding(live.spec, new.spec, is_live=True)
     if live.spec.topics != new.spec.topics:
         refuse_other_input(live.spec, new.spec)
         delta = WriteDelta(evidence=switch.evidence or "", old=live.name, new=new.name, max_changed=max_changed)

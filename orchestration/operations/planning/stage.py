@@ -119,7 +119,7 @@ def plan_stage(
         refuse_other_results(live.spec, spec)
         refuse_other_input(live.spec, spec)
     if before is not None:
-        refuse_other_encoding(before.spec, spec)
+        refuse_other_encoding(before.spec, spec, is_live=live is not None)
     _refuse_no_change(spec, before)
     return _plan_of(context, state, spec, code, origin, before, facts, tables, accept_missing=accept_missing)
 

@@ -6,13 +6,16 @@ import java.time.ZoneId
 
 import scala.collection.mutable.ArrayBuffer
 
+import com.fasterxml.jackson.core.{JsonFactory, JsonParser, JsonProcessingException, JsonToken}
+
 import org.apache.spark.sql.Column
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.analysis.TypeCheckResult
 import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.catalyst.util.{ArrayBasedMapData, ArrayData, CharVarcharUtils, DateTimeUtils, GenericArrayData, MapData}
+import org.apache.spark.sql.catalyst.json.JSONOptions
+import org.apache.spark.sql.catalyst.util.{ArrayBasedMapData, CharVarcharUtils, DateTimeUtils, GenericArrayData}
 import org.apache.spark.sql.classic.ExpressionUtils
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -22,9 +25,9 @@ import org.apache.spark.unsafe.types.UTF8String
  * Spark's `from_json`, faster for plain records. `child` is a string.
  *
  * A record is plain if it is an object whose fields are what the schema says, without anything unusual. Such a record is
- * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But if the
- * schema has a decimal, a record is malformed that has a number with an exponent of more than four digits, or a string
- * with such a decimal: `from_json` would write it out, which takes minutes and all of the memory for 1e600000000.
+ * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But if a
+ * decimal has an exponent of more than four digits, or over a thousand characters, the record is malformed: `from_json`
+ * would write it out, which takes minutes and all of the memory for 1e600000000.
  */
 case class PlainJson(
     child: Expression, schema: StructType, corrupt: String, timeZoneId: Option[String] = None)
@@ -74,26 +77,17 @@ object PlainJson {
 
 /** Reads plain records itself, and all others by `parser`. */
 final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializable {
-  import PlainReader._
-
   private def schema = parser.schema.asInstanceOf[StructType]
   @transient private lazy val fields = new PlainFields(schema, corrupt, parser.zoneId)
-  @transient private lazy val hasDecimals = schema.existsRecursively(_.isInstanceOf[DecimalType])
-  // reads a string that is a decimal as it is, which costs nothing
-  @transient private lazy val texts = parser.copy(schema = asTexts(schema))
+  @transient private lazy val costly =
+    new CostlyDecimals(schema, new JSONOptions(parser.options, parser.zoneId.getId).buildJsonFactory())
 
   def read(json: UTF8String): InternalRow = {
     val bytes = json.getBytes
     val plain = if (fields.allKnown) fields.read(bytes) else null
     if (plain != null) plain
-    else if (hasDecimals && (hasLongExponent(bytes) || mayBeCostly(bytes) && isCostly(json))) malformed(json)
+    else if (costly.mayBeIn(bytes) && costly.areIn(json)) malformed(json)
     else parser.nullSafeEval(json).asInstanceOf[InternalRow]
-  }
-
-  /** Whether a string would be costly to read as a decimal, or the record is malformed whatever its decimals are. */
-  private def isCostly(json: UTF8String): Boolean = {
-    val row = texts.nullSafeEval(json).asInstanceOf[InternalRow]
-    row != null && (!row.isNullAt(schema.fieldIndex(corrupt)) || hasCostly(row, schema))
   }
 
   private def malformed(json: UTF8String): InternalRow = {
@@ -103,67 +97,60 @@ final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializ
   }
 }
 
-private object PlainReader {
+/** Finds decimals that would cost `from_json` much time and memory, before it reads them. `factory`: as `from_json` has it. */
+private final class CostlyDecimals(schema: StructType, factory: JsonFactory) {
   private val MaxExponentDigits = 4
   // Jackson's limit of a number that is no string
   private val MaxCharacters = 1000
+  private val hasDecimals = schema.existsRecursively(_.isInstanceOf[DecimalType])
 
-  /** Whether a number, outside of strings, has too long an exponent. */
-  private def hasLongExponent(json: Array[Byte]): Boolean = {
-    var at = 0
-    var inString = false
-    // digits since the letter of an exponent; -1: none is being read
-    var digits = -1
-    while (at < json.length && digits <= MaxExponentDigits) {
-      val byte = json(at)
-      if (inString) {
-        if (byte == '\\') at += 1 else if (byte == '"') inString = false
-      } else if (byte == '"') {
-        inString = true
-        digits = -1
-      } else if (isExponent(json, at)) digits = 0
-      else if (digits >= 0 && isDigit(byte)) digits += 1
-      else if (digits != 0 || (byte != '+' && byte != '-')) digits = -1
-      at += 1
+  /** Whether a record is long, or not ASCII, or has an escape of a letter, or what may be an exponent. */
+  def mayBeIn(json: Array[Byte]): Boolean = hasDecimals && (json.length > MaxCharacters || json.indices.exists { at =>
+    val byte = json(at)
+    byte < 0 || (byte == 'u' && at > 0 && json(at - 1) == '\\') ||
+      ((byte == 'e' || byte == 'E') && at > 0 && '0' <= json(at - 1) && json(at - 1) <= '9')
+  })
+
+  /** Whether there is one before the record's end, or before what is no JSON: `from_json` stops there, too. */
+  def areIn(json: UTF8String): Boolean = {
+    val parser = factory.createParser(json.toString)
+    try {
+      parser.nextToken()
+      isIn(parser, schema)
+    } catch {
+      case _: JsonProcessingException => false
+    } finally parser.close()
+  }
+
+  /** Whether there is one in the value that starts at the parser's token. Reads to its end otherwise. */
+  private def isIn(parser: JsonParser, kind: DataType): Boolean = (parser.currentToken, kind) match {
+    case (JsonToken.START_OBJECT, fields: StructType) =>
+      isInObject(parser)(name => fields.getFieldIndex(name).map(fields(_).dataType).getOrElse(NullType))
+    case (JsonToken.START_OBJECT, MapType(_, of, _)) => isInObject(parser)(_ => of)
+    case (JsonToken.START_ARRAY, ArrayType(of, _)) =>
+      var found = false
+      while (!found && parser.nextToken() != JsonToken.END_ARRAY && parser.currentToken != null) found = isIn(parser, of)
+      found
+    case (token, _: DecimalType) if token != null && token.isScalarValue => isCostly(parser.getText)
+    case _ =>
+      parser.skipChildren()
+      false
+  }
+
+  private def isInObject(parser: JsonParser)(kindOf: String => DataType): Boolean = {
+    var found = false
+    while (!found && parser.nextToken() == JsonToken.FIELD_NAME) {
+      val kind = kindOf(parser.currentName)
+      parser.nextToken()
+      found = isIn(parser, kind)
     }
-    digits > MaxExponentDigits
-  }
-
-  private def isExponent(json: Array[Byte], at: Int): Boolean =
-    (json(at) == 'e' || json(at) == 'E') && at > 0 && isDigit(json(at - 1))
-
-  private def isDigit(byte: Byte): Boolean = '0' <= byte && byte <= '9'
-
-  private def asTexts(kind: DataType): DataType = kind match {
-    case _: DecimalType => StringType
-    case ArrayType(element, nulls) => ArrayType(asTexts(element), nulls)
-    case MapType(key, value, nulls) => MapType(key, asTexts(value), nulls)
-    case StructType(fields) => StructType(fields.map(field => field.copy(dataType = asTexts(field.dataType))))
-    case other => other
-  }
-
-  /** Whether a string may be a costly decimal: it is long, or not ASCII, or has an escape of a letter, or an exponent. */
-  private def mayBeCostly(json: Array[Byte]): Boolean = json.length > MaxCharacters || json.indices.exists { at =>
-    json(at) < 0 || (json(at) == 'u' && at > 0 && json(at - 1) == '\\') || isExponent(json, at)
-  }
-
-  /** Whether a text in a value, which was read by `asTexts` of its type, is a costly decimal. */
-  private def hasCostly(value: Any, kind: DataType): Boolean = (value, kind) match {
-    case (text: UTF8String, _: DecimalType) => isCostly(text.toString)
-    case (row: InternalRow, StructType(fields)) => fields.indices.exists { at =>
-      val of = fields(at).dataType
-      !row.isNullAt(at) && hasCostly(row.get(at, asTexts(of)), of)
-    }
-    case (values: ArrayData, ArrayType(of, _)) => values.toObjectArray(asTexts(of)).exists(hasCostly(_, of))
-    case (map: MapData, MapType(_, of, _)) => map.valueArray().toObjectArray(asTexts(of)).exists(hasCostly(_, of))
-    case _ => false
+    found
   }
 
   private def isCostly(decimal: String): Boolean = decimal.length > MaxCharacters || {
+    val letter = math.max(decimal.lastIndexOf('e'), decimal.lastIndexOf('E'))
     // Spark leaves commas out
-    val exponent = decimal.substring(math.max(decimal.lastIndexOf('e'), decimal.lastIndexOf('E')) + 1)
-    exponent.length < decimal.length &&
-      exponent.filterNot(sign => sign == ',' || sign == '+' || sign == '-').length > MaxExponentDigits
+    letter >= 0 && decimal.drop(letter + 1).filterNot(",+-".contains(_)).length > MaxExponentDigits
   }
 }
 
