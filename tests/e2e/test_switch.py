@@ -338,6 +338,10 @@ def test_a_switch_is_not_made_again_for_an_operator_who_died_after_it(story: Sto
 def test_operators_of_switches_may_be_killed_anywhere(story: Story) -> None:
     """There and back, three times: each operator is killed at some line, and the next one resumes its operation."""
     random, killed = Random(SEED), 0
+    # without the usual tests before it, it is not there yet
+    story.cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
+    diff(story.cluster.context(), OTHER)
+    check(story.cluster.context(), OTHER)
     for command, live in ((PROMOTE, OTHER), (("rollback", APP), GOOD)) * 3:
         number, line = story.switches + 1, random.randint(1, 500)
         dead = story.cluster.operators.start(
