@@ -88,7 +88,8 @@ def checked(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     get_settings.cache_clear()
     bad = order(9, "10000.00", sales_person="<b>Ann</b>")
-    verdict = check(spark, settings.state_dir / "data-docs", "large_orders", [*LARGE_ORDERS, bad], LARGE_ORDERS_DDL)
+    folder, rows = settings.state_dir / "data-docs", [*LARGE_ORDERS, bad]
+    verdict = check(spark, folder, "large_orders", rows, LARGE_ORDERS_DDL, docs=True)
     whole = AssetCheckResult(asset_key=results_key("large-orders"), check_name="large_orders", passed=verdict.ok,
                              metadata=report.of_verdict(verdict))  # fmt: skip
     found = DagsterDev(tmp_path / "dagster", settings.environment())

@@ -84,8 +84,10 @@ def request(docs_dir: Path, suite: str = "stock_stats", **changes: Any) -> GateR
     return GateRequest(**made)
 
 
-def check(spark: SparkSession, docs_dir: Path, suite: str, rows: Sequence[Row], ddl: str, **inputs: Any) -> Verdict:
-    """The verdict of `suite` on `rows`."""
+def check(
+    spark: SparkSession, docs_dir: Path, suite: str, rows: Sequence[Row], ddl: str, *, docs: bool = False, **inputs: Any
+) -> Verdict:
+    """The verdict of `suite` on `rows`. `docs`: it has a page in `docs_dir`."""
     made = SuiteInputs(**{"app_settings": {}, **inputs})
     # as an Arrow table, the rows are part of each query's plan: no query has to read them
     schema = StructType.fromDDL(ddl)
@@ -93,7 +95,7 @@ def check(spark: SparkSession, docs_dir: Path, suite: str, rows: Sequence[Row], 
     columns = to_arrow_schema(schema, timestamp_utc=False)
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=columns)
     frame = spark.createDataFrame(table, schema)
-    return check_rows(frame, checks_of(suite, made), request(docs_dir, suite), docs=False)
+    return check_rows(frame, checks_of(suite, made), request(docs_dir, suite), docs=docs)
 
 
 def red(verdict: Verdict) -> set[str]:
