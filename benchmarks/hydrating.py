@@ -77,7 +77,7 @@ def measure_apps(opened: Open, names: Sequence[str], records: int) -> dict[str, 
     if unknown := [name for name in names if name not in apps]:
         raise BadUsage(f"there is no app {', '.join(unknown)}", fix=f"the apps are: {', '.join(apps)}")
     report = {}
-    for name in names or [name for name in apps if name in app_names()]:
+    for name in names or app_names():
         report[name] = _app(opened, apps, name, records)
         print(json.dumps({name: report[name]}), file=sys.stderr, flush=True)
     return report

@@ -19,9 +19,9 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import INPUT, ensure_topic, topic_names
 from pipelines.settings import Settings
-from tests.e2e.harness import until
 from tests.shared.terminal import Terminal
 from tests.shared.threads import Threads
+from tests.shared.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -20,8 +20,9 @@ from pipelines.model.entries import WantedSet
 from pipelines.model.names import result_topic
 from pipelines.model.registry import Release
 from pipelines.settings import Settings
-from tests.e2e.harness import SMALL, Drivers, at_rest, code_without_suite, operator, producing, stage, until
+from tests.e2e.harness import SMALL, Drivers, at_rest, code_without_suite, operator, producing, stage
 from tests.shared.threads import trials_in
+from tests.shared.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

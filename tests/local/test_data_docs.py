@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from orchestration.local.data_docs import server_of, url_of
 from orchestration.local.process import ProcessRef
 from pipelines.settings import Settings
 from tests.shared.ports import port_of
+from tests.shared.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0
@@ -108,13 +108,6 @@ sys.stdin.read()
 """
 
 
-def until(probe: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not probe():
-        assert time.monotonic() < deadline, "not within a minute"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_it_lives_as_long_as_what_started_it_and_waits_for_its_port(settings: Settings) -> None:
     port = settings.data_docs_port
@@ -137,14 +130,14 @@ def test_it_lives_as_long_as_what_started_it_and_waits_for_its_port(settings: Se
 
     first, one = start()
     with first:
-        until(answers)
+        until("no pages come", answers, WITHIN_S)
         second, other = start()
         with second:
             # whatever ends the first
             first.kill()
-            until(lambda: not one.alive())
-            until(answers)
+            until("the first server lives on", lambda: not one.alive(), WITHIN_S)
+            until("no pages come from the second server", answers, WITHIN_S)
             assert other.alive()
             second.kill()
-            until(lambda: not other.alive())
+            until("the second server lives on", lambda: not other.alive(), WITHIN_S)
             assert not answers()

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
 )
 
 from pipelines.kafka.acls import Right
-from tests.e2e.harness import until
 from tests.security.guarded import Guarded
+from tests.shared.waiting import until
 
 
 def allow(broker: Guarded, user: str, found: Iterable[Right]) -> None:

@@ -25,10 +25,10 @@ from pipelines.kafka.login import java_properties
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.topics import delete_topics, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic
-from tests.e2e.harness import until
 from tests.security.access import as_asked, asked_by, binding, bindings_of
 from tests.security.guarded import ADMIN, PLANTED, Guarded
 from tests.security.world import Office, follow, office
+from tests.shared.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

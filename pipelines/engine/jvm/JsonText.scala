@@ -10,7 +10,6 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.analysis.TypeCheckResult
 import org.apache.spark.sql.catalyst.expressions.{Expression, SpecializedGetters, StructsToJson, TimeZoneAwareExpression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
-import org.apache.spark.sql.catalyst.expressions.codegen.Block._
 import org.apache.spark.sql.catalyst.expressions.json.StructsToJsonEvaluator
 import org.apache.spark.sql.classic.ExpressionUtils
 import org.apache.spark.sql.types._
@@ -35,19 +34,11 @@ case class JsonText(child: Expression, timeZoneId: Option[String] = None)
   override def checkInputDataTypes(): TypeCheckResult = spark.checkInputDataTypes()
   override def dataType: DataType = spark.dataType
 
-  override def eval(input: InternalRow): Any = child.eval(input) match {
-    case null => null
-    case row: InternalRow => writer.write(row)
-  }
+  override protected def nullSafeEval(row: Any): Any = writer.write(row.asInstanceOf[InternalRow])
 
   override protected def doGenCode(context: CodegenContext, made: ExprCode): ExprCode = {
-    val row = child.genCode(context)
     val writes = context.addReferenceObj("text", writer, classOf[TextWriter].getName)
-    made.copy(code = code"""
-      ${row.code}
-      UTF8String ${made.value} = ${row.isNull} ? null : $writes.write(${row.value});
-      boolean ${made.isNull} = ${made.value} == null;
-    """)
+    defineCodeGen(context, made, row => s"$writes.write($row)")
   }
 
   override protected def withNewChildInternal(newChild: Expression): Expression = copy(child = newChild)

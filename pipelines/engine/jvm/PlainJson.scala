@@ -13,7 +13,6 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.analysis.TypeCheckResult
 import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow, JsonToStructs, TimeZoneAwareExpression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, ExprCode}
-import org.apache.spark.sql.catalyst.expressions.codegen.Block._
 import org.apache.spark.sql.catalyst.json.JSONOptions
 import org.apache.spark.sql.catalyst.util.{ArrayBasedMapData, CharVarcharUtils, DateTimeUtils, GenericArrayData}
 import org.apache.spark.sql.classic.ExpressionUtils
@@ -43,18 +42,13 @@ case class PlainJson(
   override def checkInputDataTypes(): TypeCheckResult = parser.checkInputDataTypes()
   override def dataType: DataType = parser.dataType
 
-  override def eval(input: InternalRow): Any = child.eval(input) match {
-    case null => null
-    case json: UTF8String => reader.read(json)
-  }
+  override protected def nullSafeEval(json: Any): Any = reader.read(json.asInstanceOf[UTF8String])
 
   override protected def doGenCode(context: CodegenContext, made: ExprCode): ExprCode = {
-    val json = child.genCode(context)
-    val read = context.addReferenceObj("plain", reader, classOf[PlainReader].getName)
-    made.copy(code = code"""
-      ${json.code}
-      InternalRow ${made.value} = ${json.isNull} ? null : $read.read(${json.value});
-      boolean ${made.isNull} = ${made.value} == null;
+    val reads = context.addReferenceObj("plain", reader, classOf[PlainReader].getName)
+    nullSafeCodeGen(context, made, json => s"""
+      ${made.value} = $reads.read($json);
+      ${made.isNull} = ${made.value} == null;
     """)
   }
 
