@@ -118,3 +118,13 @@ def test_modules_and_functions_can_be_read_at_once() -> None:
             if (lines := lines_of(node, command=command)) > MOST_LINES_OF_A_FUNCTION:
                 long.append(f"{name}: {node.name} has {lines} lines")
     assert long == []
+
+
+def test_no_two_modules_of_tests_listen_on_one_port() -> None:
+    """But on that of `nobody`, on which nothing listens."""
+    users: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        for name in re.findall(r"port_of\(['\"]([^'\"]+)['\"]\)", path.read_text()):
+            users.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    assert {name: sorted(of) for name, of in users.items() if len(of) > 1 and name != "nobody"} == {}
+    assert len(users) > 5

@@ -103,7 +103,7 @@ def test_dagster_dev_starts_the_server_by_the_command_that_is_replaced() -> None
 
 @pytest.mark.long
 def test_a_link_on_another_site_changes_nothing(tmp_path: Path) -> None:
-    port = port_of("guarded")
+    port = port_of("guarded web server")
     environment = {**os.environ, "DAGSTER_HOME": str(tmp_path), "DAGSTER_DISABLE_TELEMETRY": "yes"}
     (tmp_path / "dagster.yaml").touch()
     url = f"http://127.0.0.1:{port}/graphql?{urllib.parse.urlencode({'query': 'mutation { setNuxSeen }'})}"

@@ -82,7 +82,7 @@ def test_the_asset_graph(url: str, browser: Browser, tmp_path: Path) -> None:
 def checked(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The UI of a release with a verdict: a record of its result fails one expectation."""
     settings = Settings(
-        state_dir=tmp_path / "state", broker_port=1, request_timeout_s=1, data_docs_port=port_of("data docs")
+        state_dir=tmp_path / "state", broker_port=1, request_timeout_s=1, data_docs_port=port_of("data docs of the UI")
     )
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)

@@ -16,7 +16,7 @@ from pipelines.kafka.client import producer
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, ensure_topic
 from tests.e2e.cluster import Cluster
-from tests.shared.login import with_login
+from tests.shared.login import login_port, with_login
 from tests.shared.ports import port_of
 from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads
@@ -166,14 +166,14 @@ def test_a_wrong_login_is_said_soon_and_names_the_settings(cluster: Cluster) -> 
     given = {**with_login(cluster.settings, "wrong").environment(), "SWITCHYARD_REQUEST_TIMEOUT_S": "3600"}
     for command in ("log", "stage large-orders"):
         said = cluster.cli(*command.split(), **given)
-        refused(said, 1, f"{port_of('login')} refuses the login", "sasl.password")
+        refused(said, 1, f"{login_port()} refuses the login", "sasl.password")
         assert "wrong" not in said.text.replace("is wrong", ""), "a password is for nobody's eyes"
 
 
 def test_no_login_where_one_is_asked_for_is_no_traceback(cluster: Cluster) -> None:
     given = {**with_login(cluster.settings, "right").environment(), "SWITCHYARD_KAFKA": "{}", **ONCE}
     said = cluster.cli("log", **given)
-    refused(said, 1, f"{port_of('login')} accepts connections and drops them", "security.protocol")
+    refused(said, 1, f"{login_port()} accepts connections and drops them", "security.protocol")
 
 
 def test_the_right_login_serves_the_terminal_and_the_driver(

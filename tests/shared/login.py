@@ -16,13 +16,17 @@ listener.name.login.ssl.keystore.location={server}
 """
 
 
+def login_port() -> int:
+    return port_of("login")
+
+
 class BrokerWithLogin(EmbeddedBroker):
     """The embedded broker, with a second listener."""
 
     def _write_configuration(self) -> None:
         super()._write_configuration()
         path = server_config.properties_file(self._home)
-        own = f"LOGIN://127.0.0.1:{port_of('login')}"
+        own = f"LOGIN://127.0.0.1:{login_port()}"
         more = {"listeners": own, "advertised.listeners": own, "listener.security.protocol.map": "LOGIN:SASL_SSL"}
         lines = [
             f"{line},{more[name]}" if (name := line.partition("=")[0]) in more else line
@@ -41,4 +45,4 @@ def with_login(broker: Settings, password: str) -> Settings:
         "sasl.username": "ada",
         "sasl.password": password,
     }
-    return broker.model_copy(update={"broker_port": port_of("login"), "kafka": kafka})
+    return broker.model_copy(update={"broker_port": login_port(), "kafka": kafka})

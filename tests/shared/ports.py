@@ -9,5 +9,8 @@ from orchestration.local.ports import claim
 
 @cache
 def port_of(name: str) -> int:
-    """The first of two ports that this process has for `name`: a broker's controller listens on the next."""
+    """The first of two ports that this process has for `name`: a broker's controller listens on the next.
+
+    One module asks for a name, or two fixtures listen on one port.
+    """
     return claim().port
