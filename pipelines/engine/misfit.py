@@ -40,7 +40,6 @@ _DAYS = re.compile(r"[+-]?\d+", re.ASCII)
 # any name of a zone: only Java knows which there are
 _CLOCK = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.\d*)?(?P<zone>[ A-Za-z+-].*)?)?)?"
 _TIMESTAMP = re.compile(_DAY % f"[ T]{_CLOCK}", re.ASCII)
-_TIME = re.compile(f"T?{_CLOCK}", re.ASCII)
 # the last years of a timestamp, whose microseconds are 64 bits, and of a date, whose days are 32 bits
 _LAST_TIMESTAMP_YEAR, _LAST_DATE_YEAR = 294_247, 5_881_580
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
@@ -145,11 +144,9 @@ def _is_date(given: str) -> bool:
 
 
 def _is_timestamp(given: str) -> bool:
-    """Whether it may be a timestamp: a date as far as it goes, then a time as far as it goes, or a time only."""
-    if (found := _TIMESTAMP.fullmatch(given)) is not None:
-        return _is_day(found, _LAST_TIMESTAMP_YEAR) and _is_time(found)
-    found = _TIME.fullmatch(given)
-    return found is not None and found["minute"] is not None and _is_time(found)
+    """Whether it may be a timestamp: a date as far as it goes, then a time as far as it goes."""
+    found = _TIMESTAMP.fullmatch(given)
+    return found is not None and _is_day(found, _LAST_TIMESTAMP_YEAR) and _is_time(found)
 
 
 def _is_day(found: re.Match[str], last_year: int) -> bool:

@@ -305,6 +305,35 @@ def test_other_records_with_exponents_are_read_as_spark_reads_them(spark: SparkS
     assert 0.5 < good < 0.9
 
 
+TIMES = [
+    "12:30", "1:2", "12:30:15.5", "T12:30", "12:30Z", "12:30+01:00", " 12:30", "\\t12:30", "+12:30", "GMT12:30", "1GMT2:30",
+    "12:30 Europe/Paris", "\\u00312:30", "TGMT12:30",
+]  # fmt: skip
+
+
+@WAYS
+def test_a_time_without_a_date_is_malformed(spark: SparkSession, way: dict[str, str]) -> None:
+    texts = [f'{{"text": "a", "at": "{time}"}}' for time in TIMES] + ["{'at': '12:30'}", '{"at": "12:30", "tex']
+    nested = [f'{{"seen": ["2024-01-02T03:04:05Z", null, "{time}"]}}' for time in TIMES]
+    for ddl, records in ((DDL, texts), (NESTED, nested)):
+        with configured(spark, way):
+            frame = spark.createDataFrame([(text,) for text in records], "value string").coalesce(1)
+            read = frame.select("value", from_json(F.col("value"), ddl_columns(ddl), CORRUPT).alias("it"))
+            rows = read.select("value", "it.*").collect()
+        assert [row[CORRUPT] for row in rows] == records
+
+
+@WAYS
+def test_other_records_with_times_are_read_as_spark_reads_them(spark: SparkSession, way: dict[str, str]) -> None:
+    times = [
+        '"2024"', '" 2024-01-02"', '"2024-01-02 12:30"', '"2024-01-02T12:30:15.5+01:00"', '"-2024-01-02"', '"+2024-01-02"',
+        '"2024-01-02GMT"', "5", "-5", "null", '"2024-01"', '"2024-01-02T12:30 Europe/Paris"', '"at 12:30"',
+    ]  # fmt: skip
+    texts = [f'{{"text": "12:30", "odd name": "T1:2", "at": {time}}}' for time in times]
+    good = share_of_good(spark, way, [text.encode() for text in texts], DDL)
+    assert 0.7 < good < 1
+
+
 ODD_SCHEMAS: dict[str, str | StructType] = {
     "not null": "text string NOT NULL, whole bigint NOT NULL, price decimal(18,0) NOT NULL",
     "fractions": "price decimal(5,5), share decimal(1,0), real decimal(10,2)",

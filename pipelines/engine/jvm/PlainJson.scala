@@ -24,9 +24,8 @@ import org.apache.spark.unsafe.types.UTF8String
  * Spark's `from_json`, faster for plain records. `child` is a string.
  *
  * A record is plain if it is an object whose fields are what the schema says, without anything unusual. Such a record is
- * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But if a
- * decimal has an exponent of more than four digits, or over a thousand characters, the record is malformed: `from_json`
- * would write it out, which takes minutes and all of the memory for 1e600000000.
+ * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But two
+ * kinds of values are malformed here, see `Refused`.
  */
 case class PlainJson(
     child: Expression, schema: StructType, corrupt: String, timeZoneId: Option[String] = None)
@@ -73,14 +72,14 @@ object PlainJson {
 final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializable {
   private def schema = parser.schema.asInstanceOf[StructType]
   @transient private lazy val fields = new PlainFields(schema, corrupt, parser.zoneId)
-  @transient private lazy val costly =
-    new CostlyDecimals(schema, new JSONOptions(parser.options, parser.zoneId.getId).buildJsonFactory())
+  @transient private lazy val refused =
+    new Refused(schema, new JSONOptions(parser.options, parser.zoneId.getId).buildJsonFactory())
 
   def read(json: UTF8String): InternalRow = {
     val bytes = json.getBytes
     val plain = if (fields.allKnown) fields.read(bytes) else null
     if (plain != null) plain
-    else if (costly.mayBeIn(bytes) && costly.areIn(json)) malformed(json)
+    else if (refused.mayBeIn(bytes) && refused.areIn(json)) malformed(json)
     else parser.nullSafeEval(json).asInstanceOf[InternalRow]
   }
 
@@ -91,19 +90,29 @@ final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializ
   }
 }
 
-/** Finds decimals that would cost `from_json` much time and memory, before it reads them. `factory`: as `from_json` has it. */
-private final class CostlyDecimals(schema: StructType, factory: JsonFactory) {
+/**
+ * Finds values that are malformed although `from_json` reads them. `factory`: as `from_json` has it.
+ *
+ *  - A decimal with an exponent of more than four digits, or of over a thousand characters. `from_json` writes it out, which
+ *    takes minutes and all of the memory for 1e600000000.
+ *  - A timestamp without a date, such as 12:30. `from_json` takes the day on which it reads the record.
+ */
+private final class Refused(schema: StructType, factory: JsonFactory) {
   private val MaxExponentDigits = 4
   // Jackson's limit of a number that is no string
   private val MaxCharacters = 1000
   private val hasDecimals = schema.existsRecursively(_.isInstanceOf[DecimalType])
+  private val hasTimestamps = schema.existsRecursively(_ == TimestampType)
+
+  /** False for most records, without reading their JSON. */
+  def mayBeIn(json: Array[Byte]): Boolean = hasTimestamps || (hasDecimals && mayHaveExponent(json))
 
   /** Whether a record is long, or not ASCII, or has an escape of a letter, or what may be an exponent. */
-  def mayBeIn(json: Array[Byte]): Boolean = hasDecimals && (json.length > MaxCharacters || json.indices.exists { at =>
+  private def mayHaveExponent(json: Array[Byte]): Boolean = json.length > MaxCharacters || json.indices.exists { at =>
     val byte = json(at)
     byte < 0 || (byte == 'u' && at > 0 && json(at - 1) == '\\') ||
       ((byte == 'e' || byte == 'E') && at > 0 && '0' <= json(at - 1) && json(at - 1) <= '9')
-  })
+  }
 
   /** Whether there is one before the record's end, or before what is no JSON: `from_json` stops there, too. */
   def areIn(json: UTF8String): Boolean = {
@@ -126,6 +135,7 @@ private final class CostlyDecimals(schema: StructType, factory: JsonFactory) {
       while (!found && parser.nextToken() != JsonToken.END_ARRAY && parser.currentToken != null) found = isIn(parser, of)
       found
     case (token, _: DecimalType) if token != null && token.isScalarValue => isCostly(parser.getText)
+    case (JsonToken.VALUE_STRING, TimestampType) => Refused.hasNoDate(parser.getText)
     case _ =>
       parser.skipChildren()
       false
@@ -146,6 +156,14 @@ private final class CostlyDecimals(schema: StructType, factory: JsonFactory) {
     // Spark leaves commas out
     letter >= 0 && decimal.drop(letter + 1).filterNot(",+-".contains(_)).length > MaxExponentDigits
   }
+}
+
+private object Refused {
+  // after white space, which Spark leaves out, and a sign: the time starts, or its first part ends
+  private val NoDate = "[\\s\\p{Cntrl}]*(T|[+-]?[0-9]+:).*".r.pattern
+
+  /** Whether Spark may read a text as a time of the present day. It leaves `GMT` out. */
+  def hasNoDate(time: String): Boolean = NoDate.matcher(time.replace("GMT", "")).matches()
 }
 
 /** The fields of a schema. `corrupt`: the name of the column that only `from_json` fills. */
@@ -223,7 +241,8 @@ final class PlainFields(schema: StructType, corrupt: String, zone: ZoneId) {
       text => if (text.number()) text.readDecimal(decimal) else Unusual
     case BooleanType => text => if (text.literal(True)) true else if (text.literal(False)) false else Unusual
     case TimestampType => text =>
-      if (text.string() && text.ascii) DateTimeUtils.stringToTimestamp(text.readAscii(), zone).getOrElse(Unusual)
+      if (text.string() && text.ascii && text.startsWithDate)
+        DateTimeUtils.stringToTimestamp(text.readAscii(), zone).getOrElse(Unusual)
       else Unusual
     case DateType => text =>
       if (text.string() && text.ascii) DateTimeUtils.stringToDate(text.readAscii()).getOrElse(Unusual) else Unusual
@@ -363,6 +382,13 @@ private object PlainFields {
       name != null && to - from == name.length && java.util.Arrays.equals(bytes, from, to, name, 0, name.length)
 
     def readAscii(): UTF8String = UTF8String.fromBytes(bytes, from, to - from)
+
+    /** Whether a string starts with a year, and not with an hour. */
+    def startsWithDate: Boolean = {
+      var end = from
+      while (end < to && bytes(end) >= '0' && bytes(end) <= '9') end += 1
+      end > from && (end == to || bytes(end) != ':')
+    }
 
     def readString(): Any = {
       val found = readAscii()
