@@ -22,7 +22,7 @@ from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, Source, app_names, produce, sources_for
 from orchestration.sources.base import Density
-from orchestration.sources.prices import TICKERS
+from orchestration.sources.prices import REAL, TICKERS
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import BadUsage
 from pipelines.kafka.client import consumer, drain
@@ -50,7 +50,7 @@ def measure(opened: Open, records: int, density: Density) -> dict[str, Any]:
     """Hydration of stock-stats, beside how fast its input was produced, and how fast a plain consumer reads it."""
     context = opened()
     settings = context.settings
-    loaded = produce(settings, sources_for(APP, Options(density=density)), history=records)
+    loaded = produce(settings, sources_for(APP, trades_of(density, records, REAL)), history=records)
     execute(context, plan_stage(context, APP, version=1))
     raw, found = _beside_raw(opened, release_name(APP, 1))
     return {
@@ -122,12 +122,18 @@ def _staged(opened: Open, apps: Mapping[str, App], name: str) -> list[str]:
 def sources_of(app: str, records: int) -> Sequence[Source]:
     """The sources of an app, of `KEYS` keys if they let one choose."""
     if app == "top-stocks":
-        # its keys are days, of which it reads a result for each ticker. None is in the future: topics refuse that
-        per_day = math.ceil(records / (DAYS * len(TICKERS)))
-        return sources_for(app, Options(density="sparse", per_day=per_day, tickers=TICKERS))
+        # its keys are days, of which it reads a result for each ticker
+        return sources_for(app, trades_of("sparse", records, TICKERS))
     with suppress(BadUsage):
         return sources_for(app, Options(keys=KEYS))
     return sources_for(app, Options())
+
+
+def trades_of(density: Density, records: int, tickers: Sequence[str]) -> Options:
+    """Options for `records` trades, of which none is in the future: topics refuse that. `tickers`: of sparse trades."""
+    if density == "dense":
+        return Options()
+    return Options(density="sparse", per_day=math.ceil(records / (DAYS * len(tickers))), tickers=tuple(tickers))
 
 
 def operators(folder: Path) -> set[str]:

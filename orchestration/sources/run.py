@@ -15,11 +15,14 @@ from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.kafka.client import admin, await_connection, producer, require_broker
 from pipelines.kafka.failures import failure
 from pipelines.kafka.topics import INPUT, ensure_topic
+from pipelines.model.text import utc
 from pipelines.settings import Settings
 
 # live records are sent in slices of this length: short enough for a smooth low rate, long enough for a cheap high one
 SLICE_S = 0.02
 FLUSH_TIMEOUT_S = 60.0
+# what is said of a record with a time that the topic does not accept, and of others in its batch
+_INVALID = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,20 +199,22 @@ class _Sender:
     def _slice(self, number: int) -> int:
         send, lost = self._producer.produce, self._on_lost
         first_ms, last_ms = self._first_ms, self._last_ms
-        for _ in range(number):
-            topic, (key, value, time_ms) = next(self._records)
-            while True:
-                try:
-                    send(topic, value, key, on_delivery=lost, timestamp=time_ms)
-                    break
-                except BufferError:
-                    self._producer.poll(0.05)
-                    self._raise_lost()
-            if first_ms is None or time_ms < first_ms:
-                first_ms = time_ms
-            if last_ms is None or time_ms > last_ms:
-                last_ms = time_ms
-        self._first_ms, self._last_ms = first_ms, last_ms
+        try:
+            for _ in range(number):
+                topic, (key, value, time_ms) = next(self._records)
+                if first_ms is None or time_ms < first_ms:
+                    first_ms = time_ms
+                if last_ms is None or time_ms > last_ms:
+                    last_ms = time_ms
+                while True:
+                    try:
+                        send(topic, value, key, on_delivery=lost, timestamp=time_ms)
+                        break
+                    except BufferError:
+                        self._producer.poll(0.05)
+                        self._raise_lost()
+        finally:
+            self._first_ms, self._last_ms = first_ms, last_ms
         self._count += number
         return number
 
@@ -217,8 +222,15 @@ class _Sender:
         self._lost = self._lost or error
 
     def _raise_lost(self) -> None:
-        if self._lost is not None:
+        if self._lost is None:
+            return
+        if self._lost.code() in _INVALID and self._last_ms is not None and self._last_ms > time.time() * 1000:
             raise SwitchyardError(
-                f"the broker did not accept a record for {self._topic}: {self._lost.str()}",
-                fix="see `switchyard status`; produce again when the cluster is healthy",
+                f"the records for {self._topic} have come to {utc(self._last_ms)} UTC, which is in the future. Topics of "
+                "inputs do not accept such records",
+                fix="produce fewer records, or more for each day or second: `switchyard produce --help` says how",
             ) from KafkaException(self._lost)
+        raise SwitchyardError(
+            f"the broker did not accept a record for {self._topic}: {self._lost.str()}",
+            fix="see `switchyard status`; produce again when the cluster is healthy",
+        ) from KafkaException(self._lost)

@@ -11,7 +11,7 @@ import pytest
 from demo.ledger.reader import read
 from orchestration.sources import Faults, Options, last_timestamp_ms, produce, source_for
 from orchestration.sources.run import SLICE_S
-from pipelines.errors import Refused, Unavailable
+from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.topics import INPUT, topic_names
 from pipelines.settings import Settings, get_settings
 
@@ -82,6 +82,14 @@ def test_it_ends_when_told_to(broker: Settings, fresh_topic: Callable[..., str],
     assert len(list(read(broker.bootstrap, topic))) == live.records
     # of 20 slices at most
     assert 0 < live.records <= 20 * SLICE_S * 1_000
+
+
+def test_records_from_the_future_are_said_to_be_that(broker: Settings, fresh_topic: Callable[..., str]) -> None:
+    topic = fresh_topic(4, **{name.replace(".", "_"): value for name, value in INPUT.items()})
+    source = source_for("stock-stats", Options(density="sparse", tickers=("IBM",), per_day=1, faults=Faults.none()))
+    with pytest.raises(SwitchyardError, match="which is in the future") as said:
+        produce(broker, source, topic=topic, history=12_000)
+    assert "--help" in (said.value.fix or "")
 
 
 def test_a_topic_with_other_partitions_is_refused(broker: Settings, fresh_topic: Callable[..., str]) -> None:
