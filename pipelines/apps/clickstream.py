@@ -42,11 +42,21 @@ def clickstream(clicks: DataFrame, profiles: DataFrame, searches: DataFrame, set
     """
     if settings.within_ms < 0:
         raise ValueError("within_ms must be 0 or more")
-    known = as_of(clicks, profiles, on="user")
-    asked = searches.select(F.col("user").alias("asker"), "terms", F.col("event_time").alias("asked_at"))
+    # Spark compares a click with all searches of the same key in its state. So the key has a span of time, too: that of the
+    # click, and each in which the search counts
+    span = f"(unix_millis(event_time) + {{}}) div {max(settings.within_ms, 1)}"
+    spans = F.expr(f"sequence({span.format(0)}, {span.format(settings.within_ms)})")
+    known = as_of(clicks, profiles, on="user").withColumn("span", F.expr(span.format(0)))
+    asked = searches.select(
+        F.col("user").alias("asker"),
+        "terms",
+        F.col("event_time").alias("asked_at"),
+        F.explode(spans).alias("asked_span"),
+    )
+    same = (F.col("user") == F.col("asker")) & (F.col("span") == F.col("asked_span"))
     within = F.expr(f"INTERVAL {settings.within_ms} MILLISECONDS")
     after = F.col("event_time").between(F.col("asked_at"), F.col("asked_at") + within)
     at = F.date_format("event_time", "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'").alias("at")
-    return known.join(asked, (F.col("user") == F.col("asker")) & after, "left_outer").select(
+    return known.join(asked, same & after, "left_outer").select(
         "user", "page", at, "terms", "age", "gender", "interests", "zip"
     )

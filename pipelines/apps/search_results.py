@@ -79,13 +79,27 @@ def search_results(searches: DataFrame, clicks: DataFrame, settings: AppSettings
     the same query: one call for each search query that a batch has clicks for. It reads and writes the clicks of all
     results of the query, and ranks them. No query is ever forgotten.
     """
+    # Spark compares a click with all searches of the same key in its state. So the key has a span of time, too: that of the
+    # click, and each in which a click may be near the search
+    within_ms = settings.within_s * 1_000
+    span = f"(unix_millis(event_time) + {{}}) div {max(within_ms, 1)}"
+    spans = F.expr(f"sequence({span.format(-within_ms)}, {span.format(within_ms)})")
     asked = searches.select(
-        F.col("user").alias("asker"), F.col("terms").alias("query"), F.col("event_time").alias("asked_at")
+        F.col("user").alias("asker"),
+        F.col("terms").alias("query"),
+        F.col("event_time").alias("asked_at"),
+        F.explode(spans).alias("asked_span"),
     )
-    clicked = clicks.select("user", F.col("page").alias("result"), F.col("event_time").alias("clicked_at"))
+    clicked = clicks.select(
+        "user",
+        F.col("page").alias("result"),
+        F.col("event_time").alias("clicked_at"),
+        F.expr(span.format(0)).alias("span"),
+    )
+    same = (F.col("user") == F.col("asker")) & (F.col("span") == F.col("asked_span"))
     within = F.expr(f"INTERVAL {settings.within_s} SECONDS")
     near = F.col("clicked_at").between(F.col("asked_at") - within, F.col("asked_at") + within)
-    pairs = asked.join(clicked, (F.col("user") == F.col("asker")) & near).select("query", "result")
+    pairs = asked.join(clicked, same & near).select("query", "result")
     return pairs.groupBy("query").transformWithStateInPandas(
         Ranking(), "query string, result string, clicks bigint, rank int", "append", "none"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -35,12 +36,12 @@ class Ranks(StatefulProcessor):
         before = self._ranked(gains)
         gains = dict(gains)
         # of a ticker's changes the last one holds; all of them are in one partition
-        changes = pd.concat(list(rows)).sort_values(["partition", "offset"]).drop_duplicates("ticker", keep="last")
-        for ticker, gain in zip(changes["ticker"], changes["gain"], strict=True):
-            if pd.isna(gain):
-                gains.pop(ticker, None)
+        changes = (change for frame in rows for change in frame.to_numpy().tolist())
+        for _, ticker, is_known, gain, *_ in sorted(changes, key=itemgetter(4, 5)):
+            if is_known:
+                gains[ticker] = gain
             else:
-                gains[ticker] = int(gain)
+                gains.pop(ticker, None)
         self._gains.update((gains,))
         after = self._ranked(gains)
         ranks = range(max(len(before), len(after)))
@@ -50,8 +51,8 @@ class Ranks(StatefulProcessor):
             if before[rank : rank + 1] != after[rank : rank + 1]
         ]
         if told:
-            columns = {"day": "object", "rank": "int32", "ticker": "object", "gain": "Int64"}
-            yield pd.DataFrame(told, columns=list(columns)).astype(columns)
+            # objects: pandas would make floats of whole numbers in a column with nulls
+            yield pd.DataFrame(told, columns=["day", "rank", "ticker", "gain"], dtype=object)
 
     def _ranked(self, gains: dict[str, int]) -> list[tuple[str, int]]:
         """Ticker and gain of the first ranks; tickers with the same gain in alphabetical order."""
@@ -87,9 +88,10 @@ def top_stocks(gains: DataFrame, settings: AppSettings) -> DataFrame:
     """
     if settings.top < 1:
         raise ValueError("top must be 1 or more")
-    changes = gains.select(
-        "day", "ticker", (F.col("gain_percent") * 10_000).cast("bigint").alias("gain"), "partition", "offset"
-    )
+    gain = (F.col("gain_percent") * 10_000).cast("bigint")
+    # 0 instead of null, which pandas would make a float, and all other gains, too
+    known = gain.isNotNull().alias("is_known"), F.coalesce(gain, F.lit(0)).alias("gain")
+    changes = gains.select("day", "ticker", *known, "partition", "offset")
     ranked = changes.groupBy("day").transformWithStateInPandas(
         Ranks(settings.top), "day string, rank int, ticker string, gain bigint", "update", "none"
     )

@@ -121,8 +121,8 @@ def test_what_is_bad_is_a_dead_letter_and_what_is_late_is_dropped(spark: SparkSe
         # the watermark is at noon less 10 s
         assert [row["page"] for row in batch] == ["/old"]
         send(test, [("ada", "/late", -10)], [("ada", ADA, -10)], [("ada", "late", -10)])
-        # the profile is late, too, and holds for what is not decided yet
-        assert test.run().late == 3
+        # the profile is late, too, and holds for what is not decided yet; the search is late in both of its spans
+        assert test.run().late == 4
         test.send("searches", {"terms": "kafka", "note": "x" * 2_000_000}, key="ada", time=0)
         send(test, [("ada", "/b", "2099-01-01T00:00:00Z")], [], [])
         assert sorted((row["page"], row["terms"], row["age"]) for row in test.run()) == [
@@ -153,7 +153,9 @@ def test_less_than_no_time_is_refused(spark: SparkSession) -> None:
         ('between(F.col("asked_at"), ', 'between(F.col("asked_at") - within, '),
         ('F.col("asked_at") + within)', 'F.col("asked_at") + within / 2)'),
         ("INTERVAL {settings.within_ms} MILLISECONDS", "INTERVAL {settings.within_ms - 1} MILLISECONDS"),
-        ('"terms", F.col', 'F.upper("terms").alias("terms"), F.col'),
+        ("searches.select(", "searches.withColumn('terms', F.upper('terms')).select("),
+        ('F.col("span") == F.col("asked_span")', 'F.col("span") + 1 == F.col("asked_span")'),
+        ("{span.format(settings.within_ms)})", "{span.format(0)})"),
     ],
 )
 def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:

@@ -57,7 +57,8 @@ SECOND_TOLD = {
     ("flink", "p1"): (1, 1),
     ("kafka", "p4"): (1, 1),
 }
-LATE = 2
+# a click, and a search in each of its three spans
+LATE = 4
 EXPECTED = (FIRST_TOLD, SECOND_TOLD, LATE)
 
 

@@ -97,7 +97,8 @@ def ranked(app: App) -> list[dict[int, Any]]:
         for ticker, gain in batch:
             offset += 1
             place = {"partition": 100 - ord(ticker[0]), "offset": offset}
-            rows.append({"day": DAY, "ticker": ticker, "gain": None if gain is None else round(gain * 10_000), **place})
+            known = {"is_known": gain is not None, "gain": round((gain or 0) * 10_000)}
+            rows.append({"day": DAY, "ticker": ticker, **known, **place})
         found.append({row["rank"]: (row["ticker"], row["gain"] / 10_000) for row in memory.run(rows)})
     return found
 
@@ -111,7 +112,7 @@ EXPECTED = [TOLD_FIRST, TOLD_SECOND]
         ("(-each[1], each[0])", "(each[1], each[0])"),
         ("(-each[1], each[0])", "-each[1]"),
         ("[: self._top]", ""),
-        ('keep="last"', 'keep="first"'),
+        ("sorted(changes, key=itemgetter(4, 5))", "sorted(changes, key=itemgetter(4, 5), reverse=True)"),
         ("gains.pop(ticker, None)", "pass"),
         ("self._gains.update((gains,))", "pass"),
         ("before[rank : rank + 1] != after[rank : rank + 1]", "rank < 1"),
