@@ -96,6 +96,18 @@ MIDNIGHT: list[Given] = [
     (2, "EDGE", ask("25.00"), "24:00:00.000"),
 ]
 
+ACT = '{"action": "click"}'
+# as TOGETHER and LATE, in windows of 5 s that start at each even second
+ACTS_TOGETHER: list[Given] = [(0, "SAME", ACT, "15:00:00"), (0, "SAME", ACT, "14:59:40")]
+LATE_ACTS: list[Given] = [
+    (0, "BOTH", ACT, "14:59:30"),
+    (1, "ACROSS", ACT, "14:59:30"),
+    # its windows end at 49, 51 and 53
+    (0, "GRACE", ACT, "14:59:48"),
+]
+# 3 windows of BOTH, 3 of ACROSS, 1 of GRACE
+LATE_ACTS_DROPPED = 7
+
 CLOSED: list[Given] = [(0, "late", "Close", "14:59:00"), (1, "across", "Close", "14:59:00")]
 # the watermark is then 14:59:50
 TICKS: list[Given] = [(0, "guest", "tick", "15:00:00")]
@@ -104,6 +116,10 @@ LATE_TICKS: list[Given] = [
     (1, "across", "tick", "14:59:30"),
     (0, "late", "tick", "14:59:55"),
 ]
+
+CLICK = '{"page": "/"}'
+# the watermark is 14:59:50 when they come
+LATE_CLICKS: list[Given] = [(0, "late", CLICK, "14:59:30"), (0, "late", CLICK, "14:59:55")]
 
 
 @dataclass
@@ -162,9 +178,14 @@ def load(world: World) -> None:
 
 def run_ours(world: World) -> None:
     """Each app as a release, one after the other."""
-    for app in ("word-count", "latest-value", "browser-windows", "product-views", "captcha"):
+    for app in ("word-count", "latest-value", "product-views", "captcha"):
         world.hydrate(app)
         world.stop(app)
+    world.hydrate("browser-windows")
+    for records in (ACTS_TOGETHER, LATE_ACTS):
+        world.put("browser-actions", records)
+        world.settle("browser-windows")
+    world.stop("browser-windows")
     world.hydrate("stock-stats")
     for records in (TOGETHER, LATE, MIDNIGHT):
         world.put("trades", records)
@@ -183,8 +204,10 @@ def run_ours(world: World) -> None:
     world.hydrate("notification-counts", upstream=["not-viewing.v1"])
     world.stop("notification-counts")
     world.hydrate("clickstream")
-    for topic, field_, time in (("clicks", "page", "15"), ("searches", "terms", "16"), ("clicks", "page", "17")):
-        world.put(topic, [(p, "end", f'{{"{field_}": "/"}}', f"{time}:00:00") for p in range(4)])
+    searches: list[Given] = [(p, "end", '{"terms": "/"}', "16:00:00") for p in range(4)]
+    first, last = ([(p, "end", CLICK, f"{hour}:00:00") for p in range(4)] for hour in (15, 17))
+    for topic, clicks in (("clicks", first), ("clicks", LATE_CLICKS), ("searches", searches), ("clicks", last)):
+        world.put(topic, clicks)
         world.settle("clickstream")
     world.stop("clickstream")
 
@@ -256,14 +279,14 @@ def only_in(one: dict[Key, Row], other: dict[Key, Row]) -> dict[Key, tuple[Any, 
     return {key: tuple(row.values()) for key, row in one.items() if other.get(key) != row}
 
 
-@pytest.mark.parametrize("app", sorted({*TABLES} - {"stock-stats"}))
+@pytest.mark.parametrize("app", sorted({*TABLES} - {"stock-stats", "browser-windows"}))
 def test_the_last_value_of_each_key_is_the_same(world: World, app: str) -> None:
     mine, theirs = world.tables[app]
     assert len(theirs) >= AT_LEAST.get(app, 50)
     assert (only_in(mine, theirs), only_in(theirs, mine)) == ({}, {})
 
 
-@pytest.mark.parametrize("app", sorted({*STREAMS} - {"not-viewing"}))
+@pytest.mark.parametrize("app", sorted({*STREAMS} - {"not-viewing", "clickstream"}))
 def test_a_stream_has_the_same_records_each_as_often(world: World, app: str) -> None:
     mine, theirs = world.streams[app]
     assert theirs.total() >= AT_LEAST.get(app, 50)
@@ -281,6 +304,16 @@ def test_late_trades_are_dropped_by_batch_here_and_by_record_and_partition_there
     assert sorted(start for ticker, start in mine if ticker == "GRACE") == seconds(46, 48)
 
 
+def test_late_actions_are_dropped_as_late_trades_are(world: World) -> None:
+    mine, theirs = world.tables["browser-windows"]
+    assert len(theirs) > 100
+    assert only_in(mine, theirs) == {("SAME", start): (1,) for start in seconds(36, 40)[::2]}
+    assert only_in(theirs, mine) == {("ACROSS", start): (1,) for start in seconds(26, 30)[::2]}
+    assert world.late["browser-windows"] == LATE_ACTS_DROPPED
+    assert not any(browser == "BOTH" for browser, _ in theirs)
+    assert sorted(start for browser, start in mine if browser == "GRACE") == seconds(46, 48)[::2]
+
+
 def test_a_late_tick_is_dropped_here_and_joined_at_once_there(world: World) -> None:
     mine, theirs = world.streams["not-viewing"]
     assert theirs.total() > 100
@@ -291,6 +324,17 @@ def test_a_late_tick_is_dropped_here_and_joined_at_once_there(world: World) -> N
         ("late", "2013-03-01T14:59:30.000Z"),
     ]
     assert world.late["not-viewing"] == len(more)
+    # the one in time
+    assert any('["late"]' in each and "14:59:55" in each for each in mine)
+
+
+def test_a_late_click_is_dropped_here_and_joined_at_once_there(world: World) -> None:
+    mine, theirs = world.streams["clickstream"]
+    assert theirs.total() > 100
+    assert mine - theirs == Counter()
+    more = [json.loads(each) for each in (theirs - mine).elements()]
+    assert [(key[0], value["at"]) for key, value in more] == [("late", "2013-03-01T14:59:30.000Z")]
+    assert world.late["clickstream"] == 1
     # the one in time
     assert any('["late"]' in each and "14:59:55" in each for each in mine)
 
