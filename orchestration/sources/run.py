@@ -228,7 +228,7 @@ class _Sender:
             raise SwitchyardError(
                 f"the records for {self._topic} have come to {utc(self._last_ms)} UTC, which is in the future. Topics of "
                 "inputs do not accept such records",
-                fix="produce fewer records, or more for each day or second: `switchyard produce --help` says how",
+                fix="ask for fewer records, or for more in each day or second, by --per-day or --per-second",
             ) from KafkaException(self._lost)
         raise SwitchyardError(
             f"the broker did not accept a record for {self._topic}: {self._lost.str()}",

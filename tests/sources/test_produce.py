@@ -89,7 +89,7 @@ def test_records_from_the_future_are_said_to_be_that(broker: Settings, fresh_top
     source = source_for("stock-stats", Options(density="sparse", tickers=("IBM",), per_day=1, faults=Faults.none()))
     with pytest.raises(SwitchyardError, match="which is in the future") as said:
         produce(broker, source, topic=topic, history=12_000)
-    assert "--help" in (said.value.fix or "")
+    assert "--per-day" in (said.value.fix or "")
 
 
 def test_a_topic_with_other_partitions_is_refused(broker: Settings, fresh_topic: Callable[..., str]) -> None:
