@@ -1,5 +1,5 @@
 """The command `switchyard`, for a person on call. Exit codes: 0 done, 1 failed, 2 bad usage, 3 refused, 130
-cancelled.
+canceled.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Cancelled(SwitchyardError):
     retryable = True
 
     def __init__(self) -> None:
-        super().__init__("cancelled", "`switchyard operations` lists what is left to resume")
+        super().__init__("canceled", "`switchyard operations` lists what is left to resume")
 
 
 class Unavailable(SwitchyardError):

@@ -76,7 +76,7 @@ def test_who_is_ended_in_the_middle_closes_what_is_open_as_at_ctrl_c_and_says_so
     if arguments:
         assert json.loads(said.out) == Cancelled().as_json() and said.err == ""
     else:
-        assert said.err.splitlines() == ["error: cancelled", "  `switchyard operations` lists what is left to resume"]
+        assert said.err.splitlines() == ["error: canceled", "  `switchyard operations` lists what is left to resume"]
 
 
 ALL_THAT_IS_NEEDED = "exit 0 imported ['confluent_kafka']"

@@ -74,7 +74,7 @@ def log(
             show_plan(Plan.from_journal(planned))
         except (SwitchyardError, ValidationError):
             # the audit trail outlives the version that wrote it
-            out(f"another version of Switchyard made the plan of {name}; its steps can only be shown with --json")
+            out(f"another version of Switchyard made the plan of {name}; its stages can only be shown with --json")
     print_table(("at (UTC)", "who", "what", "why"), map(_row, entries))
 
 

@@ -21,7 +21,7 @@ def supervise(
     """Keep every release running that should run, until SIGTERM or Ctrl-C.
 
     Restarts drivers that died, replaces drivers that hang, and ends operations past their deadline. Runs in the
-    foreground, for systemd; drivers keep running when it ends. A driver that keeps dying is restarted after growing
+    foreground, for systemd; drivers keep running when it stops. A driver that keeps dying is restarted after growing
     pauses. After SWITCHYARD_RESTART_LIMIT starts in a row, the supervisor sets the release to failed and sends an alert
     to SWITCHYARD_ALERT_WEBHOOK.
     """
@@ -47,7 +47,7 @@ def supervise(
             alert=alerts.to_environment,
             say=log.warning,
         )
-        log.info("supervisor ends; drivers keep running")
+        log.info("supervisor stops; drivers keep running")
     finally:
         configure_command(settings.log_format)
         restore_handlers()

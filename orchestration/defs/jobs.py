@@ -51,7 +51,7 @@ class ReprocessConfig(Hydrating):
     app: str = Field(description="Name of the app, for example stock-stats.")
     version: int | None = Field(
         default=None,
-        description="Version; default: the next free one. A version that is already staged is resumed, if it matches.",
+        description="Version; default: the next free one. The run continues with a version that is already staged, if it matches.",
     )
     max_changed: float | None = Field(
         default=None, ge=0, le=1, description="Refuse if more than this share of the keys differs."

@@ -143,7 +143,7 @@ def fail(context: Context, plan_id: str, error: BaseException, also: Sequence[En
 
 def _detail(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "its operator cancelled it"
+        return "its operator canceled it"
     return error.what if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
 
 

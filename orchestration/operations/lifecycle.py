@@ -32,7 +32,7 @@ def find_release(state: RegistryState, name: str) -> Release:
             )
         apps = sorted({r.spec.app for r in state.releases.values()})
         raise BadUsage(
-            f"there is no release of an app {name}",
+            f"{name} has no release",
             fix=f"the apps with a release are: {', '.join(apps) or 'none'}; `switchyard stage {name} --execute` makes one",
         )
     raise BadUsage(
@@ -45,7 +45,7 @@ def unknown_app(state: RegistryState, app: str) -> BadUsage:
     """The error for an app without a release. It names the apps that have one."""
     known = ", ".join(sorted({r.spec.app for r in state.releases.values()}))
     return BadUsage(
-        f"there is no app {app}",
+        f"{app} has no release",
         fix=f"the apps with a release are: {known or 'none; `switchyard stage APP --execute` makes one'}",
     )
 

@@ -178,7 +178,7 @@ class _Sender:
         self._raise_lost()
 
     def close(self) -> None:
-        """Waits for the acknowledgements. Raises SwitchyardError if some do not come."""
+        """Waits for the acknowledgments. Raises SwitchyardError if some do not come."""
         left = self._producer.flush(FLUSH_TIMEOUT_S)
         self._raise_lost()
         if left:

@@ -49,7 +49,7 @@ def held_by(release: Release, beat: Heartbeat | None, settings: Settings, *, at_
     who = f"process {lease.holder.pid} on {lease.holder.host} (token {lease.token})"
     if beat is not None and beat.token == lease.token:
         age_s = (at_ms - beat.at_ms) / 1000
-        return f"{who}, heard {max(0.0, age_s):.1f} s ago" if abs(age_s) < settings.lease_timeout_s else None
+        return f"{who}, last heartbeat {max(0.0, age_s):.1f} s ago" if abs(age_s) < settings.lease_timeout_s else None
     age_s = (at_ms - lease.at_ms) / 1000
     return f"{who}, starting for {max(0.0, age_s):.0f} s" if abs(age_s) < settings.boot_timeout_s else None
 

@@ -188,7 +188,7 @@ class Sink:
         self._reconnect()
         try:
             self._writer.begin()
-            # 2. produce, and wait for the acknowledgements: that is the result position
+            # 2. produce, and wait for the acknowledgments: that is the result position
             counts = self._produce(table, metrics, before, boundary)
             written = self._writer.acknowledged()
             # 3. - 5. progress record, the group's offsets, commit

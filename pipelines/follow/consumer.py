@@ -485,6 +485,6 @@ def _unknown(alias: str, state: RegistryState) -> SwitchyardError:
         )
     known = sorted(state.chains)
     return BadUsage(
-        f"there is no alias {alias}",
-        fix=f"there are: {', '.join(known)}" if known else "stage, start and promote a release of an app first",
+        f"{alias} has no release",
+        fix=f"the apps with a live release are: {', '.join(known)}" if known else "stage, start and promote a release of an app first",
     )

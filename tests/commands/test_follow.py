@@ -91,7 +91,7 @@ def test_without_a_group_nothing_is_kept(cluster: Cluster, app: typer.Typer) -> 
 
 
 def test_an_unknown_alias(cluster: Cluster, app: typer.Typer) -> None:
-    with pytest.raises(BadUsage, match="no alias nope"):
+    with pytest.raises(BadUsage, match="nope has no release"):
         CliRunner().invoke(app, ["follow", "nope"], catch_exceptions=False)
 
 

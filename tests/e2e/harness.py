@@ -231,7 +231,7 @@ def producing(
 ) -> Iterator[Callable[[], None]]:
     """Produces live input, `rate` records a second, while the block runs.
 
-    Yields a function that stops it and waits for the broker's acknowledgements.
+    Yields a function that stops it and waits for the broker's acknowledgments.
     """
     stopped = threading.Event()
     with ThreadPoolExecutor(1, f"input of {app}") as pool:

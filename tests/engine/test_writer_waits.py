@@ -117,7 +117,7 @@ def test_a_full_queue_is_waited_for_as_long_as_a_batch_may_take(client: Client, 
         assert client.time_s - began == pytest.approx(75, abs=0.3)
 
 
-def test_acknowledgements_that_keep_coming_are_waited_for_and_others_are_not(client: Client, writer: Writer) -> None:
+def test_acknowledgments_that_keep_coming_are_waited_for_and_others_are_not(client: Client, writer: Writer) -> None:
     client.acknowledges = lambda: 1
     writer.send("sums.v1.g1", [("k", "v", None)] * 20)
     assert writer.acknowledged().of("sums.v1.g1") == {0: 1}
@@ -132,7 +132,7 @@ def test_acknowledgements_that_keep_coming_are_waited_for_and_others_are_not(cli
     assert client.time_s - began < 3 * SETTINGS.request_timeout_s
 
 
-def test_a_batch_that_takes_too_long_is_given_up_though_acknowledgements_come(client: Client, writer: Writer) -> None:
+def test_a_batch_that_takes_too_long_is_given_up_though_acknowledgments_come(client: Client, writer: Writer) -> None:
     client.acknowledges = lambda: 1
     writer.send("sums.v1.g1", [("k", "v", None)] * 1_000)
     with pytest.raises(KafkaException) as error:

@@ -424,7 +424,7 @@ def test_what_a_group_has_passed_is_known(cluster: Cluster) -> None:
 
 
 def test_bad_input(cluster: Cluster) -> None:
-    with pytest.raises(BadUsage, match="there is no alias no-such"):
+    with pytest.raises(BadUsage, match="no-such has no release"):
         LiveConsumer("no-such", group="g", settings=cluster.settings)
     v1 = cluster.release(1)
     spec = ReleaseSpec(

@@ -72,7 +72,10 @@ def _nothing_to_delete(release: Release, archives: list[Archive], held: list[str
         why = f"all of its archives ({len(archives)}) are younger than {keep_s:,.0f} s"
         fix = f"wait, or give a shorter time: `switchyard clean {release.name} --after 1h --execute`"
     else:
-        why, fix = "it has none", f"nothing is left to do; `switchyard log {release.name}` shows its resets"
+        return Refused(
+            f"{release.name} has no archives",
+            fix=f"nothing is left to do; `switchyard log {release.name}` shows its resets",
+        )
     return Refused(f"{release.name} has no archive to delete: {why}", fix=fix)
 
 

@@ -125,7 +125,7 @@ class Plan:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SwitchyardError(
                 f"the plan of {opened.id} in the journal can't be read: {type(error).__name__}: {error}",
-                fix=f"continue it with the version that started it, or end it: `switchyard abandon {opened.id}`",
+                fix=f"resume it with the version that started it, or end it: `switchyard abandon {opened.id}`",
             ) from error
 
     @classmethod

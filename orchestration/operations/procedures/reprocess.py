@@ -159,7 +159,7 @@ def first_step(context: Context, app: str, **asked: Unpack[Asked]) -> Plan:
             f"{staged.name} is already staged, and differs from what is asked for: {'; '.join(differs)}",
             fix=f"a release never changes: run `switchyard reprocess {staged.spec.app}` with another --version, or leave out these options to resume it as it is",
         )
-    context.say(f"{staged.name} is already staged; resuming it")
+    context.say(f"{staged.name} is already staged; continuing with it")
     return plan_start(context, staged.name, accept_missing=asked.get("accept_missing", False))
 
 

@@ -331,7 +331,7 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: T
         token = release.token + 1
         return [LeaseTaken(release=name, token=token, holder=mine), LeaseEnded(release=name, token=token)]
 
-    why = f"process {lease.holder.pid} lives, but has sent no heartbeat for {context.settings.lease_timeout_s:g} s"
+    why = f"process {lease.holder.pid} is alive, but has sent no heartbeat for {context.settings.lease_timeout_s:g} s"
     context.registry.step(decide_, reason=why)
     if not fenced:
         return

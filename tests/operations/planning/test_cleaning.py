@@ -58,5 +58,5 @@ def test_one_that_someone_reads_stays_with_its_state_however_old_it_is() -> None
 
 
 def test_a_release_that_was_never_reset_has_no_archive() -> None:
-    with pytest.raises(Refused, match=r"a\.v1 has no archive to delete: it has none"):
+    with pytest.raises(Refused, match=r"a\.v1 has no archives"):
         plan_clean(context_of(Log(*staged("a.v1"))), "a.v1")

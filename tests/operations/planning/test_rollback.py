@@ -24,7 +24,7 @@ FIRST = Opened(id="promote-1", name="promote", releases=("a.v1",), alias="a", de
             "a.v1 is the first live release of a",
             "`switchyard reprocess a --execute`",
         ),
-        ([], "b", BadUsage, "there is no app b", "the apps with a release are: a"),
+        ([], "b", BadUsage, "b has no release", "the apps with a release are: a"),
         ([], "a.v1", BadUsage, "a.v1 is a release, not an app", "`switchyard rollback a`"),
     ],
 )

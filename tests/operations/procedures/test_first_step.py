@@ -88,7 +88,7 @@ def test_what_is_staged_as_asked_for_is_gone_on_with(context: Context, said: lis
     plan = first_step(context, "sums", version=2, **given)
     assert (plan.operation, plan.releases) == ("start", ("sums.v2",))
     assert [type(stage) for stage in plan.stages] == [Want, Launch]
-    assert said == ["sums.v2 is already staged; resuming it"]
+    assert said == ["sums.v2 is already staged; continuing with it"]
 
 
 def test_the_same_code_in_a_folder_is_gone_on_with(context: Context, code: Path) -> None:

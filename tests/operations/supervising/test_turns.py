@@ -264,7 +264,7 @@ def test_a_driver_that_hangs_is_fenced_and_killed_and_then_replaced(
     assert world.token == 2 and world.log.known.releases[NAME].lease_ended
     assert world.launcher.launched == [NAME]
     [alert] = world.alerts
-    assert isinstance(alert, DriverHung) and alert.release == NAME and f"process {holder.pid} lives" in alert.why
+    assert isinstance(alert, DriverHung) and alert.release == NAME and f"process {holder.pid} is alive" in alert.why
 
 
 def test_heartbeats_that_can_not_be_read_are_alerted_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

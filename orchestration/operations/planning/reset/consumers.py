@@ -33,7 +33,7 @@ def affected(context: Reading, state: RegistryState, release: Release, choice: C
             what = "consumers stay on the old result until the new one has read the same input; then they move to it"
         elif own:
             cleared = "get a tombstone for each key, then " if choice.table else ""
-            what = f"consumers {cleared}move to the new result at once{_replay(choice)}"
+            what = f"consumers {cleared}move to the new result immediately{_replay(choice)}"
         elif choice.output == "tombstone":
             what = f"consumers see the tombstones{_replay(choice)}"
         else:

@@ -102,7 +102,7 @@ class InheritState(Stage):
     position: SourcePosition
 
     def describe(self) -> str:
-        return f"link the state of generation {self.old} of {self.release} into generation {self.generation}, at the new position"
+        return f"give generation {self.generation} of {self.release} the state of generation {self.old}, as hard links, at the new position"
 
     @property
     def subject(self) -> str:

@@ -30,7 +30,7 @@ class StoreCode(_File, Stage):
     """Writes the frozen code to where drivers find it."""
 
     def describe(self) -> str:
-        return f"freeze the code, {len(self.data)} bytes, as {self.digest[:12]}"
+        return f"freeze the code, {len(self.data):,} bytes, as {self.digest[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class StoreTable(_File, Stage):
     """Writes the file of a static table to where drivers find it."""
 
     def describe(self) -> str:
-        return f"keep a static table, {len(self.data)} bytes, as {self.digest[:12]}"
+        return f"keep a static table, {len(self.data):,} bytes, as {self.digest[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ class CreateTopic(Stage):
 
     def describe(self) -> str:
         policy = self.config.get("cleanup.policy", "delete")
-        return f"create topic {self.name}: {self.partitions} partitions, cleanup.policy={policy}"
+        count = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"create topic {self.name}: {count}, cleanup.policy={policy}"
 
     @property
     def subject(self) -> str:

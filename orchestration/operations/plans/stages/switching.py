@@ -71,11 +71,11 @@ class ChooseStart(Stage):
     def describe(self) -> str:
         how = {
             None: "",
-            "either": ": the delta corrects a gap or duplicates",
+            "either": "",
             "gap": "; a gap is allowed",
             "duplicates": "; duplicates are allowed",
         }[self.allowed]
-        return f"choose where consumers of {self.release} continue{how}"
+        return f"choose the boundary where consumers of {self.release} continue{how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
