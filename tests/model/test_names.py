@@ -33,7 +33,8 @@ from pipelines.model.names import (
 )
 from pipelines.model.progress import Heartbeat, Progress
 from tests.engine.test_lease import SPEC
-from tests.model.test_registry_entries import ENTRIES, PROGRESS, STAGES
+from tests.model.test_registry_entries import ENTRIES, PROGRESS
+from tests.operations.plans.test_stages import STAGES
 
 Path = tuple[str | int, ...]
 

@@ -38,8 +38,8 @@ from pipelines.model.entries import WantedSet
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
+from tests.defs.jobs import DEPRECATED, dagster
 from tests.e2e.harness import committed
-from tests.reset.jobs import DEPRECATED, dagster
 from tests.reset.world import PARTITIONS, World, following, live_world
 
 if TYPE_CHECKING:
