@@ -230,6 +230,9 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
             world.until(
                 f"{part} was not made again", lambda part=part: part in topic_names(settings), timeout_s=NAMED_S
             )
+        world.until(
+            "lost letters are not named", lambda: "the dead letters before that are lost" in in_status(world, name)
+        )
         world.produce(20)
         world.settle()
         follower.comes_to(world.expected({}))

@@ -12,6 +12,7 @@ from pipelines.follow import committed_number
 from pipelines.model.entries import GenerationStarted, Switch
 from pipelines.model.names import app_of, result_of
 from pipelines.model.registry import RegistryState, Release
+from pipelines.model.text import utc
 from pipelines.model.unread import not_read
 
 
@@ -145,12 +146,16 @@ def _way_to_finish(state: RegistryState, operation: str) -> str:
 
 def notes(state: RegistryState, release: Release) -> list[str]:
     """What an operator should know about a release beside its state: why it failed, whether an unfinished operation
-    left its consumers on an old result, and which of its inputs are out of date.
+    left its consumers on an old result, whether dead letters are lost, and which of its inputs are out of date.
     """
     found = [release.failure] if release.failure else []
     unread = state.not_understood(release.name)
     if unread is not None:
         found.append(f"held: {not_read(unread)}")
+    if release.letters_lost_ms:
+        found.append(
+            f"its dead-letter topic was deleted. Since {utc(release.letters_lost_ms)} UTC it has a new one: the dead letters before that are lost"
+        )
     unfinished = unfinished_move(state, release)
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if unfinished is not None:

@@ -56,7 +56,7 @@ class Reset:
     @property
     def generation(self) -> int:
         """The generation that the reset starts."""
-        return max(self.release.generations, default=0) + 1
+        return self.release.next_generation
 
     @property
     def keeps(self) -> bool:
