@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("orchestration", "expectations", "pipelines/engine", "pipelines/kafka", "pipelines/model", "pipelines/follow")
 ERRORS = {"SwitchyardError", "BadUsage", "Refused", "Unavailable", "LoginRefused"}
 # what helps: a command, or an option of the same command; or text that is made elsewhere
-HELPS = re.compile(r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_out|_way_there|_way_to_finish|^fix$")
+HELPS = re.compile(
+    r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_out|_way_there|_way_to_|another_version|^fix$"
+)
 
 # file -> why one of its errors says nothing about what to do
 WITHOUT_FIX = {

@@ -60,11 +60,17 @@ def version_of(state: RegistryState, app: str, version: int | None) -> Release:
     free = [r for r in state.of_app(app) if r.state in ("staged", "hydrating", "ready", "failed")]
     if not free:
         standby = [r.name for r in state.of_app(app) if r.state == "standby"]
-        fix = f"stage one: `switchyard stage {app} --execute`" + (
-            f"; or name the standby, {standby[-1]}" if standby else ""
+        in_use = any(r.state != "retired" for r in state.of_app(app))
+        fix = another_version(app) if in_use else f"`switchyard stage {app} --execute` makes a new version"
+        raise BadUsage(
+            f"{app} has no candidate to promote", fix=fix + (f"; or name the standby, {standby[-1]}" if standby else "")
         )
-        raise BadUsage(f"{app} has no candidate to promote", fix=fix)
     return free[-1]
+
+
+def another_version(app: str) -> str:
+    """What to do where an app needs another version. Its unchanged code would be refused."""
+    return f"change the app, then `switchyard reprocess {app} --execute` stages it as the next version and compares it; for unchanged code, add --correction REASON"
 
 
 def live_release(state: RegistryState, app: str) -> Release | None:

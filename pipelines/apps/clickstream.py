@@ -43,8 +43,8 @@ def clickstream(clicks: DataFrame, profiles: DataFrame, searches: DataFrame, set
     if settings.within_ms < 0:
         raise ValueError("within_ms must be 0 or more")
     # Spark compares a click with all searches of the same key in its state. So the key has a span of time, too: that of the
-    # click, and each in which the search counts
-    span = f"(unix_millis(event_time) + {{}}) div {max(settings.within_ms, 1)}"
+    # click, and each in which the search counts, most often one
+    span = f"(unix_millis(event_time) + {{}}) div {4 * max(settings.within_ms, 1)}"
     spans = F.expr(f"sequence({span.format(0)}, {span.format(settings.within_ms)})")
     known = as_of(clicks, profiles, on="user").withColumn("span", F.expr(span.format(0)))
     asked = searches.select(

@@ -80,9 +80,9 @@ def search_results(searches: DataFrame, clicks: DataFrame, settings: AppSettings
     results of the query, and ranks them. No query is ever forgotten.
     """
     # Spark compares a click with all searches of the same key in its state. So the key has a span of time, too: that of the
-    # click, and each in which a click may be near the search
+    # click, and each in which a click may be near the search, most often one
     within_ms = settings.within_s * 1_000
-    span = f"(unix_millis(event_time) + {{}}) div {max(within_ms, 1)}"
+    span = f"(unix_millis(event_time) + {{}}) div {8 * max(within_ms, 1)}"
     spans = F.expr(f"sequence({span.format(-within_ms)}, {span.format(within_ms)})")
     asked = searches.select(
         F.col("user").alias("asker"),

@@ -77,7 +77,7 @@ def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTa
             raise Refused(
                 f"{name} is run by {holder}", fix=f"leave it running, or `switchyard stop {name} --execute` first"
             )
-        taken[:] = [LeaseTaken(release=name, token=release.token + 1, holder=this_process(settings))]
+        taken[:] = [LeaseTaken(release=name, token=release.next_token, holder=this_process(settings))]
         return list(taken)
 
     registry.step(decide)

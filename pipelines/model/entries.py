@@ -23,6 +23,7 @@ from pipelines.model.names import (
     GroupName,
     ModuleName,
     OperationId,
+    Ordinal,
     ReleaseName,
     ResultName,
     TopicName,
@@ -84,10 +85,10 @@ class StaticTableSpec(Frozen):
     topic: TopicName
     topic_id: str
     position: dict[int, int]
-    rows: int
-    size_bytes: int
+    rows: Count
+    size_bytes: Count
     digest: Digest
-    malformed: int = 0
+    malformed: Count = 0
 
     def in_words(self) -> str:
         """`1,204 rows, read up to rates[0] 602, rates[1] 640`."""
@@ -148,7 +149,7 @@ class ReleaseSpec(Frozen):
 
     release: ReleaseName
     app: AppName
-    version: int
+    version: Ordinal
     module: ModuleName
     code_digest: Digest
     settings: dict[str, Any]
@@ -233,9 +234,9 @@ class GenerationStarted(Entry):
 
     kind: Literal["generation"] = "generation"
     release: ReleaseName
-    generation: int
+    generation: Ordinal
     start: SourcePosition
-    result: int | None = None
+    result: Ordinal | None = None
     ended: Progress | None = None
     seed: Progress | None = None
     meet: bool = False
@@ -243,7 +244,7 @@ class GenerationStarted(Entry):
     until: SourcePosition | None = None
     then: SourcePosition | None = None
     processed: tuple[Span, ...] = ()
-    max_records_per_batch: int | None = None
+    max_records_per_batch: Annotated[int, Field(ge=1)] | None = None
 
     @property
     def end(self) -> SourcePosition | None:
@@ -284,7 +285,7 @@ class LeaseTaken(Entry):
 
     kind: Literal["lease"] = "lease"
     release: ReleaseName
-    token: int
+    token: Ordinal
     holder: Holder
 
 
@@ -293,7 +294,7 @@ class LeaseEnded(Entry):
 
     kind: Literal["lease-ended"] = "lease-ended"
     release: ReleaseName
-    token: int
+    token: Ordinal
 
 
 class Opened(Entry):
@@ -347,7 +348,7 @@ class AlignOrdered(Entry):
     id: OperationId
     release: ReleaseName
     other: ReleaseName
-    switch: int | None
+    switch: Ordinal | None
 
 
 class MarkOrdered(Entry):
@@ -361,7 +362,7 @@ class MarkOrdered(Entry):
     id: OperationId
     release: ReleaseName
     past: SourcePosition
-    switch: int | None
+    switch: Ordinal | None
     alias: AppName | None
     deadline_ms: int
 
@@ -381,12 +382,12 @@ class Switch(Frozen):
     earlier segment is left out of the later ones. `cut`: the input position that both had.
     """
 
-    number: int
+    number: Ordinal
     old: ReleaseName | None
-    old_generation: int | None
+    old_generation: Ordinal | None
     old_end: ResultPosition | None
     new: ReleaseName
-    new_generation: int
+    new_generation: Ordinal
     new_start: ResultPosition
     delta: tuple[DeltaSegment, ...] = ()
     cut: SourcePosition | None = None
@@ -452,9 +453,9 @@ class EvidenceRecorded(Entry):
     kind: Literal["evidence"] = "evidence"
     id: OperationId
     live: ReleaseName
-    live_generation: int
+    live_generation: Ordinal
     new: ReleaseName
-    new_generation: int
+    new_generation: Ordinal
     cut: SourcePosition
     live_result: ResultPosition
     new_result: ResultPosition
@@ -469,7 +470,7 @@ class VerdictRecorded(Entry):
 
     kind: Literal["verdict"] = "verdict"
     release: ReleaseName
-    generation: int
+    generation: Ordinal
     evidence: OperationId | None
     upto: ResultPosition
     passed: int
@@ -488,7 +489,7 @@ class ReadyRecorded(Entry):
 
     kind: Literal["ready"] = "ready"
     release: ReleaseName
-    generation: int
+    generation: Ordinal
     facts: dict[str, Any] = Field(default_factory=dict)
     via: Via | None = None
 
@@ -516,7 +517,7 @@ class TopicsKnown(Entry):
 
     kind: Literal["topics"] = "topics"
     release: ReleaseName
-    generation: int
+    generation: Ordinal
     inputs: dict[TopicName, str] = Field(default_factory=dict)
     own: dict[TopicName, str] = Field(default_factory=dict)
 

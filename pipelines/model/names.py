@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
@@ -59,6 +59,11 @@ GroupName = Annotated[str, _whole(_GROUP_PATTERN, longest=1000)]
 ResultName = Annotated[str, _whole(rf"(?:{_APP_PATTERN})?", longest=100)]
 # a module's path in frozen code, or a suite's: file names without extension, joined by dots
 ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
+
+# the number of a version, a generation, a switch or a lease, which names contain. The next one is one more, and must be
+# a number of JSON, too
+MAX_ORDINAL = 10**12
+Ordinal = Annotated[int, Field(ge=0, le=MAX_ORDINAL)]
 
 
 def is_app_name(name: str) -> bool:

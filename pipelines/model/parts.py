@@ -88,6 +88,7 @@ class Loss:
         app = app_of(self.release)
         reset = f"`switchyard reset {self.release} --to-earliest --output new --execute`"
         accepting = f"`switchyard reset {self.release} --to-earliest --output new --missing-history accept --execute`"
+        accept = "; add `--missing-history accept` if Kafka no longer keeps all of it"
         match self.part:
             case "input" if self.of is not None:
                 return (
@@ -103,9 +104,9 @@ class Loss:
             case "input":
                 return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {accepting} to read it from its start"
             case "result" | "progress":
-                return f"run {reset} to write it again from the input"
+                return f"run {reset} to write it again from the input{accept}"
             case "checkpoint":
-                return f"restore the folder from a backup; or run {reset} to read history again"
+                return f"restore the folder from a backup; or run {reset} to read history again{accept}"
             case "registry" if self.how == "another":
                 return _REGISTRY_WAY
             case "registry":

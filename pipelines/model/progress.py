@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.model.base import Frozen
-from pipelines.model.names import OperationId, ReleaseName
+from pipelines.model.names import OperationId, Ordinal, ReleaseName
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.unread import read_record
 
@@ -53,8 +53,8 @@ class Progress(Frozen):
     """
 
     release: ReleaseName
-    generation: int
-    token: int
+    generation: Ordinal
+    token: Ordinal
     boundary: Boundary
     result: ResultPosition
     batch: Counts = Counts()
@@ -102,8 +102,8 @@ class Heartbeat(Frozen):
     """
 
     release: ReleaseName
-    generation: int
-    token: int
+    generation: Ordinal
+    token: Ordinal
     host: str
     pid: int
     at_ms: int

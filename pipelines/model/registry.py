@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipelines.errors import SwitchyardError
 from pipelines.model.entries import (
     AlignOrdered,
     Carried,
@@ -39,12 +40,14 @@ from pipelines.model.entries import (
 )
 from pipelines.model.missing import Gap
 from pipelines.model.names import (
+    MAX_ORDINAL,
     AppName,
     GroupName,
     OperationId,
     ReleaseName,
     TopicName,
     app_of,
+    dead_letter_topic,
     is_delta_topic,
     result_topic,
 )
@@ -85,10 +88,30 @@ class Release:
     input_ids: Mapping[int, Mapping[TopicName, str]] = field(default_factory=dict)
     # the release's own topics -> their ids
     own_ids: Mapping[TopicName, str] = field(default_factory=dict)
+    # when this generation's dead-letter topic was last found to be another one; 0: never
+    letters_lost_ms: int = 0
 
     @property
     def name(self) -> str:
         return self.spec.release
+
+    @property
+    def next_token(self) -> int:
+        """The token of its next lease. Raises SwitchyardError if there can be none."""
+        return self._next("lease", self.token)
+
+    @property
+    def next_generation(self) -> int:
+        """The number of its next generation. Raises SwitchyardError if there can be none."""
+        return self._next("generation", max(self.generations, default=0))
+
+    def _next(self, what: str, last: int) -> int:
+        if last >= MAX_ORDINAL:
+            raise SwitchyardError(
+                f"{self.name} can have no further {what}: the registry gives the last one the number {last:,}",
+                fix=f"find out who wrote that to the registry; `switchyard stage {self.spec.app} --execute` makes a new release",
+            )
+        return last + 1
 
     @property
     def generation(self) -> int:
@@ -367,17 +390,20 @@ class _Draft:
             tables["ended_ms"][entry.ended.generation] = max(last_ms, entry.at_ms)
         # as it was first started
         tables["generations"].setdefault(entry.generation, entry)
-        self.release(entry.release, under=entry, ready=None, verdict=None, **tables)
+        self.release(entry.release, under=entry, ready=None, verdict=None, letters_lost_ms=0, **tables)
 
     def know(self, entry: TopicsKnown) -> None:
         known = self.table("releases").get(entry.release)
         if known is None:
             return
         inputs = {**entry.inputs, **known.input_ids.get(entry.generation, {})}
+        letters = dead_letter_topic(entry.release)
+        others = letters in known.own_ids and letters in entry.own and entry.own[letters] != known.own_ids[letters]
         self.release(
             entry.release,
             input_ids={**known.input_ids, entry.generation: inputs},
             own_ids={**known.own_ids, **entry.own},
+            letters_lost_ms=entry.at_ms if others else known.letters_lost_ms,
         )
 
     def newest_switch(self, alias: str) -> Switch | None:

@@ -59,8 +59,11 @@ class Target:
 Partitions = Mapping[tuple[str, int], Seen]
 
 
-def resolve(target: Target, seen: Partitions, scope: Iterable[tuple[str, int]]) -> SourcePosition:
+def resolve(
+    target: Target, seen: Partitions, scope: Iterable[tuple[str, int]], *, until: bool = False
+) -> SourcePosition:
     """The position that `target` means. `seen`, `scope`: by (source, partition); partitions out of scope don't move.
+    `until`: it is where a bounded replay stops.
 
     Raises Refused with every partition that can't be moved there: an offset is never clamped to the kept range.
     """
@@ -75,7 +78,8 @@ def resolve(target: Target, seen: Partitions, scope: Iterable[tuple[str, int]]) 
             wrong.append(f"{here.topic}[{partition}] {reason}")
         sources.setdefault(source, {})[partition] = offset
     if wrong:
-        raise Refused(f"{target.text} is not possible: " + "; ".join(wrong), fix=_way_out(target))
+        what = f"--until {target.text}" if until else target.text
+        raise Refused(f"{what} is not possible: " + "; ".join(wrong), fix=_way_out(target, until=until))
     return SourcePosition(sources=sources)
 
 
@@ -114,7 +118,9 @@ def _goes_to(target: Target, here: Seen, partition: int) -> tuple[int, str | Non
     return wanted, None
 
 
-def _way_out(target: Target) -> str:
+def _way_out(target: Target, *, until: bool) -> str:
+    if until:
+        return "leave out --until, or give an end that every partition has, like --until latest"
     match target.kind:
         case "current":
             return "the group has committed nothing there; name a position: --to-offset, --to-datetime or --to-earliest"
@@ -124,9 +130,9 @@ def _way_out(target: Target) -> str:
             return "use --to-earliest (the first kept record) or --to-latest (the end), or leave the partition out with --input-topics"
 
 
-def record_of(target: Target, seen: Partitions) -> Span:
-    """The one record that `target` skips, between the positions before and after it. Other partitions don't move. If two
-    sources read the topic, neither does one that has already read the record.
+def record_of(target: Target, seen: Partitions, release: str) -> Span:
+    """The one record that `target` skips in `release`, between the positions before and after it. Other partitions don't
+    move. If two sources read the topic, neither does one that has already read the record.
 
     Raises Refused if all have read it, or it doesn't exist.
     """
@@ -139,7 +145,7 @@ def record_of(target: Target, seen: Partitions) -> Span:
         what = "was already read" if offset < end else f"is past the end, {end}"
         raise Refused(
             f"{topic}[{partition}] offset {offset} {what}",
-            fix="`switchyard bisect RELEASE` finds the record that makes a batch fail",
+            fix=f"`switchyard bisect {release}` finds the record that makes a batch fail",
         )
     before: dict[str, dict[int, int]] = {}
     after: dict[str, dict[int, int]] = {}

@@ -57,8 +57,8 @@ SECOND_TOLD = {
     ("flink", "p1"): (1, 1),
     ("kafka", "p4"): (1, 1),
 }
-# a click, and a search in each of its three spans
-LATE = 4
+# a click, and a search in both of its spans
+LATE = 3
 EXPECTED = (FIRST_TOLD, SECOND_TOLD, LATE)
 
 
@@ -180,6 +180,9 @@ def test_a_fault_in_any_clause_of_the_ranking_is_seen(there: str, instead: str) 
         ("{settings.within_s} SECONDS", "4 SECONDS"),
         ("{settings.within_s} SECONDS", "6 SECONDS"),
         ('F.col("user").alias("asker")', 'F.lit("ada").alias("asker")'),
+        ('F.col("span") == F.col("asked_span")', 'F.col("span") + 1 == F.col("asked_span")'),
+        ("{span.format(-within_ms)}, {span.format(within_ms)}", "{span.format(within_ms)}, {span.format(within_ms)}"),
+        ("{span.format(-within_ms)}, {span.format(within_ms)}", "{span.format(-within_ms)}, {span.format(-within_ms)}"),
         ('F.col("terms").alias("query")', 'F.lit("spark").alias("query")'),
         ('watermark="10 seconds"', 'watermark="11 seconds"'),
     ],

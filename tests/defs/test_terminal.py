@@ -14,8 +14,8 @@ from orchestration.operations.context import Context
 from pipelines.errors import Refused
 from pipelines.settings import Settings
 from tests.commands.test_printing import HOSTILE, PLAN, obeyed
+from tests.defs.jobs import DEPRECATED
 from tests.operations.builders import Log, context_of
-from tests.reset.jobs import DEPRECATED
 
 
 def refused() -> None:

@@ -14,8 +14,18 @@ from pydantic import TypeAdapter, ValidationError
 from orchestration.operations.plans.stages.base import Stage, from_journal, to_journal
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, StoreCode, StoreTable
 from pipelines.errors import SwitchyardError
-from pipelines.model.entries import AnyEntry, Staged, StaticTableSpec, decode, encode
+from pipelines.model.entries import (
+    AnyEntry,
+    GenerationStarted,
+    Holder,
+    LeaseTaken,
+    Staged,
+    StaticTableSpec,
+    decode,
+    encode,
+)
 from pipelines.model.names import (
+    MAX_ORDINAL,
     Digest,
     GroupName,
     ModuleName,
@@ -31,9 +41,12 @@ from pipelines.model.names import (
     result_topic,
     split_release,
 )
+from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Heartbeat, Progress
+from pipelines.model.registry import RegistryState, fold
 from tests.engine.test_lease import SPEC
-from tests.model.test_registry_entries import ENTRIES, PROGRESS, STAGES
+from tests.model.test_registry_entries import ENTRIES, PROGRESS
+from tests.operations.plans.test_stages import STAGES
 
 Path = tuple[str | int, ...]
 
@@ -70,8 +83,8 @@ def named(data: Any, path: Path = ()) -> Iterator[Path]:
             yield from named(each, (*path, n))
 
 
-def forged(data: Any, path: Path, text: str) -> Any:
-    """`data` with the name at `path` replaced."""
+def forged(data: Any, path: Path, text: str | int) -> Any:
+    """`data` with the name or number at `path` replaced."""
     copy = json.loads(json.dumps(data))
     *way, last = path
     if last == "*":
@@ -163,6 +176,49 @@ def test_a_plan_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Pa
     data, path = where
     with pytest.raises(SwitchyardError, match=r"stage \w+ that can't be read"):
         from_journal(forged(data, path, text))
+
+
+ORDINALS = {
+    "version",
+    "generation",
+    "token",
+    "number",
+    "old_generation",
+    "new_generation",
+    "live_generation",
+    "switch",
+    "result",
+}
+
+
+def numbered(data: Any, path: Path = ()) -> Iterator[Path]:
+    """Where `data` has the number of a version, a generation, a lease or a switch."""
+    pairs = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in pairs:
+        if key in ORDINALS and isinstance(value, int):
+            yield (*path, key)
+        yield from numbered(value, (*path, key))
+
+
+@pytest.mark.parametrize("record", [*ENTRIES, PROGRESS], ids=lambda record: type(record).__name__)
+def test_a_number_that_cannot_be_part_of_a_name_or_be_raised_is_refused(record: Any) -> None:
+    data = json.loads(record.model_dump_json())
+    for path in numbered(data):
+        for number in (-1, MAX_ORDINAL + 1):
+            with pytest.raises(ValidationError):
+                type(record).model_validate_json(json.dumps(forged(data, path, number)))
+
+
+def test_a_release_whose_last_number_is_the_largest_says_so() -> None:
+    start = SourcePosition(sources={"lines": {0: 5}})
+    last = GenerationStarted(release="sums.v1", generation=MAX_ORDINAL, start=start)
+    taken = LeaseTaken(release="sums.v1", token=MAX_ORDINAL, holder=Holder(host="h", boot_id="b", pid=1, started=2))
+    release = fold(RegistryState(), [Staged(spec=SPEC), last, taken]).releases["sums.v1"]
+    with pytest.raises(SwitchyardError, match="can have no further lease") as said:
+        assert release.next_token
+    assert "switchyard stage sums --execute" in (said.value.fix or "")
+    with pytest.raises(SwitchyardError, match="can have no further generation"):
+        assert release.next_generation
 
 
 @pytest.mark.parametrize("digest", ["/home/x/evil", "../evil", "0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n"])

@@ -109,6 +109,15 @@ def test_all_that_is_wrong_is_said_at_once_and_the_rest_stays() -> None:
     )
 
 
+def test_an_end_that_is_not_possible_is_said_of_until() -> None:
+    end = Target(kind="offset", text="101", number=101)
+    with pytest.raises(
+        Refused, match=r"^--until 101 is not possible: trades\[0\] offset 101 is past the end"
+    ) as refused:
+        resolve(end, seen(), [("trades", 0)], until=True)
+    assert refused.value.fix == "leave out --until, or give an end that every partition has, like --until latest"
+
+
 def test_of_two_sources_on_one_topic_only_that_which_has_yet_to_read_a_record_leaves_it_out() -> None:
     both = {
         (name, p): Seen(topic="trades", first=0, end=100, position=position if p == 0 else 9)
@@ -116,15 +125,16 @@ def test_of_two_sources_on_one_topic_only_that_which_has_yet_to_read_a_record_le
         for p in (0, 1)
     }
     skip = {offset: Target(kind="skip", text="--skip", offsets={"trades": {0: offset}}) for offset in (40, 55, 70, 100)}
-    record = record_of(skip[55], both)
+    record = record_of(skip[55], both, "a.v1")
     assert record.start.sources == {"left": {0: 60, 1: 9}, "right": {0: 55, 1: 9}}
     assert record.end.sources == {"left": {0: 60, 1: 9}, "right": {0: 56, 1: 9}}
-    record = record_of(skip[70], both)
+    record = record_of(skip[70], both, "a.v1")
     assert {s: o[0] for s, o in record.start.sources.items()} == {"left": 70, "right": 70}
     assert {s: o[0] for s, o in record.end.sources.items()} == {"left": 71, "right": 71}
     for offset, said in ((40, "was already read"), (100, "is past the end, 100")):
-        with pytest.raises(Refused, match=said):
-            record_of(skip[offset], both)
+        with pytest.raises(Refused, match=said) as refused:
+            record_of(skip[offset], both, "a.v1")
+        assert refused.value.fix.startswith("`switchyard bisect a.v1`")
 
 
 def test_which_way_a_position_goes() -> None:

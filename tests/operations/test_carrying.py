@@ -25,7 +25,18 @@ from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.model.entries import Carried, Closed, Entry, GenerationStarted, Holder, InputSpec, Opened, WantedSet
+from pipelines.model.entries import (
+    Carried,
+    Closed,
+    Entry,
+    GenerationStarted,
+    Holder,
+    InputSpec,
+    Opened,
+    TopicsKnown,
+    WantedSet,
+)
+from pipelines.model.names import dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import RegistryState, Release
@@ -236,6 +247,20 @@ def test_a_release_that_is_read_is_needed() -> None:
     assert needed_by(context_of(Log()), state, state.releases["a.v1"]) == ["b.v1"]
     gone = replace(reader(), state="retired")
     assert needed_by(context_of(Log()), RegistryState(releases={"a.v1": owner(), "b.v1": gone}), owner()) == []
+
+
+def test_dead_letters_that_were_deleted_with_their_topic_are_told_of() -> None:
+    log, topic = under_way(), dead_letter_topic("a.v1")
+    for number, topic_id in enumerate(("first", "first", "second")):
+        log.entries.append(TopicsKnown(release="a.v1", generation=1, own={topic: topic_id}, at_ms=number * 60_000))
+        said = notes(log.state(), log.state().releases["a.v1"])
+        assert bool(said) is (topic_id == "second")
+    assert said == [
+        "its dead-letter topic was deleted. Since 1970-01-01 00:02:00 UTC it has a new one: the dead letters before that are lost"
+    ]
+    # the next generation writes its own
+    log.entries.append(generation("a.v1", 2))
+    assert notes(log.state(), log.state().releases["a.v1"]) == []
 
 
 def test_a_reset_that_was_left_when_it_had_begun_is_told_of() -> None:

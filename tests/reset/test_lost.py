@@ -38,8 +38,8 @@ from pipelines.model.entries import WantedSet
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
+from tests.defs.jobs import DEPRECATED, dagster
 from tests.e2e.harness import committed
-from tests.reset.jobs import DEPRECATED, dagster
 from tests.reset.world import PARTITIONS, World, following, live_world
 
 if TYPE_CHECKING:
@@ -230,6 +230,9 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
             world.until(
                 f"{part} was not made again", lambda part=part: part in topic_names(settings), timeout_s=NAMED_S
             )
+        world.until(
+            "lost letters are not named", lambda: "the dead letters before that are lost" in in_status(world, name)
+        )
         world.produce(20)
         world.settle()
         follower.comes_to(world.expected({}))

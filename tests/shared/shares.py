@@ -39,7 +39,7 @@ LONGEST = (
     "reset/test_lost.py",
     "reset/test_versions.py",
     "reset/test_kinds.py",
-    "reset/test_jobs.py",
+    "defs/test_reset_jobs.py",
     "operations/comparing/test_delta.py",
     "engine/test_transactions.py",
     "engine/test_history.py",

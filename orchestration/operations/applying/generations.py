@@ -93,7 +93,7 @@ def take_lease(work: Work, name: str) -> None:
         refuse_blocked(state, name, but=work.plan.id)
         if state.releases[name].token != release.token:
             raise Refused(f"{name} was started in the meantime", fix=f"see `switchyard status {name}`, then try again")
-        return [LeaseTaken(release=name, token=release.token + 1, holder=mine)]
+        return [LeaseTaken(release=name, token=release.next_token, holder=mine)]
 
     work.tokens[name] = work.step(decide).releases[name].token
 

@@ -97,7 +97,7 @@ def fence(work: Work, stage: Fence) -> None:
     name, holder = stage.release, this_process(work.context.settings)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
-        token = state.releases[name].token + 1
+        token = state.releases[name].next_token
         return [
             WantedSet(release=name, wanted="stopped"),
             LeaseTaken(release=name, token=token, holder=holder),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestration.operations.lifecycle import live_release
+from orchestration.operations.lifecycle import another_version, before_live, live_release
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
@@ -12,6 +12,7 @@ from pipelines.follow import committed_number
 from pipelines.model.entries import GenerationStarted, Switch
 from pipelines.model.names import app_of, result_of
 from pipelines.model.registry import RegistryState, Release
+from pipelines.model.text import utc
 from pipelines.model.unread import not_read
 
 
@@ -19,11 +20,19 @@ def refuse_live(state: RegistryState, release: Release) -> None:
     """Raises Refused while consumers follow `release`."""
     live = live_release(state, release.spec.app)
     if live is not None and live.name == release.name:
-        app = release.spec.app
         raise Refused(
-            f"{release.name} is live",
-            fix=f"move its consumers first: `switchyard promote {app}` or `switchyard rollback {app}`",
+            f"{release.name} is live", fix=f"move its consumers first: {_way_to_another(state, release.spec.app, live)}"
         )
+
+
+def _way_to_another(state: RegistryState, app: str, live: Release) -> str:
+    """How the consumers of `live` can move to another release of the app."""
+    back = before_live(state, app)
+    standby = back if back is not None and back.state == "standby" else None
+    others = [r for r in state.of_app(app) if r not in (live, standby) and r.state != "retired"]
+    ways = [f"`switchyard promote {r.name} --execute`" for r in others[-1:]]
+    ways += [f"`switchyard rollback {app} --execute`"] if standby is not None else []
+    return " or ".join(ways) or another_version(app)
 
 
 def refuse_needed(context: Reading, state: RegistryState, release: Release) -> None:
@@ -32,7 +41,7 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
     if readers:
         raise Refused(
             f"{release.name} is still needed by {join([*readers, *followers])}",
-            fix=f"retire each release that reads it first: `switchyard retire {readers[0]} --execute`",
+            fix=_way_to_free(state, release, state.releases[readers[0]]),
         )
     if followers:
         raise Refused(
@@ -40,6 +49,22 @@ def refuse_needed(context: Reading, state: RegistryState, release: Release) -> N
             fix="wait until they have passed the switch; for one that will not come back: "
             f"`switchyard forget-follower {release.spec.app} GROUP`",
         )
+
+
+def _way_to_free(state: RegistryState, release: Release, reader: Release) -> str:
+    """What to do so that `reader` no longer needs `release`."""
+    app, retire = reader.spec.app, f"`switchyard retire {reader.name} --execute`"
+    if live_release(state, app) is not reader:
+        return f"retire each release that reads it first: {retire}"
+    if reader.spec.streams:
+        return f"keep it: {reader.name} is live, and the consumers of its stream can't move to another input"
+    live = live_release(state, release.spec.app)
+    # the same code, staged again, reads the release that is live now
+    if live is not None and any(given.release == release.name for given in reader.spec.inputs.values()):
+        way = f"`switchyard reprocess {app} --same-as {reader.name} --execute` reads {live.name}"
+    else:
+        way = f"change {app} so that it does not read {release.name}, then `switchyard reprocess {app} --execute`"
+    return f"{reader.name} is live, so move its consumers first: {way}; then {retire}"
 
 
 def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
@@ -145,12 +170,16 @@ def _way_to_finish(state: RegistryState, operation: str) -> str:
 
 def notes(state: RegistryState, release: Release) -> list[str]:
     """What an operator should know about a release beside its state: why it failed, whether an unfinished operation
-    left its consumers on an old result, and which of its inputs are out of date.
+    left its consumers on an old result, whether dead letters are lost, and which of its inputs are out of date.
     """
     found = [release.failure] if release.failure else []
     unread = state.not_understood(release.name)
     if unread is not None:
         found.append(f"held: {not_read(unread)}")
+    if release.letters_lost_ms:
+        found.append(
+            f"its dead-letter topic was deleted. Since {utc(release.letters_lost_ms)} UTC it has a new one: the dead letters before that are lost"
+        )
     unfinished = unfinished_move(state, release)
     operation = state.known_operations.get((release.under.op if release.under else None) or "")
     if unfinished is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestration.operations.comparing.evidence import are_compared
-from orchestration.operations.lifecycle import before_live, find_release, live_release, refuse_blocked
+from orchestration.operations.lifecycle import another_version, before_live, find_release, live_release, refuse_blocked
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import refuse_unfinished
 from orchestration.operations.planning.kinds import other_input, refuse_other_results
@@ -72,7 +72,7 @@ def _other(state: RegistryState, release: Release) -> Release:
             return back
         raise Refused(
             f"{release.name} is live and has no standby to compare with",
-            fix=f"`switchyard reprocess {release.spec.app} --execute` stages another version and compares it",
+            fix=another_version(release.spec.app),
         )
     if live is None:
         raise Refused(

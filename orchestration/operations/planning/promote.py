@@ -65,7 +65,7 @@ def plan_promote(
         if stopped := context.holder_by(live, beats) is None:
             lacking.append(f"the live release {live.name} isn't running (`switchyard start {live.name} --execute`)")
     if lacking:
-        fix = _way_there(new, live if stopped else None, evidence, max_changed)
+        fix = _way_there(new, live if stopped else None, evidence, max_changed, unmet=len(lacking))
         raise Refused(f"{new.name} can't be promoted: " + "; ".join(lacking), fix=fix)
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
@@ -142,19 +142,26 @@ def _readers(state: RegistryState, live: Release | None) -> dict[str, str]:
 
 
 def _way_there(
-    new: Release, stopped: Release | None, evidence: EvidenceRecorded | None, max_changed: float | None
+    new: Release, stopped: Release | None, evidence: EvidenceRecorded | None, max_changed: float | None, *, unmet: int
 ) -> str:
-    """What to do about a release that can't be promoted yet. `stopped`: the live release, if it isn't running."""
+    """What to do, in order, about a release that can't be promoted yet. `stopped`: the live release, if it isn't
+    running. `unmet`: how many conditions are not met.
+    """
     app, verdict = new.spec.app, new.verdict
     if new.state == "retired":
         return f"`switchyard stage {app} --execute` makes a new version"
+    start = f"`switchyard start {stopped.name} --execute`, then " if stopped is not None else ""
     if verdict is not None and verdict.generation == new.generation and (verdict.failed or verdict.errored):
-        return f"fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
-    if stopped is not None:
-        return f"`switchyard start {stopped.name} --execute`, then promote again"
-    if evidence is not None and max_changed is not None and Comparison.of(evidence).ratio > max_changed:
-        return f"look at the differences with `switchyard diff {new.name}`; to allow them, raise --max-changed"
-    return f"`switchyard reprocess {app} --version {new.spec.version} --execute` does what is missing: it waits, compares and checks"
+        return f"{start}fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
+    differs = evidence is not None and max_changed is not None and Comparison.of(evidence).ratio > max_changed
+    steps = []
+    if unmet > differs + (stopped is not None):
+        steps.append(
+            f"`switchyard reprocess {app} --version {new.spec.version} --execute` does what is missing: it waits, compares and checks"
+        )
+    if differs:
+        steps.append(f"look at the differences with `switchyard diff {new.name}`; to allow them, raise --max-changed")
+    return start + ("; then ".join(steps) or "promote again")
 
 
 def _way_back(alias: str, new: Release, live: Release) -> str:

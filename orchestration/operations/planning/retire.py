@@ -81,7 +81,9 @@ def plan_retire(
         ),
         reason=reason,
         facts={"state": release.state, "topics": join(topics)},
-        warnings=("this can't be undone; to get the release back, stage and reprocess the version again",),
+        warnings=(
+            f"this can't be undone; `switchyard stage {release.spec.app} --from FOLDER --execute` stages its code as a new version",
+        ),
     )
 
 

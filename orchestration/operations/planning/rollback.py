@@ -10,6 +10,7 @@ from orchestration.operations.comparing.backlog import Backlog, backlog_of
 from orchestration.operations.comparing.evidence import evidence_for
 from orchestration.operations.comparing.upkeep import too_old, upkeep_of
 from orchestration.operations.lifecycle import (
+    another_version,
     before_live,
     find_release,
     refuse_blocked,
@@ -119,7 +120,7 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
     if standby is None:
         raise Refused(
             f"{live.name} is the first live release of {app}, so there is nothing to go back to",
-            fix=f"`switchyard reprocess {app} --execute` stages another version and compares it",
+            fix=another_version(app),
         )
     if standby.state != "standby":
         raise Refused(

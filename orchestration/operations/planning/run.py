@@ -55,7 +55,7 @@ def plan_start(
     if candidate and not starts_over and history.unread and context.holder(release) is None:
         starts_over, history = True, history_of(context, state, release, starts_over=True)
     # a candidate never continues from a failed run, nor from a position whose next input is deleted
-    generation = max(release.generations) + 1 if starts_over else release.generation
+    generation = release.next_generation if starts_over else release.generation
     if candidate:
         history.require(accept=accept_missing)
     if not starts_over:

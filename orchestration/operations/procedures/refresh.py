@@ -10,7 +10,7 @@ from orchestration.operations.comparing.evidence import evidence_for, narrowed
 from orchestration.operations.comparing.saving import save
 from orchestration.operations.comparing.upkeep import Upkeep, load, too_old
 from orchestration.operations.context import Context
-from orchestration.operations.lifecycle import before_live, live_release, refuse_blocked
+from orchestration.operations.lifecycle import another_version, before_live, live_release, refuse_blocked
 from orchestration.operations.looking.progress import progress_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import consumer
@@ -60,7 +60,7 @@ def refreshable(state: RegistryState, app: str) -> EvidenceRecorded:
     if standby is None or standby.state != "standby":
         raise Refused(
             f"{live.name} has no standby to go back to",
-            fix=f"`switchyard reprocess {app} --execute` stages another version and compares it",
+            fix=another_version(app),
         )
     if not live.spec.tables:
         raise Refused(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.history import history_of
+from orchestration.operations.planning.reset.refusals import refuse_over
 from orchestration.operations.procedures.accept import accept_now
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import Entry, ReadyRecorded, StateSet
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release
@@ -85,8 +86,8 @@ def wait_ready(
     ready.
 
     Raises SwitchyardError if the release fails, stops, dropped more late rows than the live release, or has not caught
-    up within `timeout_s` seconds; MissingHistory if it lacks input that the live release has read, unless that was
-    accepted before, or `accept_missing` accepts it now.
+    up within `timeout_s` seconds; Refused if it is stopped, and nothing is going to start it; MissingHistory if it lacks
+    input that the live release has read, unless that was accepted before, or `accept_missing` accepts it now.
     """
     state = context.state_for_planning()
     release = find_release(state, name)
@@ -144,7 +145,8 @@ def _until_caught_up(
             )
         beats = context.beats(30)
         beat = beats.get(release.name)
-        current = context.registry.state().releases[release.name]
+        state = context.registry.state()
+        current = state.releases[release.name]
         if current.state == "failed":
             raise SwitchyardError(
                 f"{release.name} failed: {current.failure}",
@@ -156,6 +158,7 @@ def _until_caught_up(
         trouble = beat.error if beat is not None else trouble
         if beat is None or holder is None or beat.state in ("failed", "stopped"):
             caught_up.lost()
+            _refuse_stopped(state, current)
             if now - began > context.settings.boot_timeout_s:
                 raise SwitchyardError(
                     f"{release.name} isn't running" + (f": {trouble}" if trouble else ""),
@@ -168,6 +171,16 @@ def _until_caught_up(
             if caught_up.by(beat, found.unread_records, now):
                 return found, beat, fastest
         context.sleep(0.25)
+
+
+def _refuse_stopped(state: RegistryState, release: Release) -> None:
+    """Raises Refused for a release without a driver that nobody is going to start. An operation under way might."""
+    refuse_over(release)
+    if release.wanted == "stopped" and state.blocking(release.name) is None:
+        raise Refused(
+            f"{release.name} isn't running, and is wanted stopped",
+            fix=f"`switchyard start {release.name} --execute`, then wait again",
+        )
 
 
 def _hydration(release: Release, beat: Heartbeat) -> Hydration:

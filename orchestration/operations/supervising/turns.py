@@ -328,7 +328,7 @@ def _replace(context: Context, name: str, processes: Sequence[Running], alert: T
         fenced = release.token == lease.token and not release.lease_ended and _is_silent(context, release)
         if not fenced:
             return []
-        token = release.token + 1
+        token = release.next_token
         return [LeaseTaken(release=name, token=token, holder=mine), LeaseEnded(release=name, token=token)]
 
     why = f"process {lease.holder.pid} is alive, but has sent no heartbeat for {context.settings.lease_timeout_s:g} s"

@@ -35,7 +35,7 @@ def applied(stage: Stage, *entries: Entry, operation: Kind = Kind.RETIRE) -> lis
 def test_a_release_that_went_live_since_the_plan_is_neither_stopped_nor_retired(stage: Stage) -> None:
     with pytest.raises(Refused, match=r"a\.v1 is live") as error:
         applied(stage, *READY, *switched(1, None, "a.v1"))
-    assert "`switchyard promote a` or `switchyard rollback a`" in error.value.fix
+    assert "`switchyard promote a.v2 --execute`" in error.value.fix
 
 
 @pytest.mark.parametrize("stage", [STOP, RETIRE])

@@ -143,6 +143,23 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
         ),
         (World(running={NEW}), "`switchyard start a.v1 --execute`, then promote again"),
         (
+            World(running=set(), ready=[], check=[], diff=[]),
+            "`switchyard start a.v1 --execute`, then `switchyard reprocess a --version 2 --execute` does what is missing",
+        ),
+        (
+            World(running={NEW}, check=[verdict(failed=1, failures=("volume",))]),
+            "`switchyard start a.v1 --execute`, then fix the app, then `switchyard reprocess a --execute`",
+        ),
+        (
+            World(running=set(), max_changed=0.5),
+            "`switchyard start a.v1 --execute`, then `switchyard reprocess a --version 2 --execute` does what is missing: "
+            "it waits, compares and checks; then look at the differences with `switchyard diff a.v2`",
+        ),
+        (
+            World(running={NEW}, max_changed=0.5),
+            "`switchyard start a.v1 --execute`, then look at the differences with `switchyard diff a.v2`; to allow them",
+        ),
+        (
             World(name=NEW, state=StateSet(release=NEW, state="retired")),
             "`switchyard stage a --execute` makes a new version",
         ),

@@ -8,14 +8,15 @@ import pytest
 
 from orchestration.operations.looking.costs import Cost
 from orchestration.operations.planning.reset.export import by_topic
-from orchestration.operations.planning.reset.positions import read_whole, scope_of
+from orchestration.operations.planning.reset.positions import read_whole, scope_of, where_to
 from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.planning.reset.show import cost_facts
+from orchestration.operations.plans.positions import until_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
 from pipelines.model.reset import Choice, Seen, Target
-from tests.operations.builders import release
+from tests.operations.builders import Log, context_of, release
 
 SEEN = {("trades", p): Seen(topic="trades", first=0, end=9, position=5) for p in (0, 1)}
 
@@ -49,6 +50,24 @@ def test_a_line_of_a_file_that_would_move_nothing_is_refused(
 ) -> None:
     with pytest.raises(BadUsage, match=said):
         scoped(offsets, inputs)
+
+
+def test_what_is_wrong_with_an_end_or_a_record_is_said_of_that_option() -> None:
+    def refused(request: Request) -> tuple[str, str]:
+        old = SourcePosition(sources={"trades": {0: 5, 1: 5}})
+        with pytest.raises(Refused) as error:
+            where_to(context_of(Log()), release("a.v1"), request, SEEN, set(SEEN), old)
+        return error.value.what, error.value.fix
+
+    earliest = Target(kind="earliest", text="--to-earliest")
+    what, fix = refused(Request(target=earliest, until=until_of("10")))
+    assert what.startswith("--until 10 is not possible: trades[0] offset 10 is past the end, 9; trades[1]")
+    assert fix == "leave out --until, or give an end that every partition has, like --until latest"
+    skip = Target(kind="skip", text="--skip trades:0:4", offsets={"trades": {0: 4}})
+    assert refused(Request(target=skip)) == (
+        "trades[0] offset 4 was already read",
+        "`switchyard bisect a.v1` finds the record that makes a batch fail",
+    )
 
 
 def test_one_file_can_not_say_two_offsets_of_a_partition() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic
 from pipelines.errors import Refused
-from pipelines.model.entries import DeltaSegment, Entry, Staged, StateSet
+from pipelines.model.entries import DeltaSegment, Entry, InputSpec, Staged, StateSet
 from tests.operations.builders import Log, context_of, evidence, generation, spec, staged, switched
 
 DIGEST = spec("a.v1").code_digest
@@ -29,11 +31,92 @@ def test_code_that_no_other_release_runs_goes() -> None:
     assert files(*staged("a.v1", "a.v2"), StateSet(release="a.v2", state="retired")).code_digest == DIGEST
 
 
-def test_a_live_release_stays() -> None:
-    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
+BACK = [*switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), *switched(3, "a.v2", "a.v1")]
+
+
+@pytest.mark.parametrize(
+    ("entries", "way"),
+    [
+        (
+            [*staged("a.v1"), *switched(1, None, "a.v1")],
+            "move its consumers first: change the app, then `switchyard reprocess a --execute`",
+        ),
+        (
+            [*staged("a.v1", "a.v2"), *switched(1, None, "a.v1")],
+            "move its consumers first: `switchyard promote a.v2 --execute`",
+        ),
+        ([*staged("a.v1", "a.v2"), *BACK], "move its consumers first: `switchyard rollback a --execute`"),
+        (
+            [*staged("a.v1", "a.v2", "a.v3"), *BACK],
+            "move its consumers first: `switchyard promote a.v3 --execute` or `switchyard rollback a --execute`",
+        ),
+        (
+            [*staged("a.v1", "a.v2"), *BACK, StateSet(release="a.v2", state="retired")],
+            "move its consumers first: change the app, then `switchyard reprocess a --execute`",
+        ),
+    ],
+)
+def test_a_live_release_stays_and_the_way_off_it_is_one_that_exists(entries: list[Entry], way: str) -> None:
     with pytest.raises(Refused, match=r"a\.v1 is live") as refused:
-        plan_retire(context_of(log), "a.v1")
-    assert "move its consumers first" in refused.value.fix
+        plan_retire(context_of(Log(*entries)), "a.v1")
+    assert refused.value.fix.partition(" stages it")[0] == way
+
+
+def reader(release: str | None = "a.v1", **changes: Any) -> list[Entry]:
+    """b.v1, which reads a.v1's result and is live; its code names the app, or only the topic."""
+    inputs = {"counts": InputSpec(topic="a.v1.g1", partitions=1, release=release)}
+    return [Staged(spec=spec("b.v1", inputs=inputs, **changes)), generation("b.v1"), *switched(1, None, "b.v1")]
+
+
+LEFT = [*switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2")]
+LIVE = "b.v1 is live, so move its consumers first: "
+
+
+@pytest.mark.parametrize(
+    ("entries", "way"),
+    [
+        (
+            [*LEFT, *reader()],
+            f"{LIVE}`switchyard reprocess b --same-as b.v1 --execute` reads a.v2; then `switchyard retire b.v1 --execute`",
+        ),
+        # another version of b would read it again
+        (
+            [*LEFT, *reader(release=None)],
+            f"{LIVE}change b so that it does not read a.v1, then `switchyard reprocess b --execute`; "
+            "then `switchyard retire b.v1 --execute`",
+        ),
+        (
+            reader(),
+            f"{LIVE}change b so that it does not read a.v1, then `switchyard reprocess b --execute`; "
+            "then `switchyard retire b.v1 --execute`",
+        ),
+        (
+            [*LEFT, *reader(table=False)],
+            "keep it: b.v1 is live, and the consumers of its stream can't move to another input",
+        ),
+        (
+            [
+                *LEFT,
+                *reader(),
+                StateSet(release="b.v1", state="standby"),
+                *staged("b.v2"),
+                *switched(2, "b.v1", "b.v2"),
+            ],
+            "retire each release that reads it first: `switchyard retire b.v1 --execute`",
+        ),
+    ],
+)
+def test_a_reader_that_is_live_is_not_said_to_be_retired(entries: list[Entry], way: str) -> None:
+    with pytest.raises(Refused, match=r"a\.v1 is still needed by b\.v1") as refused:
+        plan_retire(context_of(Log(*staged("a.v1", "a.v2"), *entries)), "a.v1")
+    assert refused.value.fix == way
+
+
+def test_what_is_gone_is_not_said_to_come_back_under_its_name() -> None:
+    [warning] = plan_retire(context_of(Log(*staged("a.v1"))), "a.v1").warnings
+    assert warning == (
+        "this can't be undone; `switchyard stage a --from FOLDER --execute` stages its code as a new version"
+    )
 
 
 def test_what_goes_is_the_release_s_own() -> None:

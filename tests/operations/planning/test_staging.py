@@ -519,8 +519,13 @@ def test_without_a_version_the_newest_that_waits_is_meant() -> None:
     known = state("a.v1", "a.v2", "a.v3", a_1="live", a_2="ready", a_3="retired")
     assert version_of(known, "a", None).name == "a.v2"
     assert version_of(known, "a", 1).name == "a.v1"
-    with pytest.raises(BadUsage, match="has no candidate to promote"):
-        version_of(state("a.v1", a_1="live"), "a", None)
+    for states, way in (
+        ({"a_1": "live"}, "change the app, then `switchyard reprocess a --execute`"),
+        ({"a_1": "retired"}, "`switchyard stage a --execute` makes a new version"),
+    ):
+        with pytest.raises(BadUsage, match="has no candidate to promote") as error:
+            version_of(state("a.v1", **states), "a", None)
+        assert error.value.fix.startswith(way)
     for unknown, known_instead in (("a.v9", "the releases are: a.v1"), ("b", "the apps with a release are: a")):
         with pytest.raises(BadUsage, match=f"there is no release (of an app )?{unknown}") as error:
             version_of(state("a.v1", a_1="live"), unknown, None)

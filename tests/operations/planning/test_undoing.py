@@ -37,18 +37,26 @@ def test_a_release_that_was_changed_since_is_not_undone(later: list[Entry], inst
     assert instead in refused.value.fix
 
 
-@pytest.mark.parametrize(("unknown", "op"), [(True, "reset-0"), (False, "promote-1")])
-def test_nothing_but_a_reset_is_undone(unknown: bool, op: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "entries", "way"),
+    [
+        ("promote-1", [], "`switchyard log a.v1` lists its resets"),
+        # it is about no release
+        ("repair-1", [Opened(id="repair-1", name="repair", releases=(), deadline_ms=2**60)], "no release was reset"),
+        ("reset-0", [], "no release was reset"),
+        ("reset-0", [*reset("reset-1", 2), *reset("reset-2", 3)], "the last resets are: reset-1, reset-2"),
+    ],
+)
+def test_nothing_but_a_reset_is_undone(op: str, entries: list[Entry], way: str) -> None:
     promoted = [
         Opened(id="promote-1", name="promote", releases=("a.v1",), alias="a", deadline_ms=2**60),
         *switched(1, None, "a.v1", op="promote-1"),
         Closed(id="promote-1", outcome="done"),
     ]
-    log = Log(*staged("a.v1"), *promoted)
-    assert (op not in log.known.known_operations) is unknown
+    log = Log(*staged("a.v1"), *promoted, *entries)
     with pytest.raises(BadUsage, match=f"there is no reset {op}") as refused:
         plan_undo(context_of(log), op)
-    assert refused.value.fix == "`switchyard log RELEASE` lists its resets"
+    assert refused.value.fix == way
 
 
 def at(first: int, second: int) -> SourcePosition:

@@ -10,8 +10,8 @@ import pytest
 from orchestration.operations.context import Context
 from orchestration.operations.procedures.wait import CaughtUp, _hydration, _late_drops, wait_ready
 from pipelines.engine.telemetry import unread_records
-from pipelines.errors import SwitchyardError
-from pipelines.model.entries import ReadyRecorded, StateSet, Switch, Via
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.entries import Entry, Opened, ReadyRecorded, StateSet, Switch, Via, WantedSet
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Counts, Heartbeat
 from pipelines.model.registry import RegistryState
@@ -117,6 +117,52 @@ def test_the_entry_says_in_which_program_the_release_was_found_ready(
     wait_ready(context_of(log, via=via), "a.v1", for_s=0)
     [entry] = [e for e in log.entries if isinstance(e, ReadyRecorded)]
     assert entry.via == via and log.known.releases["a.v1"].state == "ready"
+
+
+class Waited(Exception):
+    """Somebody waits for a driver."""
+
+
+def wait_without_a_driver(monkeypatch: pytest.MonkeyPatch, *entries: Entry) -> None:
+    """Waits for a.v1, which no driver runs. Raises Waited instead of waiting."""
+
+    def wait(_: float) -> None:
+        raise Waited
+
+    monkeypatch.setattr(Context, "beats", lambda *_: {})
+    wait_ready(context_of(Log(*staged("a.v1"), *entries), sleep=wait), "a.v1")
+
+
+@pytest.mark.parametrize(
+    ("entries", "what", "fix"),
+    [
+        ([], "a.v1 isn't running, and is wanted stopped", "`switchyard start a.v1 --execute`, then wait again"),
+        (
+            [StateSet(release="a.v1", state="retired")],
+            "a.v1 is retired",
+            "`switchyard stage a --execute` makes a new version",
+        ),
+    ],
+)
+def test_nobody_waits_for_a_release_that_will_not_be_started(
+    entries: list[Entry], what: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Refused) as error:
+        wait_without_a_driver(monkeypatch, *entries)
+    assert (error.value.what, error.value.fix) == (what, fix)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        WantedSet(release="a.v1", wanted="running"),
+        # a reset stops it, and starts it again
+        Opened(id="reset-1", name="reset", releases=("a.v1",), deadline_ms=2**60),
+    ],
+)
+def test_one_that_will_be_started_is_waited_for(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Waited):
+        wait_without_a_driver(monkeypatch, entry)
 
 
 def test_a_release_that_failed_is_answered_with_what_finds_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

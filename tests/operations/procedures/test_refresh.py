@@ -150,6 +150,8 @@ def test_who_can_not_go_back_by_a_diff_has_none_to_refresh() -> None:
         with pytest.raises((Refused, BadUsage), match=text) as caught:
             refreshable(log.known, "a")
         assert caught.value.fix
+        # unchanged code would be refused
+        assert ("`switchyard reprocess" in caught.value.fix) is caught.value.fix.startswith("change the app, then")
         assert to_refresh(log.known) == []
     assert to_refresh(settled().known) == ["a"]
     assert refreshable(settled().known, "a").id == "diff-1"

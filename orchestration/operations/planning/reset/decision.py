@@ -56,7 +56,7 @@ class Reset:
     @property
     def generation(self) -> int:
         """The generation that the reset starts."""
-        return max(self.release.generations, default=0) + 1
+        return self.release.next_generation
 
     @property
     def keeps(self) -> bool:
@@ -123,7 +123,7 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
     scope = scope_of(release, seen, request)
     if request.chosen_state == "keep" and not is_fresh(last):
         refuse_without_checkpoint(context, release)
-    course = where_to(context, request, seen, scope, old)
+    course = where_to(context, release, request, seen, scope, old)
     if is_fresh(last) and course.left_out is not None and course.left_out.start.same(old):
         # nothing to stop for: it starts after the record that is left out
         course = Course(new=course.left_out.end)

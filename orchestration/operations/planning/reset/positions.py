@@ -26,16 +26,22 @@ class Course:
 
 
 def where_to(
-    context: Reading, request: Request, seen: Partitions, scope: set[tuple[str, int]], old: SourcePosition
+    context: Reading,
+    release: Release,
+    request: Request,
+    seen: Partitions,
+    scope: set[tuple[str, int]],
+    old: SourcePosition,
 ) -> Course:
-    """Where a reset starts and stops, and what it leaves out."""
+    """Where a reset of `release` starts and stops, and what it leaves out."""
     if request.target.kind == "skip":
         _only_skips(request)
-        return Course(new=old, left_out=record_of(request.target, seen))
+        return Course(new=old, left_out=record_of(request.target, seen, release.name))
     new = resolve(request.target, timed(context, seen, request.target), scope)
     if request.until is None:
         return Course(new=new)
-    return Course(new=new, end=_end(request, new, resolve(request.until, timed(context, seen, request.until), scope)))
+    end = resolve(request.until, timed(context, seen, request.until), scope, until=True)
+    return Course(new=new, end=_end(request, new, end))
 
 
 def _only_skips(request: Request) -> None:

@@ -31,7 +31,7 @@ from pipelines.engine.checkpoint import newest_folder
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
-from pipelines.model.registry import RegistryState, Release
+from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.reset import move
 
 
@@ -47,7 +47,7 @@ def plan_undo(
     state = context.state_for_planning()
     operation = state.known_operations.get(reset_id)
     if operation is None or operation.opened.name not in RESETS:
-        raise BadUsage(f"there is no reset {reset_id}", fix="`switchyard log RELEASE` lists its resets")
+        raise BadUsage(f"there is no reset {reset_id}", fix=_resets(state, operation))
     release = state.releases[operation.opened.releases[0]]
     if (open_plan := under_way(state, release, UndoRequest(reset=reset_id))) is not None:
         return open_plan
@@ -55,6 +55,15 @@ def plan_undo(
     refuse_over(release)
     undo = _decide(context, state, release, reset_id, stop=stop)
     return _plan_of(context, undo, timeout_s=timeout_s, reason=reason)
+
+
+def _resets(state: RegistryState, other: Operation | None) -> str:
+    """Which resets there are. `other`: an operation that was given as one."""
+    if other is not None and other.opened.releases:
+        return f"`switchyard log {other.opened.releases[0]}` lists its resets"
+    known = [o.opened for o in state.known_operations.values() if o.opened.name in RESETS]
+    last = [opened.id for opened in sorted(known, key=lambda opened: opened.at_ms)[-3:]]
+    return f"the last resets are: {', '.join(last)}" if last else "no release was reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

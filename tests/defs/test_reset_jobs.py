@@ -11,7 +11,7 @@ from orchestration.defs.names import APP_TAG, RELEASE_TAG
 from orchestration.defs.resets import bisect_job, reset_job, undo_job
 from pipelines.model.text import markdown
 from pipelines.settings import Settings
-from tests.reset.jobs import DEPRECATED, dagster
+from tests.defs.jobs import DEPRECATED, dagster
 from tests.reset.world import POISON, following, live_world
 
 if TYPE_CHECKING:
