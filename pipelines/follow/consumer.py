@@ -486,5 +486,7 @@ def _unknown(alias: str, state: RegistryState) -> SwitchyardError:
     known = sorted(state.chains)
     return BadUsage(
         f"{alias} has no release",
-        fix=f"the apps with a live release are: {', '.join(known)}" if known else "stage, start and promote a release of an app first",
+        fix=f"the apps with a live release are: {', '.join(known)}"
+        if known
+        else "stage, start and promote a release of an app first",
     )
