@@ -35,17 +35,18 @@ def verdict(**changes: Any) -> VerdictRecorded:
 
 
 def compared(**changes: Any) -> EvidenceRecorded:
-    return evidence(LIVE, NEW, **{"at_ms": now_ms(), **changes})
+    return evidence(LIVE, NEW, **changes)
 
 
 @dataclass(kw_only=True)
 class World:
-    """All that a promotion of v2, with v1 live, asks for. `name`: what is promoted."""
+    """All that a promotion of v2, with v1 live, asks for. `name`: what is promoted. `age_ms`: of the evidence."""
 
     name: str = "a"
     state: Entry = field(default_factory=lambda: StateSet(release=NEW, state="ready"))
     ready: list[Entry] = field(default_factory=lambda: [ReadyRecorded(release=NEW, generation=1)])
-    diff: list[Entry] = field(default_factory=lambda: [compared()])
+    diff: list[EvidenceRecorded] = field(default_factory=lambda: [compared()])
+    age_ms: int = 0
     check: list[Entry] = field(default_factory=lambda: [verdict()])
     also: list[Entry] = field(default_factory=list)
     staged: list[Entry] = field(default_factory=lambda: staged(LIVE, NEW))
@@ -68,7 +69,9 @@ def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
         monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {NEW: beat, LIVE: beat})
         monkeypatch.setattr("orchestration.operations.context.Context.progress", progress)
         log = Log(*world.staged, *switched(1, None, LIVE), world.state)
-        log.entries += [*world.ready, *world.diff, *world.check, *world.also]
+        # worlds are made long before their test runs
+        diff = [each.model_copy(update={"at_ms": now_ms() - world.age_ms}) for each in world.diff]
+        log.entries += [*world.ready, *diff, *world.check, *world.also]
         found = plan_promote(context_of(log), world.name, max_changed=world.max_changed)
         return [type(stage).__name__ for stage in found.stages]
 
@@ -114,7 +117,7 @@ def under_way(release: str) -> list[Entry]:
         (World(diff=[]), r"it is not compared with a\.v1"),
         (World(diff=[compared(apart=True)]), r"it is not compared with a\.v1"),
         (World(diff=[compared(new_generation=2)]), r"it is not compared with a\.v1"),
-        (World(diff=[compared(at_ms=now_ms() - 700_000)]), "more than --max-evidence-age"),
+        (World(age_ms=700_000), "more than --max-evidence-age"),
         (World(max_changed=0.5), "more than --max-changed"),
         (World(running={NEW}), r"the live release a\.v1 isn't running"),
         (World(also=under_way(NEW)), r"reset-9, .*is under way on a\.v2"),
