@@ -83,7 +83,7 @@ def refused(said: Said, code: int, *words: str) -> None:
         ("resume no-such-operation", 2, ["no-such-operation", "switchyard operations"]),
         ("abandon no-such-operation", 2, ["no-such-operation", "switchyard operations"]),
         ("forget-follower no-such-app nobody", 2, ["has no follower nobody"]),
-        ("register-follower no-such-app somebody", 2, ["no app no-such-app"]),
+        ("register-follower no-such-app somebody", 2, ["no-such-app has no release"]),
         ("no-such-command", 2, ["No such command"]),
         ("stage stock-stats --no-such-option", 2, ["No such option"]),
         ("wait no-such.v1 --unread -1", 2, ["--unread"]),

@@ -148,8 +148,9 @@ def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
             f"{ratio:.2%} of the {since.counts} now differ (compared as text, without --tolerance), more than --max-changed {stage.max_changed:.2%}: {came}",
             fix=f"run `switchyard diff {stage.new}` again and look at it",
         )
-    differ = f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
-    work.context.say(differ if len(found) else "nothing has changed since the evidence cut")
+    work.context.say(
+        f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
+    )
     work.segments += since.write(found)
 
 
