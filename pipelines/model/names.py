@@ -60,8 +60,8 @@ ResultName = Annotated[str, _whole(rf"(?:{_APP_PATTERN})?", longest=100)]
 # a module's path in frozen code, or a suite's: file names without extension, joined by dots
 ModuleName = Annotated[str, _whole(r"[\w-]+(?:\.[\w-]+)*", longest=1000)]
 
-# the number of a version, a generation, a switch or a lease, which names contain. The next one is one more, and must be
-# a number of JSON, too
+# the number of a version, a generation, a switch or a lease. Names contain some of them. The next one is one more, and
+# must still be a number that JSON can hold exactly
 MAX_ORDINAL = 10**12
 Ordinal = Annotated[int, Field(ge=0, le=MAX_ORDINAL)]
 

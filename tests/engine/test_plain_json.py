@@ -287,16 +287,20 @@ CHEAP = [
 ]  # fmt: skip
 
 
+def malformed(spark: SparkSession, way: dict[str, str], texts: list[str], ddl: str) -> list[str | None]:
+    """What `from_json` gives as malformed of each of `texts`: the text, or None if it is well-formed."""
+    with configured(spark, way):
+        frame = spark.createDataFrame([(text,) for text in texts], "value string").coalesce(1)
+        read = frame.select("value", from_json(F.col("value"), ddl_columns(ddl), CORRUPT).alias("it"))
+        return [row[CORRUPT] for row in read.select("value", "it.*").collect()]
+
+
 @WAYS
 @pytest.mark.parametrize(("ddl", "texts"), [(DDL, COSTLY), (NESTED, NESTED_COSTLY)], ids=["flat", "nested"])
 def test_a_decimal_that_is_costly_to_read_is_malformed(
     spark: SparkSession, way: dict[str, str], ddl: str, texts: list[str]
 ) -> None:
-    with configured(spark, way):
-        frame = spark.createDataFrame([(text,) for text in texts], "value string").coalesce(1)
-        read = frame.select("value", from_json(F.col("value"), ddl_columns(ddl), CORRUPT).alias("it"))
-        rows = read.select("value", "it.*").collect()
-    assert [row[CORRUPT] for row in rows] == texts
+    assert malformed(spark, way, texts, ddl) == texts
 
 
 @WAYS
@@ -316,11 +320,7 @@ def test_a_time_without_a_date_is_malformed(spark: SparkSession, way: dict[str, 
     texts = [f'{{"text": "a", "at": "{time}"}}' for time in TIMES] + ["{'at': '12:30'}", '{"at": "12:30", "tex']
     nested = [f'{{"seen": ["2024-01-02T03:04:05Z", null, "{time}"]}}' for time in TIMES]
     for ddl, records in ((DDL, texts), (NESTED, nested)):
-        with configured(spark, way):
-            frame = spark.createDataFrame([(text,) for text in records], "value string").coalesce(1)
-            read = frame.select("value", from_json(F.col("value"), ddl_columns(ddl), CORRUPT).alias("it"))
-            rows = read.select("value", "it.*").collect()
-        assert [row[CORRUPT] for row in rows] == records
+        assert malformed(spark, way, records, ddl) == records
 
 
 @WAYS

@@ -104,7 +104,7 @@ private final class Refused(schema: StructType, factory: JsonFactory) {
   private val hasDecimals = schema.existsRecursively(_.isInstanceOf[DecimalType])
   private val hasTimestamps = schema.existsRecursively(_ == TimestampType)
 
-  /** False for most records, without reading their JSON. */
+  /** Whether a record must be looked through: if its schema has timestamps, always. */
   def mayBeIn(json: Array[Byte]): Boolean = hasTimestamps || (hasDecimals && mayHaveExponent(json))
 
   /** Whether a record is long, or not ASCII, or has an escape of a letter, or what may be an exponent. */
