@@ -1,4 +1,7 @@
-"""Our own classes for Spark: an aggregation continues from its loaded state; a file's permissions take no process."""
+"""Our own classes for Spark.
+
+An aggregation continues from its loaded state, an ended query writes nothing, and a file's permissions take no process.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestration.jvm.scala import compile_to
+from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm.jars import SCALA_SOURCES, scala_jar, spark_jars
 from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
+from tests.shared.session import configured
+from tests.shared.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPARKS_OWN = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STORES = "org.apache.spark.sql.execution.streaming.state.StateStore$"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
@@ -31,6 +38,32 @@ def sparks_own(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[
     spark.conf.set(PROVIDER, SPARKS_OWN if request.param else drivers)
     yield request.param
     spark.conf.set(PROVIDER, before)
+
+
+def maintain() -> None:
+    """Has Spark maintain every loaded state now, as it does every 15 s, in threads of its own."""
+    stores = getattr(java_class(STORES), "MODULE$")
+    maintenance = stores.getClass().getDeclaredMethod("doMaintenance", None)
+    maintenance.setAccessible(True)
+    maintenance.invoke(stores, None)
+
+
+def await_batches(checkpoint: Path, more: int) -> None:
+    """Waits until so many more batches have ended."""
+
+    def ended() -> int:
+        return max((int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")), default=-1)
+
+    before = ended()
+    until(f"{more} more batches have not ended", lambda: ended() >= before + more, timeout_s=60)
+
+
+def all_unloaded() -> bool:
+    """Whether Spark holds no state any more. Maintenance unloads those of ended queries at its end."""
+    stores = getattr(java_class(STORES), "MODULE$")
+    loaded = stores.getClass().getDeclaredField("loadedProviders")
+    loaded.setAccessible(True)
+    return bool(loaded.get(stores).isEmpty())
 
 
 @pytest.mark.spark
@@ -62,7 +95,7 @@ def test_a_batch_goes_on_from_the_state_that_the_last_one_left_loaded(
             shutil.rmtree(file) if file.is_dir() else file.unlink()
         (words / "2").write_text("a\nc\n")
         if sparks_own:
-            # SPARK-51955: once this no longer fails, our own class can be empty
+            # SPARK-51955: once this no longer fails, our own class need not reuse what is loaded
             with pytest.raises(Exception, match="CANNOT_LOAD_STATE_STORE"):
                 query.processAllAvailable()
         else:
@@ -70,6 +103,37 @@ def test_a_batch_goes_on_from_the_state_that_the_last_one_left_loaded(
             assert counts == {"a": 3, "b": 1, "c": 1}
     finally:
         query.stop()
+
+
+@pytest.mark.spark
+def test_a_query_that_has_ended_writes_nothing_more_to_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, sparks_own: bool
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with configured(spark, {"spark.sql.streaming.stateStore.minDeltasForSnapshot": "1"}):
+        query = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 1)
+            .load()
+            .groupBy("value")
+            .count()
+            .writeStream.outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+        try:
+            await_batches(checkpoint, 2)
+            maintain()
+            until("no snapshot was written", lambda: list((checkpoint / "state").glob("*/*/*.zip")), timeout_s=60)
+            await_batches(checkpoint, 2)
+        finally:
+            query.stop()
+    shutil.rmtree(checkpoint)
+    maintain()
+    until("states of ended queries are still loaded", all_unloaded, timeout_s=60)
+    # once Spark's own class writes nothing either, ours need not ask
+    assert checkpoint.exists() == sparks_own
 
 
 @pytest.mark.spark
