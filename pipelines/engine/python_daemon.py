@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from pyspark import daemon
 from pyspark.sql.pandas import serializers, types
 
-from pipelines.engine import many_keys
+from pipelines.engine import many_keys, state_client
 
 __all__ = ["daemon", "pa", "pc", "pd", "serializers", "types"]
 
 if __name__ == "__main__":
     many_keys.install()
+    state_client.install()
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -1,13 +1,21 @@
-"""The port on which Spark gives an app in Python its state."""
+"""The port on which Spark gives an app in Python its state, and what an app gets over it."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 from pyspark.sql.types import StringType, StructType
 
 from pipelines.engine.jvm.classes import java_class
@@ -60,3 +68,104 @@ def test_only_this_machine_can_connect_to_the_state_of_an_app(spark: SparkSessio
         found = {(row["address"], row["port"]) for row in test.run().rows}
     assert found - before, "the port of the state was not there"
     assert all(is_local(address) for address, _ in found), found
+
+
+def test_a_message_that_comes_in_two_parts_is_read_whole(spark: SparkSession) -> None:
+    server = java_class("org.apache.spark.sql.execution.python.streaming.LocalStateSocket")()
+    with ThreadPoolExecutor(1) as pool, socket.create_connection(("127.0.0.1", server.getLocalPort())) as client:
+        given = server.accept()
+        # as Spark's server reads it
+        stream = java_class("java.io.BufferedInputStream")(given.getInputStream())
+        message = spark.sparkContext._gateway.new_array(java_class("byte"), 20)  # type: ignore[union-attr]
+        client.sendall(b"0123456789")
+        found = pool.submit(stream.read, message)
+        # it reads the first part meanwhile
+        wait([found], timeout=1)
+        client.sendall(b"abcdefghij")
+        assert found.result(10) == 20
+    given.close()
+    server.close()
+
+
+# larger than what a socket takes at once
+LONG = 3_000_000
+
+
+class Keeper(StatefulProcessor):
+    """Keeps what it is told in state of each kind, and gives it when a minute is over."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._text = handle.getValueState("text", "text string")
+        self._order = handle.getListState("order", "n int")
+        self._count = handle.getMapState("count", "n int", "times int")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            for n, minute in zip(frame["n"].tolist(), frame["minute"].tolist(), strict=True):
+                [before] = self._text.get() or ("",)
+                if not before:
+                    self._handle.registerTimer((minute + 1) * 60_000)
+                    self._handle.registerTimer((minute + 2) * 60_000)
+                    self._handle.deleteTimer((minute + 2) * 60_000)
+                self._text.update((before + str(n) * LONG,))
+                self._order.appendValue((n,))
+                [times] = self._count.getValue((n,)) or (0,)
+                self._count.updateValue((n,), (times + 1,))
+                if n == 9:
+                    self._order.clear()
+                    self._order.appendList([(7,), (8,)])
+                    self._count.removeKey((1,))
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        [text] = self._text.get() or ("",)
+        parts = [text[at : at + LONG] for at in range(0, len(text), LONG)]
+        assert all(part == part[0] * LONG for part in parts)
+        found = {
+            "text": "".join(part[0] for part in parts),
+            "order": "".join(str(n) for (n,) in self._order.get()),
+            "count": " ".join(f"{n}:{times}" for (n,), (times,) in sorted(self._count.iterator())),
+            "timers": len(list(self._handle.listTimers())),
+        }
+        self._text.clear()
+        self._order.clear()
+        self._count.clear()
+        yield pd.DataFrame({"name": [key[0]], **{name: [value] for name, value in found.items()}})
+
+    def close(self) -> None:
+        pass
+
+
+def keep(settings: Any, given: DataFrame) -> DataFrame:
+    schema = "name string, text string, order string, count string, timers int"
+    minute = F.floor(F.unix_millis("event_time") / 60_000).alias("minute")
+    rows = given.select("name", "n", "event_time", minute)
+    return rows.groupBy("name").transformWithStateInPandas(Keeper(), schema, "append", "eventTime")
+
+
+def test_an_app_finds_in_each_kind_of_state_what_it_has_written(spark: SparkSession) -> None:
+    inputs = {"given": Stream(topic="given", key="name string", value=Json("n int NOT NULL"))}
+    keeper = app(name="keeper", inputs=inputs, result=AppendStream(key=("name",)), watermark="1 second")(keep)
+    with AppTest(spark, keeper) as test:
+        test.send("given", {"n": 1}, key="a", time=0)
+        test.send("given", {"n": 1}, key="a", time=1)
+        test.send("given", {"n": 2}, key="b", time=2)
+        assert test.run().rows == []
+        test.send("given", {"n": 2}, key="a", time=3)
+        test.send("given", {"n": 9}, key="b", time=4)
+        assert test.run().rows == []
+        test.send("given", {"n": 3}, key="c", time=100)
+        a, b = sorted(test.run().rows, key=lambda row: row["name"])
+        # the timer that has ended is deleted after the call
+        assert a == {"name": "a", "text": "112", "order": "112", "count": "1:2 2:1", "timers": 1}
+        assert b == {"name": "b", "text": "29", "order": "78", "count": "2:1 9:1", "timers": 1}
+        # nothing of them is left
+        test.send("given", {"n": 1}, key="a", time=101)
+        test.send("given", {"n": 5}, key="d", time=300)
+        rows = {row["name"]: row["text"] for row in test.run().rows}
+        assert rows == {"a": "1", "c": "3"}

@@ -1,0 +1,100 @@
+"""The state of an app in Python: Spark's client, except that it waits for the JVM only when it needs to know something.
+
+Spark's worker waits for an answer to each request, five to nine times for a key. Most of these answers only say that
+it was done. This client reads them with the next one that says more. The JVM carries out the requests in their order, so
+each of them sees what was done before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from struct import Struct
+from typing import Any
+
+from pyspark import worker
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.streaming.list_state_client import ListStateClient
+from pyspark.sql.streaming.map_state_client import MapStateClient
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
+from pyspark.sql.streaming.value_state_client import ValueStateClient
+
+# what comes before a message: the version of the format, and the number of its bytes
+_HEAD = Struct(">ii")
+# so few that both sockets can hold them: otherwise each side could wait for the other to read
+_UNREAD = 1_000
+# of each client, the requests whose answer says nothing but that it was done
+_DONE: dict[type, tuple[str, ...]] = {
+    ValueStateClient: ("update", "clear"),
+    ListStateClient: ("append_value", "clear"),
+    MapStateClient: ("update_value", "remove_key", "clear"),
+}
+
+
+def _unread(method: Callable[..., None]) -> Callable[..., None]:
+    """The request `method`, whose answer is left unread."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any) -> None:
+        client = getattr(self, "_stateful_processor_api_client", self)
+        client.leaves_unread = True
+        try:
+            method(self, *arguments)
+        finally:
+            client.leaves_unread = False
+
+    return call
+
+
+class StateClient(StatefulProcessorApiClient):
+    """Spark's client, except for what the module says. It is for one task.
+
+    An error of a request is raised by a later one, at the latest by the one at the end of the task. After an error, the
+    JVM ends the connection, so the task fails in any case.
+    """
+
+    def __init__(self, state_server_port: int, key_schema: Any, is_driver: bool = False) -> None:
+        super().__init__(state_server_port, key_schema, is_driver)
+        self.leaves_unread = False
+        self._unread = 0
+
+    set_implicit_key = _unread(StatefulProcessorApiClient.set_implicit_key)
+    remove_implicit_key = _unread(StatefulProcessorApiClient.remove_implicit_key)
+    register_timer = _unread(StatefulProcessorApiClient.register_timer)
+    delete_timer = _unread(StatefulProcessorApiClient.delete_timer)
+
+    def _send_proto_message(self, message: bytes) -> None:
+        # as Spark's, but what is sent may wait until an answer is read
+        self.sockfile.write(_HEAD.pack(0, len(message)) + message)
+
+    def _receive_proto_message(self) -> tuple[int, str, bytes]:
+        if self.leaves_unread and self._unread < _UNREAD:
+            self._unread += 1
+            return 0, "", b""
+        self._catch_up()
+        return super()._receive_proto_message()
+
+    def _receive_proto_message_with_long_value(self) -> tuple[int, str, int]:
+        self._catch_up()
+        return super()._receive_proto_message_with_long_value()
+
+    def _receive_proto_message_with_string_value(self) -> tuple[int, str, str]:
+        self._catch_up()
+        return super()._receive_proto_message_with_string_value()
+
+    def _catch_up(self) -> None:
+        """Sends what is not sent yet, and reads the answers that were left. Raises PySparkRuntimeError for an error."""
+        self.sockfile.flush()
+        while self._unread:
+            self._unread -= 1
+            status, error, _ = super()._receive_proto_message()
+            if status:
+                raise PySparkRuntimeError(f"Error in the state of an app: {error}")
+
+
+def install() -> None:
+    """Changes the workers that this process forks."""
+    worker.StatefulProcessorApiClient = StateClient  # type: ignore[attr-defined]
+    for client, names in _DONE.items():
+        for name in names:
+            setattr(client, name, _unread(getattr(client, name)))
