@@ -42,3 +42,9 @@ def test_the_list_of_commands_is_whole() -> None:
     text = shown()
     assert "…" not in text
     assert {called[0] for called, _ in ALL} <= set(text.split())
+
+
+def test_a_reset_may_lack_input_of_the_old_result() -> None:
+    text = " ".join(shown("reset").replace("│", " ").split())
+    assert "if Kafka no longer keeps input that the old result contains: refuse, or accept a result without it." in text
+    assert "the live release has read" not in text
