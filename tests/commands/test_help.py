@@ -62,3 +62,11 @@ def test_a_reset_may_lack_input_of_the_old_result() -> None:
     text = " ".join(shown("reset").replace("│", " ").split())
     assert "if Kafka no longer keeps input that the old result contains: refuse, or accept a result without it." in text
     assert "the live release has read" not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("register-follower", "{APP} {GROUP}"), ("forget-follower", "{APP} {GROUP}"), ("follow", "{APP}")],
+)
+def test_commands_have_one_name_for_the_app_of_a_follower(command: str, arguments: str) -> None:
+    assert f"Usage: switchyard {command} [OPTIONS] {arguments}\n" in re.sub(" +\n", "\n", shown(command))
