@@ -249,7 +249,7 @@ def test_a_watch_that_died_with_dagster_is_taken_up_again() -> None:
     assert keys == ["sums switch 2"] * 3 + ["sums switch 2, after 1 that failed"]
 
 
-def test_going_back_happens_once() -> None:
+def test_a_rollback_happens_once() -> None:
     state, _ = world(
         staged("sums.v1"),
         staged("sums.v2"),

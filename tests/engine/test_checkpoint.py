@@ -123,7 +123,7 @@ def test_the_fence_renames_the_checkpoint_to_its_token(settings: Settings) -> No
     assert [p.name for p in folder.iterdir()] == ["g1.t5"]
 
 
-def test_a_zombie_that_writes_on_makes_no_checkpoint_that_counts(settings: Settings) -> None:
+def test_a_zombie_that_keeps_writing_makes_no_valid_checkpoint(settings: Settings) -> None:
     folder = made(settings, "g1.t4")
     fence(settings, RELEASE, 1, 5, expected=True)
     # the process with token 4 wakes up, and its Spark creates the folder again
@@ -140,7 +140,7 @@ def test_of_several_folders_the_newest_token_wins_by_number(settings: Settings) 
     assert [p.name for p in folder.iterdir()] == ["g1.t11"]
 
 
-def test_a_driver_that_booted_slowly_does_not_take_the_checkpoint_back(settings: Settings) -> None:
+def test_a_driver_that_starts_slowly_does_not_take_the_checkpoint_back(settings: Settings) -> None:
     folder = made(settings, "g1.t6")
     with pytest.raises(Refused, match="token 6 has taken over"):
         fence(settings, RELEASE, 1, 5, expected=True)
@@ -155,7 +155,7 @@ def test_another_generation_is_left_alone_and_not_taken(settings: Settings) -> N
 
 
 @pytest.mark.parametrize("empty_folder", [False, True])
-def test_a_checkpoint_that_must_be_there_and_is_not_stops_the_driver(settings: Settings, empty_folder: bool) -> None:
+def test_a_missing_checkpoint_stops_the_driver(settings: Settings, empty_folder: bool) -> None:
     folder = release_folder(settings, RELEASE)
     if empty_folder:
         (folder / "g1.t4").mkdir(parents=True)
@@ -213,7 +213,7 @@ def test_an_empty_checkpoint_has_no_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1\n", "v2\n{}\n{}", 'v1\n{"batchWatermarkMs":0'])
-def test_a_file_that_is_cut_off_is_named(checkpoint: Checkpoint, text: str) -> None:
+def test_a_truncated_file_is_named(checkpoint: Checkpoint, text: str) -> None:
     (checkpoint.path / "offsets" / "1").write_text(text)
     with pytest.raises(CheckpointDamaged, match=r"offsets/1 ") as caught:
         checkpoint.planned(1)

@@ -120,7 +120,7 @@ def test_another_schema_is_found(spark: SparkSession, tmp_path: Path, ddl: str) 
 
 
 @pytest.mark.spark
-def test_a_check_that_cannot_be_evaluated_is_told_apart_and_stops_a_promotion(
+def test_a_check_that_can_not_be_evaluated_is_errored_and_stops_a_promotion(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     verdict = check(spark, tmp_path, "word_count", [("lambda",)], "word string")

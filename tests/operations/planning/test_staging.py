@@ -647,7 +647,7 @@ def test_tables_are_compared_always_as_the_delta_comes_of_it() -> None:
     assert are_compared(release("a.v2", table=False), release("a.v1", table=False))
 
 
-def test_evidence_must_be_there_young_and_within_the_limit() -> None:
+def test_a_promotion_needs_recent_evidence_within_the_limit() -> None:
     new, live = release("a.v2"), release("a.v1")
     young = evidence("a.v1", "a.v2", at_ms=now_ms())
     assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None) == []
