@@ -44,7 +44,7 @@ def follow(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the result of the live release, and follow the alias across each switch. Ctrl-C stops."""
+    """Print the result of the live release, and continue across each switch, until Ctrl-C."""
     import os
     import time
 
