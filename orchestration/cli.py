@@ -4,6 +4,7 @@ canceled.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import signal
 import sys
@@ -38,7 +39,20 @@ def build() -> typer.Typer:
     app.callback()(_options)
     for module in MODULES:
         module.register(app)
+    _unwrap(app)
     return app
+
+
+def _unwrap(app: typer.Typer) -> None:
+    """Puts each paragraph of a command's help on one line. Typer would keep the line breaks of the docstring beside
+    those of the terminal.
+    """
+    for command in app.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap(group.typer_instance)
 
 
 def main() -> None:

@@ -164,7 +164,7 @@ def test_a_checkpoint_that_is_a_link_is_not_taken_for_one(settings: Settings, ou
     assert (outside / "g1.t1" / "offsets").is_dir()
 
 
-def test_a_forged_stage_deletes_nothing_of_another_place(settings: Settings, outside: Path) -> None:
+def test_a_forged_stage_deletes_nothing_elsewhere(settings: Settings, outside: Path) -> None:
     for stage in (
         DeleteFiles(release=str(outside), code_digest=None),
         DeleteFiles(release=NAME, code_digest=str(outside / "precious")),

@@ -56,7 +56,7 @@ def test_a_folder_with_something_else_in_it_stays_as_it_is(tmp_path: Path, caplo
     assert "run chmod 700 on it" in caplog.text and str(tmp_path / "home") in caplog.text
 
 
-def test_whatever_comes_first_makes_it_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_state_folder_is_private_whoever_creates_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: dict[str, Any] = {}
     monkeypatch.setattr(local.subprocess, "Popen", lambda _, **how: started.update(how))
     of_driver, of_code, of_broker = (Settings(state_dir=tmp_path / name) for name in ("driver", "code", "broker"))

@@ -336,7 +336,7 @@ def test_what_java_spark_and_hadoop_need_passes() -> None:
     assert plain_environment(PASSED) == PASSED
 
 
-def test_a_password_in_what_else_would_pass_does_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_variables_with_a_password_are_withheld_from_drivers(caplog: pytest.LogCaptureFixture) -> None:
     assert plain_environment(WITHHELD) == {}
     told = {record.args[0] for record in caplog.records if isinstance(record.args, tuple)}
     assert told == {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"}

@@ -65,7 +65,9 @@ def schema(columns: Mapping[str, str]) -> Check:
 
 def not_null(*columns: str) -> list[Check]:
     """Checks for null. A field that is missing or can't be parsed is null, too."""
-    return [rows(f"{column} there", f"`{column}` IS NOT NULL", detail=f"{column} is never null") for column in columns]
+    return [
+        rows(f"{column} not null", f"`{column}` IS NOT NULL", detail=f"{column} is never null") for column in columns
+    ]
 
 
 def unique(*columns: str, name: str = "key unique") -> Check:

@@ -38,7 +38,11 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
             "close BETWEEN lowest AND highest",
             detail="close is between lowest and highest",
         ),
-        base.rows("gain there", "(gain_percent IS NULL) = (open = 0)", detail="gain_percent is null only if open is 0"),
+        base.rows(
+            "gain null only if open is 0",
+            "(gain_percent IS NULL) = (open = 0)",
+            detail="gain_percent is null only if open is 0",
+        ),
         base.rows("gain from open to close", _GAIN, detail="gain_percent is the gain from open to close"),
         base.volume(inputs),
     ]

@@ -31,7 +31,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         ),
         base.at_least("requests", 0),
         base.rows(
-            "p99_ms there",
+            "p99_ms null only without requests",
             "(p99_ms IS NULL) = (requests = 0)",
             detail="p99_ms is null only in a minute without requests",
         ),

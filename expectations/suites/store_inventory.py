@@ -18,7 +18,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.unique("store"),
         base.rows("a SKU at least", "size(stock) > 0", detail="a store has had at least one SKU"),
         base.rows(
-            "quantities there",
+            "quantities not null",
             "NOT exists(map_values(stock), quantity -> quantity IS NULL)",
             detail="each SKU has a quantity",
         ),

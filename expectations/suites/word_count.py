@@ -19,7 +19,7 @@ def suite(inputs: SuiteInputs) -> Sequence[Check]:
         base.pattern(
             "word", "^[a-z0-9_]+$", name="word form", detail="a word is lower-case ASCII letters, digits and _"
         ),
-        base.rows("the left out", "word != 'the'", detail='"the" is not counted'),
+        base.rows("the not counted", "word != 'the'", detail='"the" is not counted'),
         base.at_least("count", 1),
         base.volume(inputs),
     ]

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def follow(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The app whose live result to print.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="The app whose live result to print.")],
     group: Annotated[
         str | None,
         typer.Option(help="Consumer group, to continue where it stopped. Without one, the position is not kept."),
@@ -44,7 +44,7 @@ def follow(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the result of the live release, and follow the alias across each switch. Ctrl-C stops."""
+    """Print the result of the live release, and continue across each switch, until Ctrl-C."""
     import os
     import time
 
@@ -54,7 +54,7 @@ def follow(
     name = group or f"switchyard-follow-{os.getpid()}"
     printed, number, last_s, committed_s = 0, None, time.monotonic(), time.monotonic()
     with LiveConsumer(
-        alias, group=name, result=result, settings=load_settings(), earliest=from_beginning, register=group is not None
+        app, group=name, result=result, settings=load_settings(), earliest=from_beginning, register=group is not None
     ) as consumer:
         # only printed records count: the position of a record in hand is not committed
         done = consumer.position

@@ -34,7 +34,9 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", hel
 VolumeTolerance = Annotated[
     float,
     typer.Option(
-        min=0, help="Ratio by which the number of rows may differ from the live release's.", show_default=True
+        min=0,
+        help="Share by which the number of rows may differ from the live release's; 0.1 is 10%.",
+        show_default=True,
     ),
 ]
 MissingHistory = Annotated[

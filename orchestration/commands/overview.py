@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pipelines.model.entries import Entry
     from pipelines.model.unread import Unread
 
+Followed = Annotated[str, typer.Argument(metavar="APP", help="The app that it follows.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Its consumer group.")]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
@@ -162,8 +165,9 @@ def abandon(
 
 
 def register_follower(
-    alias: Annotated[str, typer.Argument(help="The app that it follows.")],
-    group: Annotated[str, typer.Argument(help="Its consumer group.")],
+    app: Followed,
+    group: Group,
+    as_json: Json = False,
 ) -> None:
     """Register a follower that has no right to register itself.
 
@@ -180,17 +184,21 @@ def register_follower(
         raise BadUsage(f"{group!r} can't be a follower's group", fix="use text without control characters")
 
     def decide(state: RegistryState) -> list[Entry]:
-        if not state.of_app(alias):
-            raise unknown_app(state, alias)
-        return [] if group in state.followers.get(alias, ()) else [FollowerRegistered(alias=alias, group=group)]
+        if not state.of_app(app):
+            raise unknown_app(state, app)
+        return [] if group in state.followers.get(app, ()) else [FollowerRegistered(alias=app, group=group)]
 
     open_context(load_settings(), say=say).registry.step(decide)
-    out(f"{group} is registered as a follower of {alias}")
+    if as_json:
+        print_json({"app": app, "group": group, "registered": True})
+    else:
+        out(f"{group} is registered as a follower of {app}")
 
 
 def forget_follower(
-    alias: Annotated[str, typer.Argument(help="The app that it follows.")],
-    group: Annotated[str, typer.Argument(help="Its consumer group.")],
+    app: Followed,
+    group: Group,
+    as_json: Json = False,
 ) -> None:
     """Remove a registered follower that will not come back, so that releases can be retired."""
     from orchestration.operations.context import open_context
@@ -198,8 +206,11 @@ def forget_follower(
     from pipelines.model.entries import FollowerRemoved
 
     context = open_context(load_settings(), say=say)
-    known = context.registry.state().followers.get(alias, ())
+    known = context.registry.state().followers.get(app, ())
     if group not in known:
-        raise BadUsage(f"{alias} has no follower {group}", fix=f"its followers are: {', '.join(known) or 'none'}")
-    context.registry.step(lambda _: [FollowerRemoved(alias=alias, group=group)])
-    out(f"{group} is no longer a follower of {alias}")
+        raise BadUsage(f"{app} has no follower {group}", fix=f"its followers are: {', '.join(known) or 'none'}")
+    context.registry.step(lambda _: [FollowerRemoved(alias=app, group=group)])
+    if as_json:
+        print_json({"app": app, "group": group, "registered": False})
+    else:
+        out(f"{group} is no longer a follower of {app}")

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 def check(as_json: Json = False) -> None:
     """Show what this version can't read: registry entries, the newest progress record of each release, heartbeats.
 
-    Exit code 1 if there is anything.
+    Exit code 1 if there is something that it can't read.
     """
     from orchestration.operations.context import open_context
     from orchestration.operations.looking.unread import heartbeats_in_words, in_short, table_of, unread_progress

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from orchestration.commands.context import load_settings
-from orchestration.commands.options import Execute, Json, MissingHistory, Name, Reason, seconds
+from orchestration.commands.options import Execute, Json, Name, Reason, seconds
 from orchestration.commands.show import run_plan
 from orchestration.commands.terminal import ask, out, print_facts, print_json, say
 from pipelines.errors import Refused
@@ -100,7 +100,14 @@ def reset(
         bool, typer.Option("--force", help="Reset despite a refusal that says that --force overrides it.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before deleting a result.")] = False,
-    missing_history: MissingHistory = "refuse",
+    # the shared option is about input that the live release has read
+    missing_history: Annotated[
+        Literal["refuse", "accept"],
+        typer.Option(
+            metavar="CHOICE",
+            help="What to do if Kafka no longer keeps input that the old result contains: refuse, or accept a result without it.",
+        ),
+    ] = "refuse",
     reason: Reason = None,
     execute: Execute = False,
     as_json: Json = False,

@@ -18,12 +18,12 @@ def register(app: typer.Typer) -> None:
 def supervise(
     every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look at the releases.")] = "2s",
 ) -> None:
-    """Keep every release running that should run, until SIGTERM or Ctrl-C.
+    """Start every release that should run and keep it running, until SIGTERM or Ctrl-C.
 
     Restarts drivers that died, replaces drivers that hang, and ends operations past their deadline. Runs in the
-    foreground, for systemd; drivers keep running when it stops. A driver that keeps dying is restarted after growing
-    pauses. After SWITCHYARD_RESTART_LIMIT starts in a row, the supervisor sets the release to failed and sends an alert
-    to SWITCHYARD_ALERT_WEBHOOK.
+    foreground, for systemd; drivers keep running when it stops. A driver that keeps dying is restarted after longer and
+    longer pauses. After SWITCHYARD_RESTART_LIMIT starts in a row, the supervisor sets the release to failed and sends
+    an alert to SWITCHYARD_ALERT_WEBHOOK.
     """
     import logging
 

@@ -73,7 +73,8 @@ def promote(
     watch: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", help="Keep checking for this long. If a check fails, roll back, one time only."
+            metavar="DURATION",
+            help="Keep checking the release for this long after the switch. If a check fails, roll back, once.",
         ),
     ] = None,
     missing_history: MissingHistory = "refuse",

@@ -41,7 +41,7 @@ class Checking(Config):
     volume_tolerance: float = Field(
         default=VOLUME_TOLERANCE,
         ge=0,
-        description="Ratio by which the number of rows may differ from the live release's.",
+        description="Share by which the number of rows may differ from the live release's; 0.1 is 10%.",
     )
 
 

@@ -59,7 +59,7 @@ class ReprocessConfig(Hydrating):
     volume_tolerance: float = Field(
         default=VOLUME_TOLERANCE,
         ge=0,
-        description="Ratio by which the number of rows may differ from the live release's.",
+        description="Share by which the number of rows may differ from the live release's; 0.1 is 10%.",
     )
     auto_promote: bool = Field(default=False, description="Promote without waiting for approval.")
     downstream: bool = Field(

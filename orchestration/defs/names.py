@@ -45,7 +45,7 @@ def live_key(app: str) -> AssetKey:
 
 
 def check_name(check: str) -> str:
-    """`lowest ask there` -> `lowest_ask_there`, because Dagster's names of checks are words."""
+    """`lowest_ask not null` -> `lowest_ask_not_null`, because Dagster's names of checks are words."""
     return re.sub(r"\W", "_", check, flags=re.ASCII)
 
 

@@ -154,7 +154,8 @@ class ResetConfig(Config):
     )
     timeout_s: float = Field(default=3600.0, gt=0, description="Longest time to wait for the replay, in seconds.")
     accept_missing_history: bool = Field(
-        default=False, description="Accept that the result lacks input that the old one has and Kafka no longer keeps."
+        default=False,
+        description="Accept that the new result lacks input that the old one contains and Kafka no longer keeps.",
     )
     reason: str | None = Field(default=None, description="Why you do this, for the audit trail.")
     execute: bool = Field(default=False, description="Carry out the plan; without it, the plan is only shown.")

@@ -106,9 +106,8 @@ class Boot:
         self._path = path
         reads_from = known.boundary.position if known is not None and resumes else start
         writer = Writer(self._settings, self._name, release.result_partitions)
-        query = Query(
-            self._settings, app, spec, destination, Checkpoint(path, destination.inputs), writer, self._orders.admit
-        )
+        checkpoint = Checkpoint(path, destination.inputs, self._name)
+        query = Query(self._settings, app, spec, destination, checkpoint, writer, self._orders.admit)
         goal, limits = self._prepare(query, release, app, tables, code, reads_from, throttled)
         if limits.total < throttled:
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)

@@ -55,7 +55,7 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
         os.replace(older[-1][1], mine)
         for _, dead in older[:-1]:
             remove(settings.state_dir, *_home(release), dead.name)
-    _know_own_place(mine)
+    _know_own_place(mine, release)
     if expected and not (mine / "offsets").is_dir():
         raise CheckpointDamaged(
             f"the checkpoint of {release} generation {generation} is gone from {folder}, though it has committed batches",
@@ -104,22 +104,22 @@ def inherit(
     """
     mine = below(settings.state_dir, *_home(release), f"g{generation}.t{token}")
     remove(settings.state_dir, *_home(release), mine.name)
-    copy = copy_of(source, mine.with_name(f".{mine.name}.unfinished"))
+    copy = copy_of(source, mine.with_name(f".{mine.name}.unfinished"), release)
     change(copy)
     os.replace(copy, mine)
     return mine
 
 
-def copy_of(source: Path, target: Path) -> Path:
-    """Copies a checkpoint to `target` with hard links, and replaces what is there. Returns `target`."""
+def copy_of(source: Path, target: Path, release: str) -> Path:
+    """Copies a checkpoint of `release` to `target` with hard links, and replaces what is there. Returns `target`."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=os.link)
-    _know_own_place(target)
+    _know_own_place(target, release)
     return target
 
 
-def _know_own_place(path: Path) -> None:
-    """Makes the operators of a checkpoint that was moved or copied find their schemas in it.
+def _know_own_place(path: Path, release: str) -> None:
+    """Makes the operators of a checkpoint of `release` that was moved or copied find their schemas in it.
 
     A StatefulProcessor's `state/<operator>/_metadata/v2/<batch>` holds their absolute paths. Each file is replaced, never
     changed in place: another checkpoint may share it.
@@ -135,7 +135,7 @@ def _know_own_place(path: Path) -> None:
                 places = store["stateSchemaFilePaths"]
                 store["stateSchemaFilePaths"] = [schemas + place.rpartition("/_stateSchema/")[2] for place in places]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointDamaged(f"{file} is cut off or damaged: {error}", fix=_FIX) from error
+            raise CheckpointDamaged(f"{file} is cut off or damaged: {error}", fix=_fix(release)) from error
         # Spark would check the new bytes against the old checksum
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         _replace(file, f"{version}\n{json.dumps(known, separators=(',', ':'))}")
@@ -158,11 +158,12 @@ class PlannedBatch:
 
 
 class Checkpoint:
-    """One checkpoint folder. `inputs`: source name -> topic, in the order of the app's definition."""
+    """One checkpoint folder of `release`. `inputs`: source name -> topic, in the order of the app's definition."""
 
-    def __init__(self, path: Path, inputs: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, inputs: Mapping[str, str], release: str) -> None:
         self.path = path
         self._inputs = dict(inputs)
+        self._release = release
 
     def planned(self, batch_id: int) -> PlannedBatch:
         """What batch `batch_id` was planned to read. Raises CheckpointDamaged if the plan can't be read."""
@@ -267,7 +268,8 @@ class Checkpoint:
         """
         if self.last_committed() != batch_id:
             raise CheckpointDamaged(
-                f"{self.path} has batch {self.last_committed()} committed, progress has {batch_id}", fix=_FIX
+                f"{self.path} has batch {self.last_committed()} committed, progress has {batch_id}",
+                fix=_fix(self._release),
             )
         for number in range(batch_id + 1, (self.last_planned() or batch_id) + 1):
             self._remove("offsets", number)
@@ -301,9 +303,11 @@ class Checkpoint:
         try:
             lines = path.read_text().splitlines()
         except OSError as error:
-            raise CheckpointDamaged(f"{path} can't be read: {error.strerror}", fix=_FIX) from error
+            raise CheckpointDamaged(f"{path} can't be read: {error.strerror}", fix=_fix(self._release)) from error
         if len(lines) < 2 or lines[0] != "v1":
-            raise CheckpointDamaged(f"{path} is cut off or of another version: it has {len(lines)} lines", fix=_FIX)
+            raise CheckpointDamaged(
+                f"{path} is cut off or of another version: it has {len(lines)} lines", fix=_fix(self._release)
+            )
         return lines
 
     @contextmanager
@@ -313,7 +317,7 @@ class Checkpoint:
             yield
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointDamaged(
-                f"{self.path / log / str(batch_id)} is cut off or damaged: {error}", fix=_FIX
+                f"{self.path / log / str(batch_id)} is cut off or damaged: {error}", fix=_fix(self._release)
             ) from error
 
     def _last(self, log: str) -> int | None:
@@ -332,4 +336,5 @@ class Checkpoint:
         _replace(path, text)
 
 
-_FIX = "restore the checkpoint from a backup, or read history again: `switchyard reset RELEASE --to-earliest`"
+def _fix(release: str) -> str:
+    return f"restore the checkpoint from a backup, or read history again: `switchyard reset {release} --to-earliest`"

@@ -45,7 +45,7 @@ class Trial:
 
         `start`: where the batch starts if the checkpoint has none. Raises CheckpointDamaged if it can't be read.
         """
-        log = Checkpoint(checkpoint, self._inputs)
+        log = Checkpoint(checkpoint, self._inputs, self._release.name)
         batch_id = log.plan_next(to)
         # the returned error is the answer; Spark would log pages about it
         self._spark.sparkContext.setLogLevel("OFF")

@@ -229,7 +229,7 @@ class AppTest:
         """
         if self._app.watermark is None:
             raise BadUsage(f"app {self._app.name} has no watermark", fix='give @app one, as in watermark="10 seconds"')
-        checkpoint = Checkpoint(self._folder / "checkpoint", {})
+        checkpoint = Checkpoint(self._folder / "checkpoint", {}, self._app.name)
         if checkpoint.last_committed() is None:
             self._tick()
         checkpoint.move_watermark(int(at(to).timestamp() * 1000))

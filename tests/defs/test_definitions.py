@@ -207,15 +207,16 @@ def test_nothing_else_is_an_asset(loaded: Any) -> None:
 
 # by hand: the words of each expectation, as Dagster names it; of the apps whose suites show how names are made
 EXPECTATIONS = {
-    "large-orders": "schema order_id_there sales_person_there amount_there ordered_at_there topic_there "
-    "partition_there offset_there each_order_once amount_in_range ordered_at_readable volume_against_live",
-    "stock-stats": "not_empty schema ticker_there window_start_there lowest_ask_there trades_there average_ask_there "
-    "key_unique window_start_readable lowest_ask_in_range average_ask_in_range trades_in_range "
+    "large-orders": "schema order_id_not_null sales_person_not_null amount_not_null ordered_at_not_null "
+    "topic_not_null partition_not_null offset_not_null each_order_once amount_in_range ordered_at_readable "
+    "volume_against_live",
+    "stock-stats": "not_empty schema ticker_not_null window_start_not_null lowest_ask_not_null trades_not_null "
+    "average_ask_not_null key_unique window_start_readable lowest_ask_in_range average_ask_in_range trades_in_range "
     "lowest_ask_not_over_average_ask windows_aligned windows_complete volume_against_live",
-    "product-views": "counts__not_empty counts__schema counts__product_there counts__views_there counts__key_unique "
-    "counts__views_in_range counts__volume_against_live alerts__schema alerts__product_there alerts__views_there "
-    "alerts__each_product_told_once alerts__told_at_the_limit alerts__volume_against_live",
-    "word-count": "not_empty schema word_there count_there key_unique word_form the_left_out count_in_range "
+    "product-views": "counts__not_empty counts__schema counts__product_not_null counts__views_not_null "
+    "counts__key_unique counts__views_in_range counts__volume_against_live alerts__schema alerts__product_not_null "
+    "alerts__views_not_null alerts__each_product_told_once alerts__told_at_the_limit alerts__volume_against_live",
+    "word-count": "not_empty schema word_not_null count_not_null key_unique word_form the_not_counted count_in_range "
     "volume_against_live",
 }
 

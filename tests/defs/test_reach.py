@@ -27,7 +27,9 @@ def ui(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DagsterDev]:
     found.kill()
 
 
-def test_it_listens_here_alone_and_read_only_changes_nothing(ui: DagsterDev, request: pytest.FixtureRequest) -> None:
+def test_dagster_listens_on_this_machine_only_and_read_only_changes_nothing(
+    ui: DagsterDev, request: pytest.FixtureRequest
+) -> None:
     sockets = {pid: listening(pid) for pid in ui.processes()}
     reached = {each for found in sockets.values() for each in found}
     assert int(ui.url.rpartition(":")[2]) in {port for _, port in reached}

@@ -189,8 +189,8 @@ def test_each_expectation_of_a_verdict_is_told(of_an_earlier_build: bool) -> Non
     release = world(staged("sums.v1"), [verdict])[0].releases["sums.v1"]
     release = replace(release, spec=release.spec.model_copy(update={"suite": "word_count"}))
     events = {event.check_name: event for event in report.verdict_events(release, verdict)}
-    assert set(events) == {"word_count", "not_empty", "schema", "word_there", "count_there", "key_unique", "word_form",
-                           "the_left_out", "count_in_range", "volume_against_live"}  # fmt: skip
+    assert set(events) == {"word_count", "not_empty", "schema", "word_not_null", "count_not_null", "key_unique",
+                           "word_form", "the_not_counted", "count_in_range", "volume_against_live"}  # fmt: skip
     assert {name for name, event in events.items() if not event.passed} == {"word_count", "word_form", "key_unique"}
     assert {event.partition for event in events.values()} == {"sums.v1"}
     if not of_an_earlier_build:
@@ -249,7 +249,7 @@ def test_a_watch_that_died_with_dagster_is_taken_up_again() -> None:
     assert keys == ["sums switch 2"] * 3 + ["sums switch 2, after 1 that failed"]
 
 
-def test_going_back_happens_once() -> None:
+def test_a_rollback_happens_once() -> None:
     state, _ = world(
         staged("sums.v1"),
         staged("sums.v2"),

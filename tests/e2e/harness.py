@@ -180,7 +180,7 @@ def at_rest(settings: Settings, release: str, inputs: Mapping[str, str], registr
     if progress.boundary.settled:
         return True
     folders = release_folder(settings, release).glob(f"g{progress.generation}.t*")
-    checkpoint = Checkpoint(max(folders, key=lambda folder: int(folder.name.rpartition(".t")[2])), inputs)
+    checkpoint = Checkpoint(max(folders, key=lambda folder: int(folder.name.rpartition(".t")[2])), inputs, release)
     batch_id = progress.boundary.batch_id
     return checkpoint.committed(batch_id) and checkpoint.settled(batch_id)
 

@@ -89,7 +89,7 @@ def is_text(value: bytes) -> bool:
     return True
 
 
-def test_each_tick_is_told_once_by_the_state_as_of_then_though_drivers_are_killed(
+def test_each_tick_is_joined_once_as_of_its_time_although_drivers_are_killed(
     settings: Settings, drivers: Drivers, context: Context, spark: SparkSession, tmp_path: Path
 ) -> None:
     produce(settings, sources_for("not-viewing", Options(per_second=200)), history=RECORDS)

@@ -333,7 +333,8 @@ def test_a_release_is_staged_once_and_unchanged_code_only_with_a_reason(cluster:
     plan = json.loads(said.out)
     assert plan["executed"] is False and plan["releases"] == ["odd.v2"]
     assert plan["undo"] == "switchyard retire odd.v2 --after 0s --execute"
-    assert plan["facts"]["code"] == f"{digest[:12]} from odd.v1" and plan["facts"]["change"] == "none against odd.v1"
+    assert plan["facts"]["code"] == f"{digest[:12]} from odd.v1"
+    assert plan["facts"]["change"] == "code and settings as in odd.v1"
     for command in ("start odd", "stop odd", "retire odd --after 0s", "reprocess odd --version 1"):
         said = cluster.cli(*command.split())
         assert said.code == 0, said.text

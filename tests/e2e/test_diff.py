@@ -74,7 +74,7 @@ def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     cluster.stop("large-orders.v1", "large-orders.v2")
 
 
-def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(finals: Cluster) -> None:
+def test_unchanged_code_in_append_mode_does_not_differ_while_input_arrives(finals: Cluster) -> None:
     with finals.producing("stock-stats", 400, per_second=200):
         assert_nothing_differs(diff(finals.context(), "finals.v2"), at_least=200)
     # a row that is an hour late is in no window; Spark reports it in the batch, the diff reports it for both releases
@@ -93,12 +93,12 @@ def test_unchanged_code_in_append_mode_differs_in_nothing_while_input_comes(fina
     assert (found.live_late_dropped, found.new_late_dropped) == (2, 2)
 
 
-def test_an_unchanged_stream_differs_in_nothing_while_input_comes(orders: Cluster) -> None:
+def test_an_unchanged_stream_does_not_differ_while_input_arrives(orders: Cluster) -> None:
     with orders.producing("large-orders", 400, per_second=200):
         assert_nothing_differs(diff(orders.context(), "large-orders.v2"), at_least=200)
 
 
-def test_what_streams_got_since_is_compared_again_when_consumers_change_over(orders: Cluster) -> None:
+def test_new_records_of_streams_are_compared_before_consumers_move(orders: Cluster) -> None:
     one, other = "large-orders.v1", "large-orders.v2"
     diff(orders.context(), other)
     planned = orders.cli("promote", other, "--max-changed", 0)

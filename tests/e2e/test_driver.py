@@ -242,7 +242,7 @@ def kafka_groups(settings: Settings, *commands: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.long
-def test_kafkas_own_tool_sees_member_and_lag_and_refuses_to_reset(settings: Settings, words: Words) -> None:
+def test_kafkas_own_tool_shows_member_and_lag_and_refuses_a_reset(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
     reset = ("--reset-offsets", "--to-earliest", "--topic", LINES, "--group", WORDS, "--execute")
@@ -258,7 +258,7 @@ def test_kafkas_own_tool_sees_member_and_lag_and_refuses_to_reset(settings: Sett
     assert words.ledger().clean
 
 
-def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings, words: Words) -> None:
+def test_a_second_driver_says_who_runs_the_release_and_exits(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
     first, token, log = words.process, words.token, words.drivers.log_path(WORDS)
@@ -277,7 +277,7 @@ def test_a_second_driver_says_who_runs_the_release_and_leaves(settings: Settings
     assert committed(settings, WORDS).token == token
 
 
-def test_a_release_runs_the_code_it_was_staged_with_in_its_workers_too(settings: Settings, words: Words) -> None:
+def test_a_release_runs_its_frozen_code_in_sparks_workers_too(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
     # a different version of both modules, and one beside them that can't even be imported
@@ -288,7 +288,7 @@ def test_a_release_runs_the_code_it_was_staged_with_in_its_workers_too(settings:
     # nor does the next driver, which is started below, use what is there now
 
 
-def test_what_can_not_be_parsed_is_set_apart_and_the_stream_goes_on(settings: Settings, words: Words) -> None:
+def test_malformed_records_become_dead_letters_and_the_stream_continues(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
     before = committed(settings, WORDS).total
@@ -307,7 +307,7 @@ def test_what_can_not_be_parsed_is_set_apart_and_the_stream_goes_on(settings: Se
 
 
 @pytest.mark.long
-def test_a_broker_that_goes_away_is_waited_for(settings: Settings, words: Words) -> None:
+def test_a_driver_waits_for_a_broker_that_is_down(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
     process, token, batch = words.process, words.token, committed(settings, WORDS).boundary.batch_id
@@ -351,7 +351,7 @@ def freeze(settings: Settings, process: subprocess.Popen[bytes], topics: Mapping
 
 
 @pytest.mark.long
-def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings: Settings, words: Words) -> None:
+def test_a_frozen_driver_writes_nothing_after_it_wakes_up(settings: Settings, words: Words) -> None:
     # as in the test of the code that a release was staged with
     code(words.tree, words=COUNTED.format(prefix="new-"), spelling=SPELLING.format(prefix="new-"), broken="1 / 0")
     words.run()
@@ -382,7 +382,7 @@ def test_a_driver_that_was_frozen_wakes_up_and_writes_nothing_any_more(settings:
 
 
 @pytest.mark.long
-def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: Settings, words: Words) -> None:
+def test_a_driver_reports_that_its_jvm_died_and_the_next_one_continues(settings: Settings, words: Words) -> None:
     words.run()
     words.await_rest()
     for pid in children(words.process.pid):
@@ -396,7 +396,7 @@ def test_a_driver_whose_jvm_is_gone_says_so_and_its_successor_goes_on(settings: 
 
 
 @pytest.mark.long
-def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Words) -> None:
+def test_a_driver_that_is_asked_to_stop_stops_at_a_boundary(settings: Settings, words: Words) -> None:
     words.run()
     topics, registry = topics_of(words.context, WORDS), words.context.registry
     with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
@@ -421,7 +421,7 @@ def test_a_driver_told_to_end_stops_at_a_boundary(settings: Settings, words: Wor
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_is_gone_stops_the_driver_until_it_is_back(settings: Settings, words: Words) -> None:
+def test_a_lost_checkpoint_stops_the_driver_until_it_is_restored(settings: Settings, words: Words) -> None:
     words.end()
     with words.run_as_a_thread():
         words.await_rest()
@@ -464,7 +464,7 @@ def careful(words, settings):
 """
 
 
-def test_a_record_that_the_function_can_not_bear_fails_the_release_with_its_range(
+def test_a_poison_record_fails_the_release_and_the_error_names_its_range(
     broker: Settings, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2})

@@ -169,7 +169,9 @@ def test_an_app_of_each_kind_lives_to_its_end(cluster: Cluster) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("group", GROUPS)
-def test_each_app_lives_to_its_end_though_its_driver_is_killed(cluster: Cluster, host: Host, group: str) -> None:
+def test_each_app_goes_through_its_whole_life_although_its_driver_is_killed(
+    cluster: Cluster, host: Host, group: str
+) -> None:
     lives = GROUPS[group]
     for life in lives:
         _make_live(cluster, life)

@@ -287,7 +287,7 @@ def test_the_last_value_of_each_key_is_the_same(world: World, app: str) -> None:
 
 
 @pytest.mark.parametrize("app", sorted({*STREAMS} - {"not-viewing", "clickstream"}))
-def test_a_stream_has_the_same_records_each_as_often(world: World, app: str) -> None:
+def test_a_stream_has_the_same_records_equally_often(world: World, app: str) -> None:
     mine, theirs = world.streams[app]
     assert theirs.total() >= AT_LEAST.get(app, 50)
     assert (mine - theirs, theirs - mine) == (Counter(), Counter())

@@ -97,9 +97,7 @@ def goes_on(live: Cluster, follower: Follower) -> None:
     comes_to(follower, expected)
 
 
-def test_what_would_be_done_is_shown_and_nothing_else_happens(
-    live: Cluster, follower: Follower, tmp_path: Path
-) -> None:
+def test_a_plan_is_shown_and_changes_nothing(live: Cluster, follower: Follower, tmp_path: Path) -> None:
     comes_to(follower, words(live))
     refused = live.cli("reset", NAME, "--to-earliest")
     assert refused.code == 3 and "is run by process" in refused.err and "--stop" in refused.err
@@ -176,7 +174,7 @@ def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, k
         goes_on(live, follower)
 
 
-def test_it_is_taken_back(live: Cluster, follower: Follower) -> None:
+def test_an_undo_takes_a_reset_back(live: Cluster, follower: Follower) -> None:
     reset, switches = live.state.releases[NAME].under, len(live.state.chains[APP])
     assert reset is not None and reset.op is not None
     before = live.world()
@@ -207,7 +205,7 @@ def test_two_operators_with_the_same_reset_do_it_once(live: Cluster, follower: F
 
 
 @pytest.mark.long
-def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
+def test_a_consumer_that_sends_mails_can_tell_a_replay_from_new_records(cluster: Cluster) -> None:
     """A salesperson hears of each large order once, although all of them are written again."""
     cluster.load("large-orders", 2_000, per_second=200)
     cluster.hydrate("large-orders", 1, batch=LARGE)
@@ -262,7 +260,7 @@ def test_who_sends_mails_tells_a_replay_from_news(cluster: Cluster) -> None:
         ("--to-earliest --output truncate", "you can't confirm that because this is not a terminal"),
     ],
 )
-def test_what_makes_no_sense_is_said_and_changes_nothing(
+def test_an_invalid_reset_is_refused_and_changes_nothing(
     live: Cluster, tmp_path: Path, options: str, said: str
 ) -> None:
     before = live.world()

@@ -152,7 +152,7 @@ def hold_nothing(pids: list[int]) -> int:
     return looked
 
 
-def test_what_is_planted_is_found_nowhere(operator: Operator) -> None:
+def test_planted_secrets_appear_nowhere(operator: Operator) -> None:
     settings = operator.settings
     (operator.folder / "apps").mkdir()
     (operator.folder / "apps" / "tell.py").write_text(APP)

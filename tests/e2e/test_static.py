@@ -148,7 +148,7 @@ def test_status_tells_what_each_has(story: Story) -> None:
     assert "payments.v2: static table rates: 3 rows, read up to" in shown
 
 
-def test_without_its_file_a_release_does_not_run_and_the_way_back_writes_it_again(story: Story) -> None:
+def test_a_release_without_its_table_file_does_not_run_and_a_stage_restores_the_file(story: Story) -> None:
     cluster, file = story.cluster, story.file("payments.v2")
     kept = file.read_bytes()
     cluster.stop("payments.v2")

@@ -152,7 +152,7 @@ def story(good: Cluster) -> Iterator[Story]:
         yield Story(good, tail, behind, away, live_input)
 
 
-def test_unchanged_code_of_a_table_differs_in_nothing_while_input_comes(same: Cluster) -> None:
+def test_unchanged_code_of_a_table_does_not_differ_while_input_arrives(same: Cluster) -> None:
     both = (GOOD, SAME)
     for name in both:
         # what the plan of the next version says about its time
@@ -204,7 +204,7 @@ def test_the_gate_refuses_a_bad_version(story: Story) -> None:
     assert said.code == 3 and "it isn't running" in said.err and "the checks failed" in said.err
 
 
-def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(story: Story) -> None:
+def test_a_promotion_needs_a_ready_release_with_a_recent_diff_and_check(story: Story) -> None:
     cluster = story.cluster
     if OTHER not in cluster.state.releases:
         cluster.stage(APP, 3, code_dir=ROOT / "demo" / "v1")
@@ -228,7 +228,7 @@ def test_a_promotion_needs_a_release_that_is_ready_compared_checked_and_lately(s
     story.first_plan = plan_promote(cluster.context(), OTHER)
 
 
-def test_a_planted_change_is_found_to_the_key(story: Story) -> None:
+def test_a_diff_finds_exactly_the_changed_keys(story: Story) -> None:
     cluster = story.cluster
     if story.compared is None:
         cluster.hydrate(APP, 3, batch=LARGE, code_dir=ROOT / "demo" / "v1")
@@ -286,7 +286,7 @@ def test_a_plan_made_before_another_switch_is_refused_and_stops_nobody(story: St
     assert set(story.cluster.state.operations) == operations
 
 
-def test_of_two_operators_who_promote_at_once_one_is_told_of_the_other(story: Story) -> None:
+def test_the_second_of_two_promotions_is_refused_and_names_the_first(story: Story) -> None:
     number = story.switches + 1
     # the first has begun and waits: the switch must not be over before the second one is refused
     first = story.cluster.operators.start(*PROMOTE, "--execute")
@@ -357,7 +357,7 @@ def test_operators_of_switches_may_be_killed_anywhere(story: Story) -> None:
     assert killed >= 3
 
 
-def test_consumers_go_on_when_an_operation_is_abandoned(story: Story) -> None:
+def test_consumers_continue_when_an_operation_is_abandoned(story: Story) -> None:
     number = story.switches
     operation = story.killed_at_the_mark(*PROMOTE)
     barrier = story.flagged(operation)
@@ -368,7 +368,7 @@ def test_consumers_go_on_when_an_operation_is_abandoned(story: Story) -> None:
     assert "no operation is under way" in story.cli("operations").out
 
 
-def test_consumers_go_on_when_a_switch_is_aborted(story: Story) -> None:
+def test_consumers_continue_when_a_switch_is_aborted(story: Story) -> None:
     number = story.switches
     operation = story.killed_at_the_mark(*PROMOTE)
     barrier = story.flagged(operation)
@@ -383,7 +383,7 @@ def test_consumers_go_on_when_a_switch_is_aborted(story: Story) -> None:
     assert again.code == 3 and "no switch of stock-stats is under way" in again.err
 
 
-def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story) -> None:
+def test_consumers_continue_after_the_deadline_without_an_operator(story: Story) -> None:
     number = story.switches
     operation = story.killed_at_the_mark(*PROMOTE, SWITCHYARD_SWITCH_TIMEOUT_S="3")
     barrier = story.flagged(operation)
@@ -401,7 +401,7 @@ def test_consumers_go_on_after_the_deadline_without_anyone_s_order(story: Story)
     story.switch(*PROMOTE)
 
 
-def test_a_live_release_that_is_stuck_is_fenced_and_its_table_is_exact_all_the_same(story: Story) -> None:
+def test_a_stuck_live_release_is_fenced_and_its_table_stays_exact(story: Story) -> None:
     cluster = story.cluster
     assert cluster.drivers.alive(OTHER)
     planned = story.cli("rollback", APP, "--fence")
@@ -466,7 +466,7 @@ def test_a_rollback_from_a_release_that_died_is_exact_for_a_table(story: Story) 
 
 
 @pytest.mark.long
-def test_a_watched_promotion_goes_back_by_itself_when_a_check_fails(story: Story) -> None:
+def test_a_watched_promotion_rolls_back_when_a_check_fails(story: Story) -> None:
     cluster, number = story.cluster, story.switches
     progress = cluster.context().progress(GOOD)
     assert progress is not None and progress.boundary.watermark_ms is not None
@@ -517,7 +517,7 @@ def test_a_rollback_to_a_standby_that_is_stopped_is_refused_with_the_way_out(sto
     assert "stock-stats.v3 isn't running" in said.err and "switchyard start stock-stats.v3 --execute" in said.err
 
 
-def test_what_is_retired_is_gone_and_its_namesake_is_not(story: Story) -> None:
+def test_a_retire_deletes_its_release_and_nothing_of_a_similar_name(story: Story) -> None:
     cluster = story.cluster
     settings = cluster.settings
     digest = cluster.state.releases[OTHER].spec.code_digest

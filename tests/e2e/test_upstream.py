@@ -119,7 +119,7 @@ def test_it_reads_the_release_that_was_live_when_it_was_staged(story: Story) -> 
     assert story.table("tenfold.v1") == {ticker: price * 10 for ticker, price in ones.items()} and len(ones) > 2
 
 
-def test_who_is_promoted_and_retired_is_told_who_reads(story: Story) -> None:
+def test_promote_and_retire_name_the_releases_that_read_the_result(story: Story) -> None:
     cluster = story.cluster
     cluster.hydrate("prices", 2, batch=LARGE, same_as="prices.v1", settings={"more": 1.0})
     diff(cluster.context(), "prices.v2")

@@ -142,7 +142,7 @@ class World:
         oversized: Oversized = "dead-letter",
     ) -> None:
         self.processed, self.oversized = processed, oversized
-        self.checkpoint = Checkpoint(folder, {"trades": "trades"})
+        self.checkpoint = Checkpoint(folder, {"trades": "trades"}, "sums.v1")
         self.writer = FakeWriter()
         self.malformed: list[DeadLetter] = []
         self.newer: SwitchyardError | None = None

@@ -15,6 +15,7 @@ from pipelines.model.progress import Boundary
 from pipelines.settings import Settings
 
 RELEASE = "sums.v1"
+FIX = "restore the checkpoint from a backup, or read history again: `switchyard reset sums.v1 --to-earliest`"
 INPUTS = {"trades": "trades", "quotes": "quotes"}
 
 
@@ -26,7 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
     """Batches 0 and 1 committed."""
-    found = Checkpoint(tmp_path / "checkpoint", INPUTS)
+    found = Checkpoint(tmp_path / "checkpoint", INPUTS, RELEASE)
     plan(found, 0, {"trades": {0: 5, 1: 6}}, {"quotes": {0: 7}}, watermark_ms=0)
     commit(found, 0, next_watermark_ms=1_000)
     plan(found, 1, {"trades": {0: 15, 1: 16}}, {"quotes": {0: 17}}, watermark_ms=1_000)
@@ -91,7 +92,7 @@ def test_a_checkpoint_under_another_name_finds_its_schemas_in_itself(settings: S
     # Spark checks bytes against their checksum
     assert not (path / "state" / "0" / "_metadata" / "v2" / ".0.crc").exists()
     # a copy shares its files with the original, which must not change
-    copy = copy_of(path, folder / "copy")
+    copy = copy_of(path, folder / "copy", RELEASE)
     assert schema_paths(copy) == [expected.format(copy)]
     assert schema_paths(path) == [expected.format(path)]
 
@@ -100,7 +101,7 @@ def test_a_copy_has_every_file_of_every_operator_and_partition(tmp_path: Path) -
     files = {"offsets/0", "metadata", *(f"state/{operator}/{p}/1.zip" for operator in (0, 1) for p in range(3))}
     for name in files:
         write(tmp_path / "whole" / name, name)
-    copy = copy_of(tmp_path / "whole", tmp_path / "copy")
+    copy = copy_of(tmp_path / "whole", tmp_path / "copy", RELEASE)
     assert {
         p.relative_to(copy).as_posix(): p.read_text() for p in copy.rglob("*") if p.is_file() and p.suffix != ".crc"
     } == {name: name for name in files}
@@ -111,8 +112,9 @@ def test_a_copy_has_every_file_of_every_operator_and_partition(tmp_path: Path) -
 def test_an_operator_whose_files_are_damaged_is_named(settings: Settings) -> None:
     folder = made(settings, "g1.t4")
     write(folder / "g1.t4" / "state" / "0" / "_metadata" / "v2" / "0", "v2")
-    with pytest.raises(CheckpointDamaged, match="_metadata/v2/0 is cut off or damaged"):
+    with pytest.raises(CheckpointDamaged, match="_metadata/v2/0 is cut off or damaged") as caught:
         fence(settings, RELEASE, 1, 5, expected=True)
+    assert caught.value.fix == FIX
 
 
 def test_the_fence_renames_the_checkpoint_to_its_token(settings: Settings) -> None:
@@ -123,7 +125,7 @@ def test_the_fence_renames_the_checkpoint_to_its_token(settings: Settings) -> No
     assert [p.name for p in folder.iterdir()] == ["g1.t5"]
 
 
-def test_a_zombie_that_writes_on_makes_no_checkpoint_that_counts(settings: Settings) -> None:
+def test_a_zombie_that_keeps_writing_makes_no_valid_checkpoint(settings: Settings) -> None:
     folder = made(settings, "g1.t4")
     fence(settings, RELEASE, 1, 5, expected=True)
     # the process with token 4 wakes up, and its Spark creates the folder again
@@ -140,7 +142,7 @@ def test_of_several_folders_the_newest_token_wins_by_number(settings: Settings) 
     assert [p.name for p in folder.iterdir()] == ["g1.t11"]
 
 
-def test_a_driver_that_booted_slowly_does_not_take_the_checkpoint_back(settings: Settings) -> None:
+def test_a_driver_that_starts_slowly_does_not_take_the_checkpoint_back(settings: Settings) -> None:
     folder = made(settings, "g1.t6")
     with pytest.raises(Refused, match="token 6 has taken over"):
         fence(settings, RELEASE, 1, 5, expected=True)
@@ -155,7 +157,7 @@ def test_another_generation_is_left_alone_and_not_taken(settings: Settings) -> N
 
 
 @pytest.mark.parametrize("empty_folder", [False, True])
-def test_a_checkpoint_that_must_be_there_and_is_not_stops_the_driver(settings: Settings, empty_folder: bool) -> None:
+def test_a_missing_checkpoint_stops_the_driver(settings: Settings, empty_folder: bool) -> None:
     folder = release_folder(settings, RELEASE)
     if empty_folder:
         (folder / "g1.t4").mkdir(parents=True)
@@ -180,7 +182,7 @@ def test_a_planned_batch_is_read_and_placed_by_the_names_of_the_sources(checkpoi
 
 
 def test_two_sources_on_one_topic_are_told_apart_by_their_order(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, {"left": "trades", "right": "trades"})
+    checkpoint = Checkpoint(tmp_path, {"left": "trades", "right": "trades"}, RELEASE)
     plan(checkpoint, 0, {"trades": {0: 1}}, {"trades": {0: 2}}, watermark_ms=0)
     assert checkpoint.position(checkpoint.planned(0)).sources == {"left": {0: 1}, "right": {0: 2}}
 
@@ -193,7 +195,7 @@ def test_a_batch_is_settled_when_the_watermark_did_not_move_in_it(checkpoint: Ch
 
 
 def test_a_planned_batch_ends_at_a_boundary_that_is_settled_if_another_would_change_nothing(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, {"trades": "trades"})
+    checkpoint = Checkpoint(tmp_path, {"trades": "trades"}, RELEASE)
     plan(checkpoint, 3, {"trades": {0: 15}}, watermark_ms=1_000)
     before, end = (SourcePosition(sources={"trades": {0: offset}}) for offset in (9, 15))
     found = Boundary(batch_id=3, position=end, previous=before, watermark_ms=1_000, settled=False)
@@ -206,18 +208,18 @@ def test_a_planned_batch_ends_at_a_boundary_that_is_settled_if_another_would_cha
 
 
 def test_an_empty_checkpoint_has_no_batches(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, INPUTS)
+    checkpoint = Checkpoint(tmp_path, INPUTS, RELEASE)
     assert (checkpoint.last_planned(), checkpoint.last_committed()) == (None, None)
     with pytest.raises(CheckpointDamaged, match="no planned batch"):
         checkpoint.plan_next(SourcePosition(sources={}))
 
 
 @pytest.mark.parametrize("text", ["", "v1\n", "v2\n{}\n{}", 'v1\n{"batchWatermarkMs":0'])
-def test_a_file_that_is_cut_off_is_named(checkpoint: Checkpoint, text: str) -> None:
+def test_a_truncated_file_is_named(checkpoint: Checkpoint, text: str) -> None:
     (checkpoint.path / "offsets" / "1").write_text(text)
     with pytest.raises(CheckpointDamaged, match=r"offsets/1 ") as caught:
         checkpoint.planned(1)
-    assert "restore the checkpoint" in caught.value.fix
+    assert caught.value.fix == FIX
 
 
 @pytest.mark.parametrize("line", ['{"trades":{"0":15', "[]", '{"trades":[1]}'])

@@ -48,7 +48,7 @@ KEYED, GOOD = b"AAPL", b'{"side": "ask", "price": 1.5}'
         (Raw(), [(KEYED, b"\xff good"), (KEYED, None)], [None, "the value is null"]),
     ],
 )  # fmt: skip
-def test_what_is_malformed_is_set_apart_as_it_came(
+def test_malformed_records_become_dead_letters_unchanged(
     spark: SparkSession, value: Value, records: list[tuple[bytes | None, bytes | None]], reasons: list[str | None]
 ) -> None:
     at = datetime.fromisoformat("2026-01-01T00:00:00+00:00")

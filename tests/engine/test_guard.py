@@ -143,9 +143,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> FrozenCode:
 
 
 @given(data=st.data())
-def test_whatever_is_done_to_an_archive_it_holds_what_was_staged_or_is_refused(
-    once: FrozenCode, data: st.DataObject
-) -> None:
+def test_frozen_code_is_as_it_was_staged_or_is_refused(once: FrozenCode, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(once.data) - 1))
     changed = once.data[:at] + data.draw(st.binary(max_size=8)) + once.data[at + data.draw(st.integers(0, 3)) :]
     # a date may change, for example: it is not part of what runs
@@ -334,7 +332,7 @@ def test_an_executor_elsewhere_takes_the_file_that_it_was_sent(
 
 
 @pytest.mark.spark
-def test_spark_s_workers_import_what_was_staged_and_refuse_what_was_changed(
+def test_sparks_workers_import_frozen_code_and_refuse_changed_code(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.errors import PythonException
@@ -401,7 +399,7 @@ def test_a_driver_whose_workers_refuse_blames_neither_batch_nor_app(
 
 
 @pytest.mark.broker
-def test_a_driver_refuses_code_that_was_changed_and_takes_it_once_it_is_back(broker: Settings, tmp_path: Path) -> None:
+def test_a_driver_refuses_changed_code_and_runs_it_once_it_is_restored(broker: Settings, tmp_path: Path) -> None:
     code = freeze(written(tmp_path / "tree"))
     path = store(broker, code)
     spec = SPEC.model_copy(update={"app": "guarded", "release": "guarded.v1", "code_digest": code.digest})

@@ -63,7 +63,7 @@ def goes_on(world: World) -> None:
     assert world.result() == world.expected({})
 
 
-def test_a_driver_holds_at_what_it_must_understand_and_goes_on_once_that_is_repaired(world: World) -> None:
+def test_an_unreadable_entry_holds_a_driver_until_the_registry_is_repaired(world: World) -> None:
     newer = {"kind": "moved", "release": world.name, "actor": "ann", "must_understand": True}
     write(world, b"garbage", json.dumps(newer).encode())
     error = is_held(world)

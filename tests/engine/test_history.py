@@ -160,7 +160,7 @@ def nothing_is_late(world: World) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
-def test_a_partition_that_holds_only_recent_data_makes_nothing_late_nor_does_a_stop(
+def test_neither_a_partition_of_recent_data_nor_a_stop_makes_rows_late(
     broker: Settings, spark: SparkSession, tmp_path: Path
 ) -> None:
     with skewed(broker, spark, tmp_path) as world:

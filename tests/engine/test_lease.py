@@ -98,7 +98,7 @@ def test_a_process_that_ended_and_was_not_waited_for_is_dead() -> None:
         process.wait()
 
 
-def test_of_another_host_nothing_is_known() -> None:
+def test_a_process_on_another_host_is_neither_alive_nor_dead() -> None:
     assert is_alive(ELSEWHERE, SETTINGS) is None
 
 
@@ -154,7 +154,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, *entries: Entry, heard: Heartbeat | N
 HELD = LeaseTaken(release="sums.v1", token=3, holder=ELSEWHERE, at_ms=NOW_MS - 500_000)
 
 
-def test_a_lease_that_is_held_is_refused_and_taken_by_order_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lease_is_refused_and_taken_only_with_force(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match=r"sums\.v1 is run by process 1 on another-host \(token 3\)") as refused:
         taken(monkeypatch, HELD, heard=beat(1.0))
     assert "`switchyard stop sums.v1 --execute`" in refused.value.fix

@@ -73,7 +73,9 @@ def goes_on(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("led", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_both_stand_at_one_boundary_and_go_on(world: World, monkeypatch: pytest.MonkeyPatch, led: bool) -> None:
+def test_two_releases_meet_at_one_boundary_and_continue(
+    world: World, monkeypatch: pytest.MonkeyPatch, led: bool
+) -> None:
     context = world.context
     ends: list[SourcePosition] = []
     limit_to = SourceEnds.limit_to

@@ -135,7 +135,7 @@ def test_spark_yields_the_cores_and_the_session_of_others_does_not(started: Star
         assert own.group == jvm.group == ""
 
 
-def test_spark_and_its_ui_listen_here_alone(started: Started) -> None:
+def test_spark_and_its_ui_listen_on_this_machine_only(started: Started) -> None:
     ports = {port for _, port in started.jvm.listening}
     assert port_of(f"UI of {IDS[started.leads]}") in ports and len(ports) > 1
     for address, port in [*started.jvm.listening, *started.own.listening]:

@@ -17,7 +17,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_what_can_not_be_parsed_or_written_is_set_apart_in_the_same_transaction(world: World) -> None:
+def test_malformed_records_and_large_rows_become_dead_letters_in_the_same_transaction(world: World) -> None:
     world.malformed = [DeadLetter("trades", 0, 7, b"k", b"\xff", "not JSON")]
     world.run(0, ("a", "1"), ("b", "too large"))
     assert world.writer.written == [

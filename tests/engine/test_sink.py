@@ -228,7 +228,7 @@ def test_whatever_ends_a_batch_takes_it_back_and_the_next_try_writes_it_once(
     assert [record[1] for _, record in world.writer.written] == ["1", "2"]
 
 
-def test_a_commit_without_an_answer_that_was_carried_out_is_not_made_again(world: World) -> None:
+def test_an_unanswered_commit_that_succeeded_is_not_repeated(world: World) -> None:
     world.run(0, ("a", "1"))
     world.writer.fail["commit"], world.writer.lost_commit_counts = OutcomeUnknown("no answer"), True
     world.run(1, ("a", "2"))
@@ -238,7 +238,7 @@ def test_a_commit_without_an_answer_that_was_carried_out_is_not_made_again(world
     assert [record[1] for _, record in world.writer.written] == ["1", "2", "3"]
 
 
-def test_a_commit_without_an_answer_that_was_not_carried_out_is_made_again(world: World) -> None:
+def test_an_unanswered_commit_that_failed_is_repeated(world: World) -> None:
     world.run(0, ("a", "1"))
     world.writer.fail["commit"] = OutcomeUnknown("no answer")
     with pytest.raises(OutcomeUnknown):
@@ -331,7 +331,7 @@ def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None
         held.result(10)
 
 
-def test_a_driver_that_froze_while_it_connected_does_not_go_on_in_place_of_a_newer_one(world: World) -> None:
+def test_a_driver_that_froze_while_it_connected_does_not_replace_a_newer_one(world: World) -> None:
     def taken_over() -> None:
         world.newer = Superseded("token 2 has it")
 

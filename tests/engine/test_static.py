@@ -119,7 +119,7 @@ def test_the_rows_of_a_topic_that_was_read_are_those_of_its_records_and_no_more_
     assert rows_in_topic(spark, path, RATES, "static table rates of app payments", 100) == ([], Newest())
 
 
-def test_a_driver_takes_all_of_its_rows_or_does_not_run(spark: SparkSession) -> None:
+def test_a_driver_reads_every_row_of_a_static_table_or_does_not_run(spark: SparkSession) -> None:
     priced = joining(lambda paid, rates: paid.join(rates, "currency"))
     good = [(b"EUR", b'{"rate": 1}'), (b"CHF", b'{"rate": 2}')]
     [frame] = StaticTables({"rates": good}, "payments.v1").frames(spark, priced).values()

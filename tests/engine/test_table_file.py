@@ -58,7 +58,7 @@ def test_it_is_kept_for_its_user_alone_and_read_by_its_digest(settings: Settings
 
 
 @pytest.mark.parametrize("data", [b"", b'{"key": "EUR", "value": "9"}\n', None])
-def test_one_that_is_changed_or_gone_is_not_used(settings: Settings, data: bytes | None) -> None:
+def test_a_changed_or_missing_table_file_is_not_used(settings: Settings, data: bytes | None) -> None:
     path = store(settings, as_file(ROWS))
     path.unlink() if data is None else path.write_bytes(data)
     with pytest.raises(TableChanged) as found:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
-def test_a_batch_that_takes_longer_than_its_transaction_is_there_once(
+def test_a_batch_that_takes_longer_than_its_transaction_is_written_once(
     broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with live_world(broker, spark, "stateless", tmp_path, transaction_timeout_s=10.0) as world:

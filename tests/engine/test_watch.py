@@ -84,7 +84,7 @@ def test_all_is_there() -> None:
 
 
 @pytest.mark.parametrize("topic", ["trades", RESULT, PROGRESS, REGISTRY_TOPIC])
-def test_without_these_it_can_not_go_on(topic: str) -> None:
+def test_a_driver_can_not_continue_without_these_topics(topic: str) -> None:
     alarmed: list[PartLost] = []
     found = looked(Kafka(without(topic)), alarm=alarmed.append)
     assert found is not None and f"{topic} of {NAME} is gone" in found.what and found.fix
@@ -95,7 +95,7 @@ def test_without_these_it_can_not_go_on(topic: str) -> None:
     ("topic", "way"),
     [("trades", "choose one: "), (RESULT, "--output new"), (PROGRESS, "--output new")],
 )
-def test_another_topic_of_the_same_name_is_not_the_same(topic: str, way: str) -> None:
+def test_a_topic_recreated_under_the_same_name_is_noticed(topic: str, way: str) -> None:
     found = looked(Kafka({**IDS, topic: "another"}))
     assert found is not None and f"{topic} of {NAME} was deleted and recreated" in found.what and way in found.fix
     if topic == "trades":
@@ -124,7 +124,7 @@ def test_what_nobody_needs_for_going_on_is_made_again() -> None:
     assert entry.own == {LETTERS: "made anew"} and not entry.inputs
 
 
-def test_what_its_login_may_not_make_again_does_not_stop_it_or_hide_another_loss(
+def test_a_topic_that_the_login_may_not_create_stops_nothing_and_hides_no_other_loss(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Guarded(Kafka):
@@ -149,7 +149,7 @@ def test_what_its_login_may_not_make_again_does_not_stop_it_or_hide_another_loss
     assert watch.look() is not None
 
 
-def test_input_that_retention_deletes_before_it_is_read_stops_it() -> None:
+def test_input_that_retention_deletes_before_it_is_read_stops_the_driver() -> None:
     kafka = Kafka(first=600)
     found = looked(kafka)
     assert found is not None and "deleted by retention: trades[0] 500 to 599" in found.what
@@ -170,7 +170,7 @@ def test_nor_is_one_that_has_begun_meanwhile() -> None:
     assert watch_of(Kafka(first=600), lambda: next(position)).look() is None
 
 
-def test_a_checkpoint_that_is_gone_stops_it(tmp_path: Path) -> None:
+def test_a_lost_checkpoint_stops_the_driver(tmp_path: Path) -> None:
     kafka = Kafka()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
     assert found is not None and "checkpoint" in found.what
@@ -217,7 +217,7 @@ class Forgetful:
         self.given_up += 1
 
 
-def test_nothing_is_committed_once_it_is_known(tmp_path: Path) -> None:
+def test_nothing_is_committed_once_a_loss_is_known(tmp_path: Path) -> None:
     writer = Forgetful()
     target = Destination(release=NAME, generation=1, token=1, results={"": RESULT}, inputs={"trades": "trades"},
                     start=AT, watermarked=False)  # fmt: skip

@@ -107,7 +107,7 @@ def world(broker: Settings) -> Iterator[World]:
     made.close()
 
 
-def test_a_batch_is_there_whole_with_its_progress_and_the_groups_offsets(world: World) -> None:
+def test_a_batch_commits_its_records_its_progress_and_the_groups_offsets_together(world: World) -> None:
     writer = world.writer()
     assert writer.connect() is None
     written = world.write(writer, 0, "1", "2", "3")
@@ -229,7 +229,7 @@ def test_the_largest_record_that_is_queued_is_taken_by_the_broker(world: World) 
     assert tuple(found) == sizes[: len(found)]
 
 
-def test_a_letter_that_is_too_large_goes_without_its_value_and_says_its_size(world: World) -> None:
+def test_a_dead_letter_that_is_too_large_has_its_size_instead_of_its_value(world: World) -> None:
     writer = world.writer()
     writer.connect()
     writer.begin()

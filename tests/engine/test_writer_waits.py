@@ -102,7 +102,7 @@ def timed_out(error: pytest.ExceptionInfo[KafkaException]) -> str:
     return str(reason.str())
 
 
-def test_a_full_queue_is_waited_for_as_long_as_a_batch_may_take(client: Client, writer: Writer) -> None:
+def test_the_writer_waits_for_a_full_queue_as_long_as_a_batch_may_take(client: Client, writer: Writer) -> None:
     client.full = True
     for send in (
         lambda: writer.send("sums.v1.g1", [("k", "v", None)]),
@@ -153,9 +153,7 @@ def test_a_batch_whose_rows_come_too_slowly_is_given_up(client: Client, writer: 
 
 
 @pytest.mark.parametrize("call", ["commit", "abort"])
-def test_a_call_that_does_not_come_back_is_given_up_with_its_producer(
-    client: Client, writer: Writer, call: str
-) -> None:
+def test_a_call_that_does_not_return_is_given_up_with_its_producer(client: Client, writer: Writer, call: str) -> None:
     client.hangs[call] = threading.Event()
     if call == "commit":
         with pytest.raises(OutcomeUnknown, match="did not return within"):

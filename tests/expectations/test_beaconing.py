@@ -84,7 +84,7 @@ def test_a_defect_is_found(spark: SparkSession, tmp_path: Path, expected: str, r
 def test_a_field_that_is_not_there_is_found(spark: SparkSession, tmp_path: Path) -> None:
     names = ("host", "destination", "window_start", "contacts", "interval_s", "deviation", "bytes")
     rows = [*GOOD, *[alert(36, **{"host": name, name: None}) for name in names]]
-    assert red(check(spark, tmp_path, "beaconing", rows, DDL)) == {f"{name} there" for name in names}
+    assert red(check(spark, tmp_path, "beaconing", rows, DDL)) == {f"{name} not null" for name in names}
 
 
 def test_another_schema_is_found(spark: SparkSession, tmp_path: Path) -> None:

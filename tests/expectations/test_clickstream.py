@@ -38,6 +38,6 @@ def test_each_defect_is_found_once(spark: SparkSession, tmp_path: Path) -> None:
         ("dora", "/a", None, None, *NOTHING),
     ]
     verdict = check(spark, tmp_path, "clickstream", rows, DDL, live_rows=100)
-    defects = {"one profile at a time", "time form", "user there", "page there", "at there"}
+    defects = {"one profile at a time", "time form", "user not null", "page not null", "at not null"}
     assert red(verdict) == {*defects, "volume against live"}
     assert {result.unexpected for result in verdict.results if result.name in defects} == {1}

@@ -43,7 +43,7 @@ def test_a_defect_is_found(spark: SparkSession, tmp_path: Path, expected: str, r
 def test_a_field_that_is_not_there_is_found(spark: SparkSession, tmp_path: Path) -> None:
     rows = [*GOOD, *[told(10 + number, **{name: None}) for number, name in enumerate(NAMES)]]
     verdict = check(spark, tmp_path, "close_notifications", rows, DDL)
-    assert red(verdict) == {f"{name} there" for name in NAMES}
+    assert red(verdict) == {f"{name} not null" for name in NAMES}
     assert {result.unexpected for result in verdict.results if result.outcome == "failed"} == {1}
 
 

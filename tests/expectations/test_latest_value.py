@@ -23,7 +23,7 @@ def test_a_good_result_passes(spark: SparkSession, tmp_path: Path) -> None:
 def test_each_defect_is_found(spark: SparkSession, tmp_path: Path) -> None:
     rows = [*GOOD, ("k1", 8), (None, 1), ("k4", None)]
     verdict = check(spark, tmp_path, "latest_value", rows, DDL, live_rows=100)
-    assert red(verdict) == {"key unique", "key there", "value there", "volume against live"}
+    assert red(verdict) == {"key unique", "key not null", "value not null", "volume against live"}
     assert {result.unexpected for result in verdict.results if result.unexpected} == {1}
 
 

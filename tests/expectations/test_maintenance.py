@@ -67,7 +67,7 @@ def test_each_defect_of_a_device_is_found(spark: SparkSession, tmp_path: Path) -
     found = {result.name: result.unexpected for result in verdict.results if result.name in red(verdict)}
     found.pop("volume against live")
     assert found == {
-        "key unique": 1, "device there": 1, "time form": 1, "signals add up": 1, "learning without limits": 1,
+        "key unique": 1, "device not null": 1, "time form": 1, "signals add up": 1, "learning without limits": 1,
         "pattern follows limits": 3,
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ def test_a_good_result_passes(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expected", "row"),
     [
-        *[(f"{name} there", told(9, **{name: None})) for name in NAMES],
+        *[(f"{name} not null", told(9, **{name: None})) for name in NAMES],
         ("each tick once", told(1)),
         ("message as agreed", told(9, message="You are viewing Facebook.")),
         ("time form", told(9, at="2013-03-01 14:30:01")),

@@ -58,7 +58,7 @@ def _literal(text: str) -> str:
 
 
 @pytest.mark.spark
-def test_no_page_runs_what_a_record_holds(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_page_runs_code_from_a_record(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(attack, 1) for attack in ATTACKS], "word string, count bigint").coalesce(1)
     checks = [
         # a sample of one record is shown: each attack has its check

@@ -39,9 +39,9 @@ def test_settings_are_heeded(spark: SparkSession, tmp_path: Path) -> None:
     ("expected", "rows"),
     [
         ("not empty", []),
-        ("product there", [*GOOD, (None, GOOD[-1][1], 1)]),
-        ("at there", [*GOOD, ("a", None, 1)]),
-        ("views there", [*GOOD[:-1], ("c", GOOD[-1][1], None), *told(10, d=2)]),
+        ("product not null", [*GOOD, (None, GOOD[-1][1], 1)]),
+        ("at not null", [*GOOD, ("a", None, 1)]),
+        ("views not null", [*GOOD[:-1], ("c", GOOD[-1][1], None), *told(10, d=2)]),
         ("each counter once at a time", [*GOOD, GOOD[-1]]),
         ("at readable", [*GOOD, *[(product, "2013-03-01T14:30:11.000Z", 9) for product in "abc"]]),
         ("views in range", [*GOOD, *told(10, d=0)]),

@@ -40,7 +40,8 @@ def test_each_defect_is_found_once(spark: SparkSession, tmp_path: Path) -> None:
     ]
     verdict = check(spark, tmp_path, "search_results", rows, DDL, live_rows=100)
     defects = {
-        "key unique", "clicks in range", "ranks follow clicks", "query there", "result there", "clicks there", "rank there",
+        "key unique", "clicks in range", "ranks follow clicks", "query not null", "result not null",
+        "clicks not null", "rank not null",
     }  # fmt: skip
     assert red(verdict) == {*defects, "volume against live"}
     assert {result.unexpected for result in verdict.results if result.name in defects} == {1}

@@ -42,8 +42,8 @@ def test_each_defect_of_an_hour_is_found_once(spark: SparkSession, tmp_path: Pat
         ("d8", HOUR.replace("14", "17"), 1.0, 1.0, 1.0, None),
     ]
     verdict = check(spark, tmp_path, "sensor_readings_hours", rows, HOURS_DDL, live_rows=100)
-    there = {f"{name} there" for name in ("device", "hour", "lowest", "highest", "average", "readings")}
-    defects = {*there, "key unique", "hour form", "readings in range", "average in range", "one reading is all three"}
+    null = {f"{name} not null" for name in ("device", "hour", "lowest", "highest", "average", "readings")}
+    defects = {*null, "key unique", "hour form", "readings in range", "average in range", "one reading is all three"}
     assert red(verdict) == {*defects, "volume against live"}
     assert {result.unexpected for result in verdict.results if result.name in defects} == {1}
 

@@ -32,7 +32,14 @@ def test_each_defect_is_found_once(spark: SparkSession, tmp_path: Path) -> None:
         ("s6", None),
     ]
     verdict = check(spark, tmp_path, "store_inventory", rows, DDL, live_rows=100)
-    defects = {"key unique", "a SKU at least", "quantities there", "SKUs in order", "store there", "stock there"}
+    defects = {
+        "key unique",
+        "a SKU at least",
+        "quantities not null",
+        "SKUs in order",
+        "store not null",
+        "stock not null",
+    }
     assert red(verdict) == {*defects, "volume against live"}
     assert {result.unexpected for result in verdict.results if result.name in defects} == {1}
 

@@ -64,7 +64,7 @@ def test_a_good_result_passes(spark: SparkSession, tmp_path: Path, suite: str, r
     ("expected", "rows"),
     [
         ("not empty", []),
-        ("window_start there", [*STOCK_STATS, ("AAPL", None, Decimal("10.50"), 1, Decimal("10.75"))]),
+        ("window_start not null", [*STOCK_STATS, ("AAPL", None, Decimal("10.50"), 1, Decimal("10.75"))]),
         ("key unique", [*STOCK_STATS, MSFT[0]]),
         ("window_start readable", AAPL + [(r[0], r[1].replace("Z", ".000Z"), *r[2:]) for r in MSFT]),
         ("lowest_ask in range", with_msft(lowest_ask=Decimal("0.00"))),
@@ -85,7 +85,7 @@ def test_a_defect_in_stock_stats_is_found(spark: SparkSession, tmp_path: Path, e
 def test_a_field_of_a_window_that_is_not_there_is_found(spark: SparkSession, tmp_path: Path) -> None:
     names = ("ticker", "lowest_ask", "trades", "average_ask")
     rows = AAPL + [row for name in names for row in with_msft(**{"ticker": name, name: None}) if row not in AAPL]
-    assert red(check(spark, tmp_path, "stock_stats", rows, STOCK_STATS_DDL)) == {f"{name} there" for name in names}
+    assert red(check(spark, tmp_path, "stock_stats", rows, STOCK_STATS_DDL)) == {f"{name} not null" for name in names}
 
 
 @pytest.mark.spark
@@ -120,13 +120,13 @@ def test_another_schema_is_found(spark: SparkSession, tmp_path: Path, ddl: str) 
 
 
 @pytest.mark.spark
-def test_a_check_that_cannot_be_evaluated_is_told_apart_and_stops_a_promotion(
+def test_a_check_that_can_not_be_evaluated_is_errored_and_stops_a_promotion(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     verdict = check(spark, tmp_path, "word_count", [("lambda",)], "word string")
     outcomes = {result.name: result.outcome for result in verdict.results}
     assert outcomes["schema"] == "failed"
-    assert outcomes["count in range"] == outcomes["count there"] == "errored"
+    assert outcomes["count in range"] == outcomes["count not null"] == "errored"
     assert (verdict.failed, verdict.errored) == (1, 2)
     assert not verdict.ok
     assert any("could not be evaluated" in line and "count" in line for line in verdict.failures)
@@ -165,11 +165,11 @@ def test_without_a_live_release_the_volume_is_skipped_and_says_so(spark: SparkSe
     ("expected", "rows"),
     [
         ("not empty", []),
-        ("word there", [*WORD_COUNT, (None, 3)]),
-        ("count there", [*WORD_COUNT, ("none", None)]),
+        ("word not null", [*WORD_COUNT, (None, 3)]),
+        ("count not null", [*WORD_COUNT, ("none", None)]),
         ("key unique", [*WORD_COUNT, ("lambda", 4)]),
         ("word form", [*WORD_COUNT, ("Lambda", 4)]),
-        ("the left out", [*WORD_COUNT, ("the", 4)]),
+        ("the not counted", [*WORD_COUNT, ("the", 4)]),
         ("count in range", [*WORD_COUNT, ("none", 0)]),
     ],
 )
@@ -196,7 +196,9 @@ def test_a_field_of_an_order_that_is_not_there_is_found(spark: SparkSession, tmp
     places = range(1, len(order(1)))
     rows = [*LARGE_ORDERS, *[(*order(i + 10)[:i], None, *order(i + 10)[i + 1 :]) for i in places]]
     required = ["order_id", "sales_person", "amount", "ordered_at", "topic", "partition", "offset"]
-    assert red(check(spark, tmp_path, "large_orders", rows, LARGE_ORDERS_DDL)) == {f"{name} there" for name in required}
+    assert red(check(spark, tmp_path, "large_orders", rows, LARGE_ORDERS_DDL)) == {
+        f"{name} not null" for name in required
+    }
 
 
 def test_an_unknown_suite_is_named_with_those_that_there_are() -> None:

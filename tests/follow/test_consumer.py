@@ -128,7 +128,7 @@ def test_it_delivers_no_record_that_progress_does_not_speak_of(cluster: Cluster)
         assert sorted(texts(take(consumer, 2))) == ["k2=v1", "k3=v1"]
 
 
-def test_with_records_to_read_it_reads_on_and_takes_the_switch_at_its_cut(cluster: Cluster) -> None:
+def test_a_follower_with_records_to_read_takes_the_switch_at_its_cut(cluster: Cluster) -> None:
     v1, v2 = cluster.first(), cluster.release(2)
     v1.batch(rows(1, *range(3000)))
     v2.batch(rows(2, *range(3000)))
@@ -460,7 +460,7 @@ def test_bad_input(cluster: Cluster) -> None:
         follower(cluster, start={"alias": cluster.alias, "number": 7, "topic": v1.topic, "offsets": {}})
 
 
-def test_a_result_that_was_deleted_is_said(cluster: Cluster) -> None:
+def test_a_follower_reports_a_deleted_result(cluster: Cluster) -> None:
     v1, v2 = cluster.first(), cluster.release(2)
     v1.batch(rows(1, 0))
     with follower(cluster) as consumer:
@@ -514,7 +514,7 @@ def known(cluster: Cluster, version: int) -> Release:
     return release
 
 
-def test_a_result_that_was_made_again_is_not_read_on(cluster: Cluster) -> None:
+def test_a_follower_stops_at_a_recreated_result(cluster: Cluster) -> None:
     v1 = known(cluster, 1)
     cluster.first()
     v1.batch(rows(1, 0, 1, 2, 3))
@@ -563,7 +563,7 @@ GONE_DELTA = r"topic {}, .*is gone[^~]*follow with a new group and an empty stor
 
 @pytest.mark.parametrize("empty", [True, False], ids=["made again", "gone"])
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_delta_that_is_lost_is_not_waited_for(cluster: Cluster, index: int, empty: bool) -> None:
+def test_a_follower_does_not_wait_for_a_lost_delta(cluster: Cluster, index: int, empty: bool) -> None:
     v1, v2 = cluster.first(), cluster.release(2)
     v1.batch(rows(1, 0, 1))
     with follower(cluster) as consumer:

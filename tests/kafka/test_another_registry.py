@@ -68,7 +68,7 @@ def made_again(settings: Settings, entries: int) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("entries", [0, 1, 6])
-def test_whoever_reads_on_says_so_and_takes_nothing_of_it(
+def test_a_reader_reports_a_recreated_registry_and_takes_nothing_from_it(
     registry: Registry, broker: Settings, now: list[float], entries: int
 ) -> None:
     made_again(broker, entries)
@@ -89,7 +89,7 @@ def test_an_end_that_went_back_is_looked_into_at_once(registry: Registry, broker
 
 
 @pytest.mark.broker
-def test_one_whose_first_entries_were_deleted_is_not_taken_for_whole(
+def test_a_registry_without_its_first_entries_is_refused(
     registry: Registry, broker: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "EVERY", 3)
@@ -111,7 +111,7 @@ def test_one_whose_first_entries_were_deleted_is_not_taken_for_whole(
 
 @pytest.mark.broker
 @pytest.mark.parametrize("entries", [0, 6])
-def test_no_step_is_written_into_it(registry: Registry, broker: Settings, entries: int) -> None:
+def test_nothing_is_written_to_a_recreated_registry(registry: Registry, broker: Settings, entries: int) -> None:
     made_again(broker, entries)
     decided: list[object] = []
 
@@ -151,7 +151,7 @@ def test_it_is_asked_for_its_id_now_and_then_only(
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.parametrize("entries", [0, 40])
-def test_a_follower_says_so_too(broker: Settings, entries: int) -> None:
+def test_a_follower_reports_a_recreated_registry(broker: Settings, entries: int) -> None:
     cluster = Cluster(broker)
     v1 = cluster.first()
     v1.batch([(0, "k", "1")])

@@ -46,7 +46,7 @@ def test_of_a_topic_that_is_filled_later_something_is_assumed() -> None:
 ORDERS = {"orders": Size(record_bytes=100, records=1_000_000), "catalog": Size(record_bytes=5_000, records=3)}
 
 
-def test_a_few_large_records_of_one_input_hold_no_other_up() -> None:
+def test_a_few_large_records_of_one_input_do_not_hold_up_another() -> None:
     found = limits(dict(ORDERS))
     assert found.by_source == {"orders": 500, "catalog": 10}
     # both together are no larger than a batch may be
@@ -121,7 +121,7 @@ def test_the_largest_of_what_is_there_counts(broker: Settings, topic: str) -> No
 
 @pytest.mark.spark
 @pytest.mark.broker
-def test_a_driver_reads_no_more_at_once(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_driver_reads_no_more_bytes_in_a_batch(broker: Settings, spark: SparkSession, tmp_path: Path) -> None:
     with live_world(broker, spark, "count", tmp_path, max_bytes_per_batch=500) as world:
         heard = latest_heartbeats(world.settings).get(world.name)
         batches = [p.batch.rows_in for p in progress_history(world.settings, world.name)]

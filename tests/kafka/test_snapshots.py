@@ -63,7 +63,7 @@ def test_a_snapshot_is_read_back_as_it_was(part_bytes: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("count", range(1, len(RECORDS) + 1))
-def test_whoever_goes_on_from_a_snapshot_knows_what_the_whole_log_says(count: int) -> None:
+def test_a_reader_that_starts_from_a_snapshot_knows_what_the_whole_log_says(count: int) -> None:
     found = newest_of(to_parts(after(count)).values())
     folding = Folding(found)
     assert folding.start == RECORDS[count - 1][0] and not folding.proven
@@ -75,7 +75,7 @@ def test_whoever_goes_on_from_a_snapshot_knows_what_the_whole_log_says(count: in
 
 
 @pytest.mark.parametrize("records", [[(8, b"other")], [(9, VALUES[4])], [(2, VALUES[4])]])
-def test_a_snapshot_of_another_log_is_given_up(records: list[tuple[int, bytes]]) -> None:
+def test_a_snapshot_of_another_registry_is_ignored(records: list[tuple[int, bytes]]) -> None:
     folding = Folding(after(5))
     assert not folding.take(records)
     assert (folding.start, folding.proven, folding.state) == (0, True, RegistryState())
@@ -83,7 +83,7 @@ def test_a_snapshot_of_another_log_is_given_up(records: list[tuple[int, bytes]])
 
 
 @pytest.mark.slow
-def test_the_newest_whole_one_of_this_version_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_complete_snapshot_of_this_version_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "_PART_BYTES", 200)
     old, new = [*to_parts(after(5)).values()], [*to_parts(after(9)).values()]
     with monkeypatch.context() as patch:
@@ -166,7 +166,7 @@ def state_of(settings: Settings) -> RegistryState:
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.usefixtures("often")
-def test_readers_and_followers_begin_with_the_newest_snapshot(broker: Settings, log: Callable[[int], None]) -> None:
+def test_readers_and_followers_start_from_the_newest_snapshot(broker: Settings, log: Callable[[int], None]) -> None:
     log(60)
     with Registry(broker) as registry:
         assert registry._folding.start == 0
@@ -194,7 +194,7 @@ def test_readers_and_followers_begin_with_the_newest_snapshot(broker: Settings, 
 
 @pytest.mark.broker
 @pytest.mark.usefixtures("often")
-def test_a_supervisor_begins_by_writing_one_where_none_is_of_its_version(
+def test_a_supervisor_writes_a_snapshot_if_none_is_of_its_version(
     broker: Settings, log: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log(60)

@@ -63,7 +63,7 @@ def read(settings: Settings, topic: str, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.broker
-def test_it_listens_here_alone(broker: Settings) -> None:
+def test_the_broker_listens_on_this_machine_only(broker: Settings) -> None:
     pid = EmbeddedBroker(broker).status().pid
     assert pid is not None
     found = listening(pid)

@@ -121,7 +121,7 @@ def seen_in(spark: SparkSession, records: pd.DataFrame, batches: int) -> tuple[d
 
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(50_000, 1_000, marks=pytest.mark.long)])
-def test_it_is_what_pandas_finds_in_few_batches_and_in_many(spark: SparkSession, size: int, keys: int) -> None:
+def test_as_of_finds_what_pandas_finds_in_few_batches_and_in_many(spark: SparkSession, size: int, keys: int) -> None:
     records = numbers(size, keys, 1)
     expected = by_pandas(records)
     assert {None, *range(5)} < set(expected.values())
@@ -188,7 +188,7 @@ def test_a_late_row_is_dropped_and_counted(spark: SparkSession) -> None:
         assert ages(test.advance_watermark(51)) == [(2, 1)]
 
 
-def test_a_late_version_holds_for_what_is_not_told_yet_and_is_counted(spark: SparkSession) -> None:
+def test_a_late_version_applies_to_rows_that_still_wait_and_is_counted(spark: SparkSession) -> None:
     with AppTest(spark, JOINED) as test:
         profile(test, 1, time=0)
         click(test, 1, time=20)
@@ -223,7 +223,7 @@ def test_a_late_deletion_deletes_what_is_older_and_a_newer_version_stays(spark: 
 
 
 @pytest.mark.parametrize("idle", ["clicks", "profiles"])
-def test_an_idle_input_holds_nothing(spark: SparkSession, idle: str) -> None:
+def test_an_idle_input_holds_nothing_up(spark: SparkSession, idle: str) -> None:
     with AppTest(spark, JOINED) as test:
         profile(test, 1, time=0)
         click(test, 1, time=1)

@@ -161,7 +161,7 @@ def test_every_kind_of_name_is_tried_here() -> None:
 
 @pytest.mark.slow
 @given(st.sampled_from(ENTRY_NAMES), HOSTILE)
-def test_an_entry_with_a_name_that_leads_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
+def test_an_entry_whose_name_is_a_path_elsewhere_is_refused(where: tuple[Any, Path], text: str) -> None:
     data, path = where
     if data["kind"] == "switch-aborted" and path == ("alias",) and text == "":
         # the id of an operation without a name

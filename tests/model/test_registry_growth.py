@@ -69,7 +69,7 @@ def test_what_no_entry_concerns_is_not_copied_at_all() -> None:
 
 
 @pytest.mark.slow
-def test_a_state_does_not_grow_with_what_was_done() -> None:
+def test_the_registry_state_does_not_grow_with_past_operations() -> None:
     def size(count: int) -> int:
         entries = [e for n in range(count) for e in (*operation(n), Proposed(id=f"p-{n}", name="promote", releases=()))]
         state = fold(RegistryState(), [*staged("a.v1", "a.v2"), *entries, *compared(count)])

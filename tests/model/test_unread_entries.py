@@ -59,7 +59,7 @@ def unread(data: bytes, offset: int = 7) -> Unread:
 
 
 @pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
-def test_what_is_no_entry_is_skipped_and_counted_and_holds_nobody(data: bytes) -> None:
+def test_a_record_that_is_no_entry_is_skipped_and_counted_and_holds_nothing(data: bytes) -> None:
     state = fold(RegistryState(), [*staged("a.v1"), unread(data), WantedSet(release="a.v1", wanted="running")])
     assert [u.offset for u in state.unread] == [7] and state.releases["a.v1"].wanted == "running"
     assert state.not_understood("a.v1") is None
@@ -172,7 +172,7 @@ MUST = written(kind="moved", release="a.v2", actor="ann", op="move-1", schema_ve
         written(kind="generation", release="a.v1", generation="two"),
     ],
 )
-def test_what_must_be_understood_holds_the_app_that_it_names_and_no_other(data: bytes) -> None:
+def test_an_unreadable_entry_holds_the_app_that_it_names_and_no_other(data: bytes) -> None:
     log = Log(*staged("a.v1", "a.v2", "b.v1"))
     log.entries.append(unread(data))  # type: ignore[arg-type]
     state = log.state()
@@ -219,7 +219,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", [{}, *IMPOSSIBLE.values()], ids=["as it is", *IMPOSSIBLE])
-def test_a_switch_that_no_operation_makes_moves_nobody_and_holds_its_app(changes: dict[str, Any]) -> None:
+def test_a_switch_without_an_operation_moves_no_consumer_and_holds_its_app(changes: dict[str, Any]) -> None:
     known = [*staged("a.v1", "a.v2", "a.v3", "b.v1", "c.v1"), *switched(1, None, "a.v1")]
     [moved] = [json.loads(encode(e)) for e in switched(2, "a.v1", "a.v2") if isinstance(e, Promoted)]
     moved["switch"] |= changes

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 @pytest.mark.long
 @pytest.mark.parametrize("kills", [12, pytest.param(EACH_STAGE, id="before each stage")])
-def test_killed_anywhere_an_undo_is_finished_by_the_same_command(world: World, follower: Following, kills: int) -> None:
+def test_the_same_command_finishes_an_undo_killed_anywhere(world: World, follower: Following, kills: int) -> None:
     done = world.reset(MIDDLE, stop=True)
     finished_by_the_same_command(world, "undo", done.id, "--stop", kills=kills, story="undo")
     world.produce(4)

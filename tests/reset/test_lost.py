@@ -87,7 +87,7 @@ def in_status(world: World, name: str) -> str:
 
 
 @DEPRECATED
-def test_history_that_retention_has_cut_moves_nobody_unless_it_is_accepted(world: World) -> None:
+def test_missing_history_moves_no_consumer_unless_it_is_accepted(world: World) -> None:
     context, second = world.context, f"{world.app}.v2"
     cut(world, 30)
     missing = rf"{second} can't read all the input that {world.name} has read: deleted by retention: {world.topic}\[0\] 0 to 29"
@@ -181,7 +181,7 @@ def test_retention_that_deletes_what_a_batch_is_about_to_read_stops_the_driver(
         follower.comes_to(world.expected({}))
 
 
-def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_new_one(world: World) -> None:
+def test_a_recreated_input_stops_the_release_until_it_starts_in_the_new_topic(world: World) -> None:
     with following(world) as follower:
         follower.comes_to(world.expected({}))
         before = world.context.progress(world.name)
@@ -208,7 +208,7 @@ def test_an_input_that_is_another_topic_stops_the_release_and_it_begins_in_the_n
         follower.comes_to(world.expected({}))
 
 
-def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tmp_path: Path) -> None:
+def test_lost_parts_are_named_and_recreated_one_after_the_other(world: World, tmp_path: Path) -> None:
     context, settings, name = world.context, world.settings, world.name
     with following(world) as follower:
         follower.comes_to(world.expected({}))
@@ -254,7 +254,7 @@ def test_lost_parts_are_named_and_made_anew_one_after_the_other(world: World, tm
         assert path.is_file() and in_status(world, name) == ""
 
 
-def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> None:
+def test_a_new_diff_replaces_a_lost_delta_and_lost_evidence(world: World) -> None:
     context, second = world.context, f"{world.app}.v2"
     world.run(plan_stage(context, world.app, version=2, same_as=world.name, correction="the same again"))
     world.run(plan_start(context, second))
@@ -312,7 +312,7 @@ def test_what_a_comparison_has_left_is_made_anew_by_another(world: World) -> Non
     assert in_status(world, first) == "" and not [t for t in topic_names(world.settings) if t.startswith(first)]
 
 
-def test_a_registry_that_was_made_again_stops_a_driver_of_the_old_one(world: World) -> None:
+def test_a_recreated_registry_stops_a_driver_of_the_old_one(world: World) -> None:
     delete_topics(world.settings, [REGISTRY_TOPIC])
     ensure_topic(world.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
 
@@ -326,7 +326,7 @@ def test_a_registry_that_was_made_again_stops_a_driver_of_the_old_one(world: Wor
         assert not new.state().releases and not [*new.history()]
 
 
-def test_a_registry_that_is_gone_is_not_made_anew_over_releases(world: World) -> None:
+def test_a_lost_registry_is_not_recreated_while_releases_exist(world: World) -> None:
     delete_topics(world.settings, [REGISTRY_TOPIC])
 
     def heard() -> bool:

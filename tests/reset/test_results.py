@@ -76,7 +76,9 @@ def is_right(world: World, table: Following, stream: Following) -> None:
     table.comes_to(rows(world))
 
 
-def test_both_begin_again_and_their_consumers_move_together(world: World, table: Following, stream: Following) -> None:
+def test_both_results_are_reset_and_their_consumers_move_together(
+    world: World, table: Following, stream: Following
+) -> None:
     is_right(world, table, stream)
     plan = world.reset(EARLIEST, stop=True)
     assert world.release.generation == 2

@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
 @pytest.mark.long
-def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, along: Following) -> None:
+def test_an_undo_takes_back_a_reset_that_consumers_followed(standing: World, along: Following) -> None:
     world, follower = standing, along
     first, last, before = world.release.generation, max(world.release.generations), switches(world)
     began = ends(world.settings, world.topic)
@@ -101,7 +101,7 @@ def test_a_reset_that_consumers_went_along_with_is_taken_back(standing: World, a
     [pytest.param(kind, marks=pytest.mark.long) for kind in ("windowed", "stateless", "stateful")],
     indirect=True,
 )
-def test_windows_and_streams_are_taken_back_too(world: World, follower: Following) -> None:
+def test_resets_of_windows_and_streams_are_undone_too(world: World, follower: Following) -> None:
     done = world.reset(EARLIEST, stop=True)
     world.produce(20)
     world.settle()
@@ -115,7 +115,7 @@ def test_windows_and_streams_are_taken_back_too(world: World, follower: Followin
 
 
 @pytest.mark.long
-def test_what_retention_has_left_since_can_not_be_read_again(world: World, follower: Following) -> None:
+def test_an_undo_is_refused_if_retention_deleted_its_input(world: World, follower: Following) -> None:
     done = world.reset(EARLIEST, stop=True, stay_stopped=True)
     world.start()
     world.produce(20)
@@ -134,7 +134,7 @@ def test_what_retention_has_left_since_can_not_be_read_again(world: World, follo
 
 
 @pytest.mark.long
-def test_a_range_that_was_skipped_is_read_after_all(world: World, follower: Following) -> None:
+def test_an_undo_reads_the_range_that_the_reset_skipped(world: World, follower: Following) -> None:
     world.stop()
     left_out = range(len(world.sent), len(world.sent) + 20)
     world.produce(20)
@@ -295,7 +295,7 @@ def _cleanable(world: World) -> bool:
 
 
 @pytest.mark.long
-def test_one_after_the_other_is_taken_back(world: World, follower: Following) -> None:
+def test_resets_are_undone_one_after_the_other(world: World, follower: Following) -> None:
     first = world.reset(EARLIEST, stop=True)
     world.settle()
     second = world.reset(MIDDLE, stop=True)
@@ -423,7 +423,7 @@ def test_nobody_starts_it_while_it_is_reset(standing: World) -> None:
     assert world.result() == world.expected({})
 
 
-def test_a_release_of_a_like_name_is_not_touched(standing: World) -> None:
+def test_a_release_of_a_similar_name_is_not_touched(standing: World) -> None:
     """`my-app` is not `my-app-v2`, and `my-app.v1` is not `my-app.v11`."""
     from pipelines.kafka.topics import RESULT_TABLE, ensure_topic
 
@@ -442,7 +442,7 @@ def test_a_release_of_a_like_name_is_not_touched(standing: World) -> None:
 
 
 @pytest.mark.long
-def test_a_group_that_another_tool_moved_is_noticed_and_only_adopted_by_order(world: World) -> None:
+def test_a_group_that_another_tool_moved_is_noticed_and_used_only_by_to_current(world: World) -> None:
     world.stop()
     _move_group(world, 30)
     world.produce(20)
@@ -488,7 +488,7 @@ def test_what_an_app_forbids_or_the_disk_can_not_hold_is_refused(
 
 
 @pytest.mark.long
-def test_a_partition_that_the_input_got_meanwhile_is_read_too(world: World, follower: Following) -> None:
+def test_a_partition_added_to_the_input_is_read_too(world: World, follower: Following) -> None:
     """A new partition is past the old end: none of its records is in the old result."""
     from confluent_kafka.admin import NewPartitions
 
@@ -574,7 +574,7 @@ KILLED = [
 
 
 @pytest.mark.parametrize(("output", "kills"), KILLED)
-def test_killed_anywhere_the_same_command_ends_the_same(
+def test_the_same_command_finishes_a_reset_killed_anywhere(
     standing: World, along: Following, output: str, kills: int
 ) -> None:
     world, known, before = standing, set(standing.release.generations), switches(standing)

@@ -70,7 +70,7 @@ def server_with(certificate: Path) -> Iterator[str]:
             thread.join(20)
 
 
-def test_each_mechanism_lets_who_knows_the_password_in(guarded: Guarded) -> None:
+def test_each_mechanism_accepts_the_right_password(guarded: Guarded) -> None:
     guarded.add("visitor")
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         require_broker(guarded.settings("visitor", mechanism=mechanism), timeout_s=20)

@@ -70,7 +70,7 @@ def test_each_role_does_its_work(live: Office) -> None:
 
 
 @pytest.mark.long
-def test_a_driver_whose_login_is_revoked_says_so_and_goes_on_once_it_is_back(
+def test_a_driver_reports_a_revoked_login_and_continues_once_it_is_restored(
     live: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = live.user("driver")
@@ -89,7 +89,7 @@ def test_a_driver_whose_login_is_revoked_says_so_and_goes_on_once_it_is_back(
 
 
 @pytest.mark.long
-def test_lost_dead_letters_that_a_driver_may_not_create_are_made_again_by_an_operator(
+def test_an_operator_recreates_the_dead_letter_topic_that_a_driver_may_not_create(
     live: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = f"{live.app}.v1"

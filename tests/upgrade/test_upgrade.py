@@ -143,7 +143,7 @@ def assert_followed(cluster: Cluster, follower: Follower) -> None:
 class TestUpgrade:
     pytestmark = story
 
-    def test_releases_go_on_from_their_checkpoints_exactly_once(self, cluster: Cluster) -> None:
+    def test_releases_continue_from_their_checkpoints_exactly_once(self, cluster: Cluster) -> None:
         before = {name: newest_progress(cluster.settings, name) for name in RELEASES}
         for name in RELEASES:
             cluster.start(name, batch=LARGE)
@@ -160,7 +160,7 @@ class TestUpgrade:
             assert new.total.rows_in > old.total.rows_in > 0
             assert_right(cluster.settings, name, cluster.state.releases[name].result_topics[""])
 
-    def test_a_consumer_goes_on_where_it_was(self, cluster: Cluster, follower: Follower) -> None:
+    def test_a_consumer_continues_where_it_stopped(self, cluster: Cluster, follower: Follower) -> None:
         had = len(follower.lines())
         assert had > 300
         follower.await_switch(3)
@@ -186,7 +186,7 @@ class TestUpgrade:
         follower.await_end("word-count.v1")
         assert_followed(cluster, follower)
 
-    def test_a_reset_of_0_1_can_be_undone_and_made_again(self, cluster: Cluster) -> None:
+    def test_a_reset_of_0_1_can_be_undone_and_repeated(self, cluster: Cluster) -> None:
         name, settings = "large-orders.v1", cluster.settings
         [reset] = [o.id for o in cluster.state.operations.values() if o.opened.name == "reset"]
         said = cluster.cli("undo", reset, "--stop", "--execute")

@@ -136,7 +136,9 @@ def inherit_state(work: Work, stage: InheritState) -> None:
         stage.generation,
         work.tokens[stage.release],
         source,
-        lambda copy: Checkpoint(copy, release.spec.topics).move_end_of(last.boundary.batch_id, stage.position),
+        lambda copy: Checkpoint(copy, release.spec.topics, release.name).move_end_of(
+            last.boundary.batch_id, stage.position
+        ),
     )
 
 

@@ -140,7 +140,9 @@ class Delta:
 
     def changed_ratio(self, found: TouchUp) -> float:
         """Share of all keys in which the results differ at the switch cut. A few touched keys alone would say little."""
-        more, differing = since_diff(self._recorded, found, count_keys(self._fold, found.new.keys()))
+        more, differing = since_diff(
+            self._recorded, found, count_keys(self._fold, found.new.keys(), self._recorded.new)
+        )
         return changed_ratio(self._recorded, more=more, differing=differing)
 
     def write(self, touched: TouchUp) -> tuple[DeltaSegment, ...]:
@@ -156,7 +158,7 @@ class Delta:
         """What both results hold for all keys that were read; looks up the open keys that only one result touched."""
         old, new = {**self._known.old, **self._old.changes}, {**self._known.new, **self._new.changes}
         one_sided = {key for key in self._open if (key in old) != (key in new)}
-        return touch_up(old, new, one_sided, self._fold, reverse=self._reverse)
+        return touch_up(old, new, one_sided, self._fold, of=self._recorded.new, reverse=self._reverse)
 
     def _prepare(self) -> None:
         self._recall()

@@ -44,10 +44,13 @@ class KeyCounts:
     differing: int
 
 
-def count_keys(fold: Path, keys: Set[str]) -> KeyCounts:
-    """Counts `keys` in the fold of evidence."""
+def count_keys(fold: Path, keys: Set[str], of: str) -> KeyCounts:
+    """Counts `keys` in the fold of evidence. `of`: the release whose diff found it.
+
+    Raises SwitchyardError if the fold is deleted.
+    """
     known = one_sided = differing = 0
-    for rows in _rows_of(fold, keys):
+    for rows in _rows_of(fold, keys, of):
         import pyarrow.compute as pc
 
         _, live, new = rows.columns
@@ -58,20 +61,21 @@ def count_keys(fold: Path, keys: Set[str]) -> KeyCounts:
     return KeyCounts(keys=known, one_sided=one_sided, differing=differing)
 
 
-def values_of(fold: Path, keys: Set[str]) -> dict[str, tuple[str | None, str | None]]:
+def values_of(fold: Path, keys: Set[str], of: str) -> dict[str, tuple[str | None, str | None]]:
+    """Key -> live and new value of those `keys` that the fold of evidence has. Raises as `count_keys` does."""
     found: dict[str, tuple[str | None, str | None]] = {}
-    for rows in _rows_of(fold, keys):
+    for rows in _rows_of(fold, keys, of):
         for key, live, new in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             found[key] = live, new
     return found
 
 
-def _rows_of(fold: Path, keys: Set[str]) -> Iterator[pa.RecordBatch]:
+def _rows_of(fold: Path, keys: Set[str], of: str) -> Iterator[pa.RecordBatch]:
     """The rows of `keys`: key, live value, new value."""
     if not keys:
         return
     if not fold.exists():
-        raise SwitchyardError(f"the evidence in {fold} is deleted", fix="run `switchyard diff RELEASE` again")
+        raise SwitchyardError(f"the evidence in {fold} is deleted", fix=f"run `switchyard diff {of}` again")
     import pyarrow.compute as pc
 
     wanted = _strings(keys)

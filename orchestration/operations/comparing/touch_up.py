@@ -49,18 +49,21 @@ def touch_up(
     one_sided: Set[str],
     fold: Path,
     *,
+    of: str,
     reverse: bool,
 ) -> TouchUp:
     """Brings evidence up to date with the keys that `old` and `new` touched since (key -> last value).
 
     A key that only one side touched (`one_sided`) still has the value of the evidence cut on the other side; that value
-    comes from the fold. `reverse`: the evidence's new release is the old one of this switch.
+    comes from the fold. `of`: the evidence's new release. `reverse`: it is the old one of this switch.
+
+    Raises SwitchyardError if the fold is deleted.
     """
     if not one_sided:
         return TouchUp(old=old, new=new)
     before_old: dict[str, str | None] = {}
     before_new: dict[str, str | None] = {}
-    at_cut = values_of(fold, one_sided)
+    at_cut = values_of(fold, one_sided, of)
     for key in one_sided:
         live, candidate = at_cut.get(key, (None, None))
         before_old[key], before_new[key] = (candidate, live) if reverse else (live, candidate)

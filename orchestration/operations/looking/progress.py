@@ -55,7 +55,7 @@ def is_unfinished(context: Reading, release: Release, last: Progress | None) -> 
     if last is None or last.boundary.batch_id < 0:
         return False
     folder = newest_folder(context.settings, release.name, release.generation)
-    return folder is None or not Checkpoint(folder, release.spec.topics).committed(last.boundary.batch_id)
+    return folder is None or not Checkpoint(folder, release.spec.topics, release.name).committed(last.boundary.batch_id)
 
 
 def processed(

@@ -268,8 +268,8 @@ def _plan_of(
         facts={
             "app": app,
             "code": f"{code.digest[:12]} from {origin}",
-            "change": spec.change + (f" against {before.name}" if before else ""),
-            "settings": json.dumps(spec.settings),
+            "change": change_in_words(spec, before),
+            "settings": json.dumps(spec.settings) if spec.settings else "none",
             **_result_facts(spec),
             **reads(spec, live.spec if live is not None else None),
             **table_facts(spec, before.spec if before is not None else None),
@@ -290,6 +290,21 @@ def _plan_of(
         ),
         undo=f"switchyard retire {name} --after 0s --execute",
     )
+
+
+def change_in_words(spec: ReleaseSpec, before: Release | None) -> str:
+    """What differs most from `before`, in the words of a plan."""
+    if before is None:
+        return "first release"
+    match spec.change:
+        case "code":
+            return f"code differs from {before.name}"
+        case "settings":
+            return f"settings differ from {before.name}"
+        case "schema":
+            return f"key or columns differ from {before.name}"
+        case "none" | "first":
+            return f"code and settings as in {before.name}"
 
 
 def _result_facts(spec: ReleaseSpec) -> dict[str, str]:

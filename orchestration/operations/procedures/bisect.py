@@ -106,7 +106,7 @@ def bisect(context: Context, name: str) -> Killer | None:
         # beside the state, because it links its files; a folder of its own, because two operators may bisect at once
         beside = release_folder(context.settings, release.name)
         with TemporaryDirectory(prefix=".bisect-", dir=beside, ignore_cleanup_errors=True) as work:
-            reason = trial.run(copy_of(folder, Path(work) / "copy"), prefix(here, end, count), here)
+            reason = trial.run(copy_of(folder, Path(work) / "copy", release.name), prefix(here, end, count), here)
         context.say(f"{count:,} of {total:,} records: {'fails' if reason else 'runs'}")
         return reason
 
@@ -161,7 +161,7 @@ def at_index(here: SourcePosition, end: SourcePosition, index: int) -> tuple[str
 
 
 def _planned(release: Release, folder: Path) -> SourcePosition | None:
-    checkpoint = Checkpoint(folder, release.spec.topics)
+    checkpoint = Checkpoint(folder, release.spec.topics, release.name)
     planned, committed = checkpoint.last_planned(), checkpoint.last_committed()
     if planned is None or planned == committed:
         return None

@@ -67,7 +67,7 @@ def test_of_a_release_that_was_left_twice_the_last_time_counts(
 
 
 @pytest.mark.parametrize("topic", ["a.v1.g1", "a.v1.g2"])
-def test_whoever_reads_the_result_of_any_of_its_generations_needs_it(topic: str) -> None:
+def test_a_reader_of_any_generation_still_needs_the_release(topic: str) -> None:
     reader = spec("b.v1", inputs={"counts": InputSpec(topic=topic, partitions=1)})
     with pytest.raises(Refused, match=r"a\.v1 is still needed by b\.v1\n.*`switchyard retire b\.v1 --execute`"):
         applied(RETIRE, *READY, generation("a.v1", 2), Staged(spec=reader))

@@ -158,7 +158,7 @@ def test_a_promotion_counts_too(world: Callable[..., World]) -> None:
     )
 
 
-def test_an_evidence_older_than_what_tells_of_deletions_is_refused(world: Callable[..., World]) -> None:
+def test_evidence_older_than_the_compaction_lag_is_refused(world: Callable[..., World]) -> None:
     found = compared(age_ms=COMPACTION_LAG_MS + 60_000)
     assert "compaction may have removed the record of a deletion" in (too_old(found, now_ms()) or "")
     assert too_old(compared(age_ms=COMPACTION_LAG_MS - 60_000), now_ms()) is None

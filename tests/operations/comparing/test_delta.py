@@ -124,7 +124,7 @@ def compared(broker: Settings, fresh_topic: Callable[..., str], tmp_path: Path) 
         )
 
 
-def test_a_delta_that_is_lost_takes_nobody_anywhere(compared: Make) -> None:
+def test_a_lost_delta_moves_no_consumer(compared: Make) -> None:
     results = compared({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
     topic = delta_topic("sums", results.evidence.id)
     delete_topics(results.settings, [topic])

@@ -40,7 +40,7 @@ def written(folder: Path, live: Fold, new: Fold) -> Path:
 
 
 def touched_by(old: Changes, new: Changes, fold: Path, *, reverse: bool = False) -> TouchUp:
-    return touch_up(old, new, old.keys() ^ new.keys(), fold, reverse=reverse)
+    return touch_up(old, new, old.keys() ^ new.keys(), fold, of="a.v2", reverse=reverse)
 
 
 def pairs(found: TouchUp) -> Pairs:
@@ -162,9 +162,11 @@ def test_a_limit_holds_for_the_table_at_the_switch(monkeypatch: pytest.MonkeyPat
 
 
 def test_evidence_that_is_gone_is_said_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(SwitchyardError, match="is deleted") as error:
-        touched_by({"k": "1"}, {}, tmp_path / "gone.parquet")
-    assert "switchyard diff" in error.value.fix
+    gone = tmp_path / "gone.parquet"
+    for asked in (lambda: touched_by({"k": "1"}, {}, gone), lambda: count_keys(gone, {"k"}, "a.v2")):
+        with pytest.raises(SwitchyardError, match="is deleted") as error:
+            asked()
+        assert error.value.fix == "run `switchyard diff a.v2` again"
 
 
 values = st.sampled_from(["1", "2", "3"])
@@ -218,7 +220,7 @@ def test_the_ratio_is_that_of_a_diff_at_the_switch(
     now_live, now_new = applied(live, live_since), applied(new, new_since)
     left = now_live.keys() | now_new.keys()
     differ_now = sum(now_live.get(key) != now_new.get(key) for key in left) / len(left) if left else 0.0
-    found = share(table(len(keys) - differing, differing), touched, count_keys(path, touched.new.keys()))
+    found = share(table(len(keys) - differing, differing), touched, count_keys(path, touched.new.keys(), "a.v2"))
     assert found == differ_now
 
 

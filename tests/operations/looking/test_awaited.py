@@ -37,7 +37,9 @@ def found(
 
 
 @pytest.mark.parametrize("topic", [TOUCHED, BASE])
-def test_a_delta_is_missed_by_who_has_yet_to_cross_it(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+def test_a_lost_delta_is_reported_for_followers_that_have_yet_to_read_it(
+    monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
     said = found(monkeypatch, {"late": 1, "later": 1, "there": 2, "new": None}, gone=[topic])
     assert [*said] == ["a.v2"]
     [words] = said["a.v2"]

@@ -159,7 +159,7 @@ def world(log: Log) -> Any:
     return context_of(log, Kafka(inputs=kafka(1000), first={"trades": {0: 1000}}))
 
 
-def test_every_step_names_the_range_and_the_way_out(cut: Log) -> None:
+def test_every_command_names_the_range_and_the_fix(cut: Log) -> None:
     steps: tuple[Callable[[Context, str], Plan], ...] = (plan_start, plan_diff, plan_promote)
     for step in steps:
         with pytest.raises(MissingHistory) as error:
@@ -169,7 +169,7 @@ def test_every_step_names_the_range_and_the_way_out(cut: Log) -> None:
         assert error.value.gaps == (DELETED,)
 
 
-def test_a_check_names_it_too_and_records_no_verdict(cut: Log) -> None:
+def test_a_check_names_the_range_and_records_no_verdict(cut: Log) -> None:
     known = list(cut.entries)
     with pytest.raises(
         MissingHistory, match=r"a\.v2 can't read all the input that a\.v1 has read.*trades\[0\] 0 to 999"

@@ -68,7 +68,7 @@ def without(topic: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("topic", sorted(IDS))
-def test_a_topic_that_is_gone_is_told_with_its_way_back(topic: str) -> None:
+def test_a_lost_topic_is_reported_with_a_fix(topic: str) -> None:
     assert told(live(), IDS) == ""
     said = told(live(), without(topic))
     assert f"{topic} of {NAME} is gone; " in said and len(said.splitlines()) == 1

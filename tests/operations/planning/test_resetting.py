@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from orchestration.operations.looking.costs import Cost
+from orchestration.operations.planning.reset.decision import Reset
 from orchestration.operations.planning.reset.export import by_topic
 from orchestration.operations.planning.reset.positions import read_whole, scope_of, where_to
 from orchestration.operations.planning.reset.request import Request
-from orchestration.operations.planning.reset.show import cost_facts
+from orchestration.operations.planning.reset.show import cost_facts, warnings_of
 from orchestration.operations.plans.positions import until_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.parts import Loss
 from pipelines.model.positions import SourcePosition
+from pipelines.model.registry import RegistryState
 from pipelines.model.reset import Choice, Seen, Target
 from tests.operations.builders import Log, context_of, release
 
@@ -82,6 +84,20 @@ def test_one_file_can_not_say_two_offsets_of_a_partition() -> None:
 def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
     choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
     assert state in cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["app state"]
+
+
+@pytest.mark.parametrize(("output", "word"), [("tombstone", "cleared"), ("truncate", "deleted")])
+def test_a_plan_has_one_word_for_what_happens_to_the_result(output: Any, word: str) -> None:
+    choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)
+    asked = Request(target=Target(kind="earliest", text="--to-earliest"), output=output)
+    old, new = (SourcePosition(sources={"trades": {0: offset, 1: offset}}) for offset in (5, 0))
+    reset = Reset(
+        state=RegistryState(), release=release("a.v1"), request=asked, choice=choice, lost=[], gone=set(), last=None,
+        seen=SEEN, scope=set(SEEN), old=old, new=new, end=None, left_out=None,
+    )  # fmt: skip
+    result = cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["result"]
+    assert f": {word}" in result
+    assert f"the {word} result can't be brought back: this reset has no undo" in warnings_of(reset, replay_s=None)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_what_is_gone_is_not_said_to_come_back_under_its_name() -> None:
     )
 
 
-def test_what_goes_is_the_release_s_own() -> None:
+def test_a_retire_deletes_only_what_the_release_owns() -> None:
     segment = DeltaSegment(topic="a.delta.diff-1", start=0, end=1)
     foreign = DeltaSegment(topic="a.delta.diff-2", start=0, end=1)
     log = Log(*staged("a.v1", "a.v2", "a.v11"), generation("a.v1", 2), evidence("a.v1", "a.v2", forward=segment),

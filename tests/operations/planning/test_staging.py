@@ -24,7 +24,7 @@ from orchestration.operations.planning import stage as module
 from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.meeting import far_behind
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared
-from orchestration.operations.planning.stage import _change, _predecessor, model_for, plan_stage
+from orchestration.operations.planning.stage import _change, _predecessor, change_in_words, model_for, plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreTable
 from orchestration.operations.procedures.wait import _measured_rate
@@ -151,7 +151,26 @@ def test_a_stream_does_not_emit_what_a_table_did() -> None:
 def test_a_plan_names_a_changed_setting(stage: Callable[..., Plan]) -> None:
     plan = stage(Log(*staged("a.v1"), *switched(1, None, "a.v1")), suite="stock_stats", settings={"window_s": 60})
     assert plan.warnings == ("the settings change, window_s from 5 to 60: the results may differ because of that",)
-    assert plan.facts["change"] == "code against a.v1"
+    assert plan.facts["change"] == "code differs from a.v1"
+    assert plan.facts["settings"] == '{"window_s": 60}'
+
+
+def test_a_plan_says_what_changes_in_words(stage: Callable[..., Plan]) -> None:
+    facts = stage(Log()).facts
+    assert (facts["change"], facts["settings"]) == ("first release", "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("none", "code and settings as in a.v1"),
+        ("settings", "settings differ from a.v1"),
+        ("code", "code differs from a.v1"),
+        ("schema", "key or columns differ from a.v1"),
+    ],
+)
+def test_each_kind_of_change_has_words(change: str, said: str) -> None:
+    assert change_in_words(spec("a.v2", change=change), release("a.v1")) == said
 
 
 def test_a_plan_records_and_names_that_rows_of_a_table_come_once(stage: Callable[..., Plan]) -> None:
@@ -628,7 +647,7 @@ def test_tables_are_compared_always_as_the_delta_comes_of_it() -> None:
     assert are_compared(release("a.v2", table=False), release("a.v1", table=False))
 
 
-def test_evidence_must_be_there_young_and_within_the_limit() -> None:
+def test_a_promotion_needs_recent_evidence_within_the_limit() -> None:
     new, live = release("a.v2"), release("a.v1")
     young = evidence("a.v1", "a.v2", at_ms=now_ms())
     assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None) == []

@@ -96,7 +96,7 @@ def test_a_candidate_that_a_record_kills_at_once_becomes_ready_without_it(world:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
-def test_the_record_that_kills_a_batch_is_found_and_left_out_alone(world: World) -> None:
+def test_bisect_finds_the_poison_record_and_only_that_one_is_skipped(world: World) -> None:
     partition, offset = POISON % PARTITIONS, POISON // PARTITIONS
     with following(world) as follower:
         follower.comes_to(world.expected({}))

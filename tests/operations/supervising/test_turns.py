@@ -128,7 +128,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def test_what_nobody_runs_is_launched_and_too_often_is_a_failure(world: World) -> None:
+def test_a_release_without_a_driver_is_started_until_it_fails_too_often(world: World) -> None:
     world.launcher.log.write_text("".join(f"line {n}\n" for n in range(99)) + "ValueError: \x1b[31mno heap\n")
     memory = Memory(trouble={NAME: "the JVM has ended"})
     world.turns(memory, 30)
@@ -181,7 +181,7 @@ def test_a_start_that_is_refused_counts_and_says_why(world: World, monkeypatch: 
     assert "retention has deleted its input" in (world.log.known.releases[NAME].failure or "")
 
 
-def test_a_release_that_can_not_be_started_keeps_no_other_from_it(
+def test_a_release_that_can_not_be_started_does_not_prevent_other_starts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.enter(*staged("aaa.v1"), WantedSet(release="aaa.v1", wanted="running"))
@@ -490,7 +490,7 @@ def test_the_loop_ends_for_settings_that_mean_nothing(world: World) -> None:
 # -- after a reboot
 
 
-def test_all_that_was_wanted_is_brought_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_release_that_should_run_is_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.enter(*staged("sums.v2", "sums.v3"), WantedSet(release="sums.v2", wanted="running"))
     launch = world.launcher.launch
 

@@ -84,7 +84,8 @@ def _of_choice(state: RegistryState, release: Release, choice: Choice) -> list[s
             f"the release stops at the given end: consumers get no new results until `switchyard start {release.name} --execute`"
         )
     if choice.output in ("truncate", "tombstone"):
-        found.append("the cleared result can't be brought back: this reset has no undo")
+        gone = "deleted" if choice.output == "truncate" else "cleared"
+        found.append(f"the {gone} result can't be brought back: this reset has no undo")
     if any(r.state == "standby" for r in state.of_app(release.spec.app) if r.name != release.name):
         found.append(
             "after this, a rollback needs a new `switchyard diff`, because the last one compared the old result"
