@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.parts import lost_checkpoint
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
 from pipelines.paths import below, remove
@@ -57,10 +58,8 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
             remove(settings.state_dir, *_home(release), dead.name)
     _know_own_place(mine)
     if expected and not (mine / "offsets").is_dir():
-        raise CheckpointDamaged(
-            f"the checkpoint of {release} generation {generation} is gone from {folder}, though it has committed batches",
-            fix=f"restore the folder, or read history again: `switchyard reset {release} --to-earliest`",
-        )
+        lost = lost_checkpoint(release, folder)
+        raise CheckpointDamaged(lost.what, fix=lost.way)
     mine.mkdir(exist_ok=True)
     return mine
 

@@ -18,7 +18,7 @@ from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM
 from pipelines.model.entries import TopicsKnown
 from pipelines.model.missing import InputNow, Reader, cut_from, told
 from pipelines.model.names import dead_letter_topic
-from pipelines.model.parts import Loss, lost_topics, parts_of, vital
+from pipelines.model.parts import Loss, lost_checkpoint, lost_topics, parts_of, vital
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 
@@ -118,7 +118,7 @@ class Watch:
         losses = lost_topics(self._release, self._parts, ids, registry_id=self._registry_id)
         path = self._checkpoint()
         if path is not None and not (path / "offsets").is_dir():
-            losses.append(Loss(release=self._release.name, part="checkpoint", name=str(path)))
+            losses.append(lost_checkpoint(self._release.name, path.parent))
         if fatal := vital(losses):
             ways = list(dict.fromkeys(loss.way for loss in fatal))
             registry = any(loss.part == "registry" for loss in fatal)
@@ -155,7 +155,7 @@ class Watch:
                 log.warning(
                     "%s: %s, and this login can't create it again: %s", self._release.name, loss.what, error.what
                 )
-            self._told = {**self._told, loss.name: f"{loss.what}; {loss.way}"}
+            self._told = {**self._told, loss.name: loss.told}
             return False
         log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
         return True

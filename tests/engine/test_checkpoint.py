@@ -159,7 +159,7 @@ def test_a_checkpoint_that_must_be_there_and_is_not_stops_the_driver(settings: S
     folder = release_folder(settings, RELEASE)
     if empty_folder:
         (folder / "g1.t4").mkdir(parents=True)
-    with pytest.raises(CheckpointDamaged, match=r"sums\.v1 generation 1 is gone") as caught:
+    with pytest.raises(CheckpointDamaged, match=f"checkpoint {folder} of sums.v1 is gone") as caught:
         fence(settings, RELEASE, 1, 5, expected=True)
     assert "switchyard reset" in caught.value.fix
 

@@ -173,7 +173,8 @@ def test_nor_is_one_that_has_begun_meanwhile() -> None:
 def test_a_checkpoint_that_is_gone_stops_it(tmp_path: Path) -> None:
     kafka = Kafka()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
-    assert found is not None and "checkpoint" in found.what
+    # as `status` and the next driver name it
+    assert found is not None and found.what == f"checkpoint {tmp_path} of {NAME} is gone"
     # an emptied folder is no checkpoint
     (tmp_path / "g1.t1").mkdir()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
