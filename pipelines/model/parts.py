@@ -83,6 +83,9 @@ class Loss:
 
     @property
     def what(self) -> str:
+        if self.part == "input":
+            # who looks later may find a new topic of that name; it is the same loss, with the same ways back
+            return f"{self.part} {self.name} of {self.release} was deleted"
         if self.how == "another":
             return f"{self.part} {self.name} of {self.release} was deleted and recreated under the same name"
         return f"{self.part} {self.name} of {self.release} is gone"
@@ -105,14 +108,13 @@ class Loss:
                     f"restore the result of {self.of} first: `switchyard status {self.of}` names the way. If that gives it a new topic, "
                     f"run `switchyard stage {app} --execute`: the new version reads it"
                 )
-            case "input" if self.how == "another":
-                return (
-                    f"choose one: to read the new topic from its start, with an empty state, run {accepting}; "
-                    f"to read it with a new release, run `switchyard stage {app} --execute`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
-                    f"then run `switchyard start {self.release} --execute`"
-                )
             case "input":
-                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {accepting} to read it from its start"
+                return (
+                    "choose one: to get the old topic back, restore it from a backup of the brokers that keeps its id, then run "
+                    f"`switchyard start {self.release} --execute`; a topic that is created again under that name is another one: "
+                    f"to read that from its start, with an empty state, run {accepting}; "
+                    f"to read it with a new release, run `switchyard stage {app} --execute`"
+                )
             case "result" | "progress":
                 return f"run {reset} to write it again from the input{accept}"
             case "checkpoint":

@@ -83,13 +83,21 @@ def without(topic: str) -> dict[str, str]:
 def test_a_topic_that_is_gone_is_told_with_its_way_back(topic: str) -> None:
     assert told(live(), IDS) == ""
     said = told(live(), without(topic))
-    assert f"{topic} of {NAME} is gone; " in said and len(said.splitlines()) == 1
+    how = "was deleted" if topic == "trades" else "is gone"
+    assert f"{topic} of {NAME} {how}; " in said and len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1"])
-def test_so_is_one_that_was_made_again(topic: str) -> None:
+@pytest.mark.parametrize(("topic", "how"), [("trades", "was deleted; "), (f"{NAME}.g1", "was deleted and recreated")])
+def test_so_is_one_that_was_made_again(topic: str, how: str) -> None:
     said = told(live(), {**IDS, topic: "another"})
-    assert f"{topic} of {NAME} was deleted and recreated" in said and "switchyard reset a.v1" in said
+    assert f"{topic} of {NAME} {how}" in said and "switchyard reset a.v1" in said
+
+
+def test_an_input_that_was_made_again_after_its_driver_stopped_is_told_once() -> None:
+    log = live()
+    gone = Loss(release=NAME, part="input", name="trades")
+    log.entries.append(StateSet(release=NAME, state="failed", reason=gone.told))
+    assert told(log, without("trades")) == told(log, {**IDS, "trades": "another"}) == ""
 
 
 @pytest.mark.parametrize("now", [{}, {f"{NAME}.g1": "another"}], ids=["gone", "recreated"])
@@ -268,5 +276,6 @@ def test_a_start_makes_lost_dead_letters_again_for_a_driver_that_may_not(monkeyp
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])
 def test_a_live_release_is_not_started_without_them(topic: str) -> None:
     context = context_of(live(), Kafka(ids=lambda topics: {t: IDS[t] for t in topics if t in without(topic)}))
-    with pytest.raises(Refused, match=f"{topic} of {NAME} is gone"):
+    how = "was deleted" if topic == "trades" else "is gone"
+    with pytest.raises(Refused, match=f"{topic} of {NAME} {how}"):
         plan_start(context, NAME)
