@@ -81,12 +81,17 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
+        """Ends it, and waits for a look under way: from then on it creates nothing."""
         self._stopped.set()
+        with self._looking:
+            pass
 
     def look(self) -> PartLost | None:
-        """Looks now, and a second time if a part seems lost. Raises Unavailable if Kafka doesn't answer."""
+        """Looks now, and a second time if a part seems lost; not once it is closed. Raises Unavailable if Kafka doesn't
+        answer.
+        """
         with self._looking:
-            if self.trouble is None:
+            if self.trouble is None and not self._stopped.is_set():
                 found = self._find()
                 if found is not None and not self._stopped.wait(_AGAIN_S):
                     found = self._find()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -76,6 +78,34 @@ def without(*gone: str) -> dict[str, str]:
 def test_a_loss_is_looked_for_twice_within_ten_seconds() -> None:
     """And told at once: the answers of Kafka take what is left."""
     assert watch_of(Kafka(), lambda: (AT, False))._every_s + AGAIN_S < 7
+
+
+def test_once_it_is_closed_it_creates_nothing() -> None:
+    """The topics of a release that has stopped may be deleted, and must not come back."""
+    kafka = Kafka(without(LETTERS))
+    watch = watch_of(kafka, lambda: (AT, False))
+    watch.close()
+    assert watch.look() is None and kafka.made == []
+
+
+def test_it_is_closed_when_no_look_is_under_way() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    class Slow(Kafka):
+        def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+            asked.set()
+            assert answered.wait(10)
+            return super().topic_ids(topics)
+
+    watch = watch_of(Slow(), lambda: (AT, False))
+    with ThreadPoolExecutor(2) as pool:
+        look = pool.submit(watch.look)
+        assert asked.wait(10)
+        close = pool.submit(watch.close)
+        assert watch._stopped.wait(10) and not close.done()
+        answered.set()
+        close.result(10)
+        assert look.done()
 
 
 def test_all_is_there() -> None:
