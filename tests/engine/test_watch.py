@@ -13,9 +13,12 @@ import pytest
 
 from pipelines.engine import watch as module
 from pipelines.engine.destination import Destination
+from pipelines.engine.heart import PROBE_TIMEOUT_S
 from pipelines.engine.sink import Sink
 from pipelines.engine.watch import PartLost, Position, Watch, unknown_ids
 from pipelines.errors import Refused
+from pipelines.follow import same
+from pipelines.kafka import registry
 from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.parts import Loss, known_ids, lost_topics, parts_of, vital
@@ -75,9 +78,40 @@ def without(*gone: str) -> dict[str, str]:
     return {topic: found for topic, found in IDS.items() if topic not in gone}
 
 
-def test_a_loss_is_looked_for_twice_within_ten_seconds() -> None:
-    """And told at once: the answers of Kafka take what is left."""
-    assert watch_of(Kafka(), lambda: (AT, False))._every_s + AGAIN_S < 7
+class Waits:
+    """An event that is never set, in whose waits no time passes. `asked`: how long each wait was to be."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def wait(self, timeout_s: float) -> bool:
+        self.asked.append(timeout_s)
+        return len(self.asked) > 9
+
+    def is_set(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.5, 1.0, 60.0])
+def test_the_waits_before_a_loss_is_named_are_shorter_than_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, heartbeat_s: float
+) -> None:
+    """By 2 s, for Kafka's answers. The part is lost right after a look, which is the worst moment."""
+    monkeypatch.setattr(module, "_AGAIN_S", AGAIN_S)
+    kafka, waits, alarmed = Kafka(IDS, without(RESULT)), Waits(), list[PartLost]()
+    kafka.settings = Settings(bootstrap_servers="127.0.0.1:1", heartbeat_s=heartbeat_s)
+    watch = watch_of(kafka, lambda: (AT, False), alarm=alarmed.append)
+    watch._stopped = cast(Any, waits)
+    watch._run()
+    # until the first look, which finds all there; until the second one; until it looks again
+    assert len(waits.asked) == 3 and len(alarmed) == 1
+    # the heartbeat that says it may wait for what else it says
+    assert sum(waits.asked[1:]) + PROBE_TIMEOUT_S <= 8
+
+
+def test_so_are_those_of_who_reads_a_result_or_the_registry() -> None:
+    assert same._EVERY_S + same._BRIEF_S <= 8
+    assert registry._PROVE_S <= 8
 
 
 def test_once_it_is_closed_it_creates_nothing() -> None:
