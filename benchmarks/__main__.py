@@ -8,7 +8,7 @@
 - `python -m benchmarks reset [--keys N]`: how long a reset takes until its replay may start.
 - `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost.
 - `python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver or the broker was
-  killed.
+  killed, and until a part that was deleted is named.
 
 Figures go to standard output as JSON. Ratios compare figures of one run on one machine. Speed is measured here, never
 in a test.

@@ -112,6 +112,7 @@ def test_without_security_only_the_servers_and_how_to_read() -> None:
     assert options() == {
         "kafka.bootstrap.servers": "k:1",
         "kafka.isolation.level": "read_committed",
+        "kafka.allow.auto.create.topics": "false",
         "kafka.fetch.max.wait.ms": "5",
         "kafka.max.poll.records": "50000",
         # also for its admin client, whose default is 60 s

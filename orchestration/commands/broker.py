@@ -155,10 +155,12 @@ def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
 
     for each in releases:
         said = each.beat.error if alone and each.beat and not each.release.failure else None
+        # its driver may have said the same
+        notes = [note for note in each.notes if said is None or note not in said]
         staged_by = staged_by_another(each.release.spec) if alone else None
         tables = each.release.spec.static_tables if alone else {}
         told = [f"static table {table}: {spec.in_words()}" for table, spec in tables.items()]
-        for note in (*each.notes, said, staged_by and f"staged by {staged_by}", *told):
+        for note in (*notes, said, staged_by and f"staged by {staged_by}", *told):
             if note:
                 out(f"{each.release.name}: {visible(note)}")
 

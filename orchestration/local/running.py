@@ -19,6 +19,7 @@ from orchestration.local.process import POLL_S, ProcessRef
 from pipelines.processes import parent
 
 _VARIABLE = "SWITCHYARD_STATE_DIR"
+_RELEASE = "SWITCHYARD_RELEASE"
 # the second one started drivers before this version
 _DRIVERS = ("pipelines.engine.start", "pipelines.engine.driver")
 _PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.local.ui", "orchestration.defs.guarded", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
@@ -59,6 +60,21 @@ def running_with(state_dir: Path) -> list[Running]:
         cluster = environment.get("SWITCHYARD_BOOTSTRAP_SERVERS")
         name = program if program in _PROGRAMS else "a run of dagster"
         found.append(Running(process=process, program=name, release=release, cluster=cluster))
+    return found
+
+
+def processes_of(release: str, state_dir: Path) -> list[ProcessRef]:
+    """The processes of this host that may write for `release`: its drivers with `state_dir`, their JVMs and Python workers.
+
+    A JVM outlives a driver that was killed by a moment. A driver is also here if it froze, or has just begun.
+    """
+    found = [each.process for each in running_with(state_dir) if each.release == release]
+    for pid in _pids():
+        # a driver sets it for what it starts
+        environment = dict(_pairs(_words(pid, "environ")))
+        if environment.get(_RELEASE) == release and _state_dir(pid, environment) == state_dir.resolve():
+            process = ProcessRef.of(pid)
+            found += [process] if process is not None and process not in found else []
     return found
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.model.parts import lost_checkpoint
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
 from pipelines.paths import below, remove
@@ -56,13 +57,20 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
         for _, dead in older[:-1]:
             remove(settings.state_dir, *_home(release), dead.name)
     _know_own_place(mine, release)
-    if expected and not (mine / "offsets").is_dir():
-        raise CheckpointDamaged(
-            f"the checkpoint of {release} generation {generation} is gone from {folder}, though it has committed batches",
-            fix=f"restore the folder, or read history again: `switchyard reset {release} --to-earliest`",
-        )
+    if expected and not is_whole(mine):
+        lost = lost_checkpoint(release, folder)
+        raise CheckpointDamaged(lost.what, fix=lost.way)
     mine.mkdir(exist_ok=True)
     return mine
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint that has a batch was not deleted since its query began.
+
+    Spark's next batch makes a deleted folder again, with its plan and state. But `metadata` is written by the start of a
+    query only.
+    """
+    return (path / "offsets").is_dir() and (path / "metadata").is_file()
 
 
 def newest_folder(settings: Settings, release: str, generation: int) -> Path | None:

@@ -104,8 +104,7 @@ class Driver:
             self._end_lease()
             return told.exit_code if isinstance(told, SwitchyardError) else 1
         finally:
-            if self._orders.watch is not None:
-                self._orders.watch.close()
+            self._close_watch()
             self._heart.close()
 
     def _work(self) -> None:
@@ -280,7 +279,13 @@ class Driver:
         code = jvm_exit_code(_JVM_LOST_S) if is_lost_contact(error) else None
         return None if code is None else jvm_ended(self._name, code, self._settings)
 
+    def _close_watch(self) -> None:
+        if self._orders.watch is not None:
+            self._orders.watch.close()
+
     def _end_lease(self) -> None:
+        # whoever waits for the end of the lease may delete the topics that the watch would create again
+        self._close_watch()
         try:
             self._orders.enter(LeaseEnded(release=self._name, token=self._token))
         except SwitchyardError:

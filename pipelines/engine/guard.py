@@ -84,11 +84,7 @@ def checked(path: Path, digest: str, of: str) -> Code:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise CodeChanged(
-            f"the frozen code of {of}, {path}, is not there",
-            fix="set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it from a backup, "
-            + _stage_again(of),
-        ) from None
+        raise _gone(path, of) from None
     except OSError as error:
         raise CodeChanged(
             f"the frozen code of {of}, {path}, can't be read: {error.strerror}",
@@ -103,12 +99,20 @@ def checked(path: Path, digest: str, of: str) -> Code:
     return Code(digest=digest, path=path, data=data, sources=sources)
 
 
+# the model takes a quarter of a second to import, and a worker needs it only for these messages
+
+
+def _gone(path: Path, of: str) -> CodeChanged:
+    from pipelines.model.parts import Loss
+
+    lost = Loss(release=of, part="frozen code", name=str(path))
+    return CodeChanged(lost.what, fix=lost.way)
+
+
 def _stage_again(of: str) -> str:
-    app = of.rpartition(".v")[0] or of
-    return (
-        f"or stage a new version: `switchyard stage {app} --from FOLDER --correction REASON --execute`; "
-        "with the same code, that also writes this file again"
-    )
+    from pipelines.model.parts import staging_code_again
+
+    return staging_code_again(of)
 
 
 def admit(path: Path, digest: str, of: str) -> Code:

@@ -152,5 +152,12 @@ def spark_kafka_options(settings: Settings) -> dict[str, str]:
     # also for Spark's admin client, which by default waits 60 s for the answer of a broker that has stopped
     request_ms = int(settings.request_timeout_s * 1000)
     waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
-    options = {"bootstrap.servers": settings.bootstrap, "isolation.level": "read_committed", **_FETCH, **waits}
+    options = {
+        "bootstrap.servers": settings.bootstrap,
+        "isolation.level": "read_committed",
+        # with a broker's default settings, its consumers would create a deleted input again
+        "allow.auto.create.topics": "false",
+        **_FETCH,
+        **waits,
+    }
     return {f"kafka.{name}": value for name, value in {**options, **login}.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.errors import SwitchyardError
-from pipelines.model.parts import reading_table_again
+from pipelines.model.parts import lost_table, reading_table_again
 from pipelines.paths import below
 from pipelines.private import write_private
 from pipelines.settings import Settings
@@ -78,11 +78,8 @@ def checked(settings: Settings, digest: str, name: str, of: str) -> TableFile:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise TableChanged(
-            f"static table {name} of {of}, {path}, is not there",
-            fix="set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it "
-            f"from a backup, {reading_table_again(of)}",
-        ) from None
+        lost = lost_table(of, name, path)
+        raise TableChanged(lost.what, fix=lost.way) from None
     except OSError as error:
         raise TableChanged(
             f"static table {name} of {of}, {path}, can't be read: {error.strerror}",

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from pipelines.engine.checkpoint import is_whole
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM
 from pipelines.model.entries import TopicsKnown
 from pipelines.model.missing import InputNow, Reader, cut_from, told
 from pipelines.model.names import dead_letter_topic
-from pipelines.model.parts import Loss, lost_topics, parts_of, vital
+from pipelines.model.parts import Loss, lost_checkpoint, lost_topics, parts_of, vital
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 
@@ -81,12 +82,17 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
+        """Ends it, and waits for a look under way: from then on it creates nothing."""
         self._stopped.set()
+        with self._looking:
+            pass
 
     def look(self) -> PartLost | None:
-        """Looks now, and a second time if a part seems lost. Raises Unavailable if Kafka doesn't answer."""
+        """Looks now, and a second time if a part seems lost; not once it is closed. Raises Unavailable if Kafka doesn't
+        answer.
+        """
         with self._looking:
-            if self.trouble is None:
+            if self.trouble is None and not self._stopped.is_set():
                 found = self._find()
                 if found is not None and not self._stopped.wait(_AGAIN_S):
                     found = self._find()
@@ -117,8 +123,8 @@ class Watch:
         ids = self._cluster.topic_ids(self._parts)
         losses = lost_topics(self._release, self._parts, ids, registry_id=self._registry_id)
         path = self._checkpoint()
-        if path is not None and not (path / "offsets").is_dir():
-            losses.append(Loss(release=self._release.name, part="checkpoint", name=str(path)))
+        if path is not None and not is_whole(path):
+            losses.append(lost_checkpoint(self._release.name, path.parent))
         if fatal := vital(losses):
             ways = list(dict.fromkeys(loss.way for loss in fatal))
             registry = any(loss.part == "registry" for loss in fatal)
@@ -155,7 +161,7 @@ class Watch:
                 log.warning(
                     "%s: %s, and this login can't create it again: %s", self._release.name, loss.what, error.what
                 )
-            self._told = {**self._told, loss.name: f"{loss.what}; {loss.way}"}
+            self._told = {**self._told, loss.name: loss.told}
             return False
         log.warning("%s: %s; it was created again, empty", self._release.name, loss.what)
         return True

@@ -43,6 +43,8 @@ def _base(settings: Settings) -> dict[str, Any]:
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 30_000,
+        # with a broker's default settings, a producer or an admin client that asks for a deleted topic creates it again
+        "allow.auto.create.topics": False,
         **login.properties(settings),
     }
 

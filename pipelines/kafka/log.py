@@ -184,6 +184,7 @@ def _tail(settings: Settings, client: Consumer, topic: str, records: int) -> lis
 
 
 def _range(settings: Settings, client: Consumer, topic: str, start: int) -> list[bytes]:
+    """The committed values from offset `start` to the end. Raises KafkaException, also if nothing more comes."""
     client.assign([TopicPartition(topic, 0, start)])
     values: list[bytes] = []
     deadline = time.monotonic() + settings.request_timeout_s
@@ -198,7 +199,8 @@ def _range(settings: Settings, client: Consumer, topic: str, start: int) -> list
                 return values
             elif not error.retriable():
                 raise KafkaException(error)
-    raise unavailable(settings, None)
+    # a kept client may know the leader of a topic that was recreated since; then a new one is asked
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 class FencedWriter:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pipelines.errors import SwitchyardError
@@ -22,6 +23,10 @@ Part = Literal[
 VITAL: frozenset[Part] = frozenset({"input", "result", "progress", "registry", "checkpoint"})
 
 
+_OWN_FOLDER = (
+    "set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it "
+    "from a backup"
+)
 _REGISTRY_WAY = (
     "restore the old topic from a backup of the brokers that keeps its id; or, to use the new registry from now on, "
     "restart this process: it then reads the new one from its start"
@@ -78,9 +83,17 @@ class Loss:
 
     @property
     def what(self) -> str:
+        if self.part == "input":
+            # who looks later may find a new topic of that name; it is the same loss, with the same ways back
+            return f"{self.part} {self.name} of {self.release} was deleted"
         if self.how == "another":
             return f"{self.part} {self.name} of {self.release} was deleted and recreated under the same name"
         return f"{self.part} {self.name} of {self.release} is gone"
+
+    @property
+    def told(self) -> str:
+        """What is lost, and what to do."""
+        return f"{self.what}; {self.way}"
 
     @property
     def way(self) -> str:
@@ -95,14 +108,13 @@ class Loss:
                     f"restore the result of {self.of} first: `switchyard status {self.of}` names the way. If that gives it a new topic, "
                     f"run `switchyard stage {app} --execute`: the new version reads it"
                 )
-            case "input" if self.how == "another":
-                return (
-                    f"choose one: to read the new topic from its start, with an empty state, run {accepting}; "
-                    f"to read it with a new release, run `switchyard stage {app} --execute`; to get the old topic back, restore it from a backup of the brokers that keeps its id, "
-                    f"then run `switchyard start {self.release} --execute`"
-                )
             case "input":
-                return f"restore it from a backup of the brokers that keeps its id; or create it again, and run {accepting} to read it from its start"
+                return (
+                    "choose one: to get the old topic back, restore it from a backup of the brokers that keeps its id, then run "
+                    f"`switchyard start {self.release} --execute`; a topic that is created again under that name is another one: "
+                    f"to read that from its start, with an empty state, run {accepting}; "
+                    f"to read it with a new release, run `switchyard stage {app} --execute`"
+                )
             case "result" | "progress":
                 return f"run {reset} to write it again from the input{accept}"
             case "checkpoint":
@@ -112,9 +124,9 @@ class Loss:
             case "registry":
                 return "restore the topic from a backup of the brokers: only the registry knows the releases; in a new registry, their topics would belong to no release"
             case "frozen code":
-                return f"restore the file from a backup; or stage the same code again: `switchyard stage {app} --from FOLDER --correction REASON --execute`"
+                return f"{_OWN_FOLDER}, {staging_code_again(self.release)}"
             case "static table":
-                return f"restore the file from a backup; {reading_table_again(self.release)}"
+                return f"{_OWN_FOLDER}, {reading_table_again(self.release)}"
             case "evidence" | "delta":
                 return f"run `switchyard diff {self.release}` again"
             case "dead letters":
@@ -124,6 +136,24 @@ class Loss:
                 )
             case "heartbeats" | "group":
                 return "the next driver creates it again, empty"
+
+
+def lost_checkpoint(release: str, folder: Path) -> Loss:
+    """The loss of the checkpoint of `release`. `folder`: of all its checkpoints."""
+    return Loss(release=release, part="checkpoint", name=str(folder))
+
+
+def lost_table(release: str, table: str, path: Path) -> Loss:
+    """The loss of the file of static table `table`."""
+    return Loss(release=release, part="static table", name=f"{table} ({path})")
+
+
+def staging_code_again(release: str) -> str:
+    """What to do without the frozen code of `release`, if there is no backup. It may be the name of an app."""
+    return (
+        f"or stage a new version: `switchyard stage {app_of(release)} --from FOLDER --correction REASON --execute`; "
+        "with the same code, that also writes this file again"
+    )
 
 
 def reading_table_again(release: str) -> str:

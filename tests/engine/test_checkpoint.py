@@ -59,6 +59,7 @@ def made(settings: Settings, *names: str) -> Path:
     folder = release_folder(settings, RELEASE)
     for name in names:
         (folder / name / "offsets").mkdir(parents=True)
+        (folder / name / "metadata").touch()
         (folder / name / "mine").write_text(name)
     return folder
 
@@ -156,12 +157,13 @@ def test_another_generation_is_left_alone_and_not_taken(settings: Settings) -> N
     assert (folder / "g1.t4" / "mine").exists()
 
 
-@pytest.mark.parametrize("empty_folder", [False, True])
-def test_a_missing_checkpoint_stops_the_driver(settings: Settings, empty_folder: bool) -> None:
+@pytest.mark.parametrize("left", [None, "g1.t4", "g1.t4/offsets"], ids=["nothing", "an empty folder", "recreated"])
+def test_a_missing_checkpoint_stops_the_driver(settings: Settings, left: str | None) -> None:
+    """Spark's next batch makes a deleted folder again, but not the file with which its query began."""
     folder = release_folder(settings, RELEASE)
-    if empty_folder:
-        (folder / "g1.t4").mkdir(parents=True)
-    with pytest.raises(CheckpointDamaged, match=r"sums\.v1 generation 1 is gone") as caught:
+    if left is not None:
+        (folder / left).mkdir(parents=True)
+    with pytest.raises(CheckpointDamaged, match=f"checkpoint {folder} of sums.v1 is gone") as caught:
         fence(settings, RELEASE, 1, 5, expected=True)
     assert "switchyard reset" in caught.value.fix
 

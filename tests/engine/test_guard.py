@@ -248,7 +248,7 @@ def test_changed_code_is_not_staged_again_from_there(settings: Settings, staged:
     with pytest.raises(CodeChanged, match=r"sums\.v1"):
         frozen(settings, code.digest, "sums.v1")
     staged.unlink()
-    with pytest.raises(CodeChanged, match="is not there"):
+    with pytest.raises(CodeChanged, match=f"frozen code {staged} of sums.v1 is gone"):
         frozen(settings, code.digest, "sums.v1")
 
 
@@ -319,7 +319,7 @@ def test_an_executor_elsewhere_takes_the_file_that_it_was_sent(
     staged.rename(sent)
     guard.install()
     monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkFiles=SimpleNamespace(_root_directory=None)))
-    with pytest.raises(CodeChanged, match=f"{staged}, is not there"):
+    with pytest.raises(CodeChanged, match=f"frozen code {staged} of sums.v1 is gone"):
         import_module(package)
     monkeypatch.setitem(
         sys.modules, "pyspark", SimpleNamespace(SparkFiles=SimpleNamespace(_root_directory=str(sent.parent)))

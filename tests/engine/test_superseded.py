@@ -131,3 +131,11 @@ def test_one_that_finds_a_topic_made_anew_does_not_tell_its_heir_of_it(monkeypat
         found = TopicsKnown(release=NAME, generation=1, own={"a.v1.dead": "id-2"})
         made._topics_made(found)
         assert any(isinstance(entry, TopicsKnown) for entry in log.entries) is told
+
+
+def test_a_driver_creates_nothing_any_more_when_it_says_that_its_lease_has_ended() -> None:
+    log = Log(*staged(NAME), taken(1))
+    made, closed = driver(log, 1), list[bool]()
+    made._orders.watch = MagicMock(close=lambda: closed.append(log.state().releases[NAME].lease_ended))
+    made._end_lease()
+    assert closed == [False] and log.state().releases[NAME].lease_ended

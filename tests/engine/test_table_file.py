@@ -63,8 +63,9 @@ def test_a_changed_or_missing_table_file_is_not_used(settings: Settings, data: b
     path.unlink() if data is None else path.write_bytes(data)
     with pytest.raises(TableChanged) as found:
         checked(settings, path.stem, "rates", "payments.v1")
-    said = "is not there" if data is None else f"is not what was staged: its SHA-256 is not {path.stem}"
-    assert found.value.what == f"static table rates of payments.v1, {path}, {said}"
+    changed = f"static table rates of payments.v1, {path}, is not what was staged: its SHA-256 is not {path.stem}"
+    gone = f"static table rates ({path}) of payments.v1 is gone"
+    assert found.value.what == (gone if data is None else changed)
     assert "`switchyard stage payments --same-as payments.v1 --correction REASON --execute`" in str(found.value.fix)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,9 +13,12 @@ import pytest
 
 from pipelines.engine import watch as module
 from pipelines.engine.destination import Destination
+from pipelines.engine.heart import PROBE_TIMEOUT_S
 from pipelines.engine.sink import Sink
 from pipelines.engine.watch import PartLost, Position, Watch, unknown_ids
 from pipelines.errors import Refused
+from pipelines.follow import same
+from pipelines.kafka import registry
 from pipelines.kafka.cluster import Cluster
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.parts import Loss, known_ids, lost_topics, parts_of, vital
@@ -73,9 +78,68 @@ def without(*gone: str) -> dict[str, str]:
     return {topic: found for topic, found in IDS.items() if topic not in gone}
 
 
-def test_a_loss_is_looked_for_twice_within_ten_seconds() -> None:
-    """And told at once: the answers of Kafka take what is left."""
-    assert watch_of(Kafka(), lambda: (AT, False))._every_s + AGAIN_S < 7
+class Waits:
+    """An event that is never set, in whose waits no time passes. `asked`: how long each wait was to be."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def wait(self, timeout_s: float) -> bool:
+        self.asked.append(timeout_s)
+        return len(self.asked) > 9
+
+    def is_set(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.5, 1.0, 60.0])
+def test_the_waits_before_a_loss_is_named_are_shorter_than_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, heartbeat_s: float
+) -> None:
+    """By 2 s, for Kafka's answers. The part is lost right after a look, which is the worst moment."""
+    monkeypatch.setattr(module, "_AGAIN_S", AGAIN_S)
+    kafka, waits, alarmed = Kafka(IDS, without(RESULT)), Waits(), list[PartLost]()
+    kafka.settings = Settings(bootstrap_servers="127.0.0.1:1", heartbeat_s=heartbeat_s)
+    watch = watch_of(kafka, lambda: (AT, False), alarm=alarmed.append)
+    watch._stopped = cast(Any, waits)
+    watch._run()
+    # until the first look, which finds all there; until the second one; until it looks again
+    assert len(waits.asked) == 3 and len(alarmed) == 1
+    # the heartbeat that says it may wait for what else it says
+    assert sum(waits.asked[1:]) + PROBE_TIMEOUT_S <= 8
+
+
+def test_so_are_those_of_who_reads_a_result_or_the_registry() -> None:
+    assert same._EVERY_S + same._BRIEF_S <= 8
+    assert registry._PROVE_S <= 8
+
+
+def test_once_it_is_closed_it_creates_nothing() -> None:
+    """The topics of a release that has stopped may be deleted, and must not come back."""
+    kafka = Kafka(without(LETTERS))
+    watch = watch_of(kafka, lambda: (AT, False))
+    watch.close()
+    assert watch.look() is None and kafka.made == []
+
+
+def test_it_is_closed_when_no_look_is_under_way() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    class Slow(Kafka):
+        def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+            asked.set()
+            assert answered.wait(10)
+            return super().topic_ids(topics)
+
+    watch = watch_of(Slow(), lambda: (AT, False))
+    with ThreadPoolExecutor(2) as pool:
+        look = pool.submit(watch.look)
+        assert asked.wait(10)
+        close = pool.submit(watch.close)
+        assert watch._stopped.wait(10) and not close.done()
+        answered.set()
+        close.result(10)
+        assert look.done()
 
 
 def test_all_is_there() -> None:
@@ -87,19 +151,35 @@ def test_all_is_there() -> None:
 def test_a_driver_can_not_continue_without_these_topics(topic: str) -> None:
     alarmed: list[PartLost] = []
     found = looked(Kafka(without(topic)), alarm=alarmed.append)
-    assert found is not None and f"{topic} of {NAME} is gone" in found.what and found.fix
+    how = "was deleted" if topic == "trades" else "is gone"
+    assert found is not None and f"{topic} of {NAME} {how}" in found.what and found.fix
     assert found.registry == (topic == REGISTRY_TOPIC) and alarmed == [found]
 
 
 @pytest.mark.parametrize(
     ("topic", "way"),
-    [("trades", "choose one: "), (RESULT, "--output new"), (PROGRESS, "--output new")],
+    [(RESULT, "--output new"), (PROGRESS, "--output new")],
 )
 def test_a_topic_recreated_under_the_same_name_is_noticed(topic: str, way: str) -> None:
     found = looked(Kafka({**IDS, topic: "another"}))
     assert found is not None and f"{topic} of {NAME} was deleted and recreated" in found.what and way in found.fix
-    if topic == "trades":
-        assert all(each in found.fix for each in ("from its start", "with a new release", "get the old topic back"))
+
+
+def test_a_deleted_input_is_told_alike_before_and_after_someone_has_created_it_again() -> None:
+    """Who looks in between finds no topic, who looks later another one. It is one loss, with one choice."""
+    between, later = looked(Kafka(without("trades"))), looked(Kafka({**IDS, "trades": "another"}))
+    assert between is not None and later is not None
+    assert between.what == later.what == f"input trades of {NAME} was deleted"
+    assert (
+        between.fix
+        == later.fix
+        == (
+            "choose one: to get the old topic back, restore it from a backup of the brokers that keeps its id, then run "
+            f"`switchyard start {NAME} --execute`; a topic that is created again under that name is another one: to read that from its "
+            f"start, with an empty state, run `switchyard reset {NAME} --to-earliest --output new --missing-history accept --execute`; "
+            "to read it with a new release, run `switchyard stage sums --execute`"
+        )
+    )
 
 
 def test_another_registry_is_not_the_one_that_was_read() -> None:
@@ -173,12 +253,17 @@ def test_nor_is_one_that_has_begun_meanwhile() -> None:
 def test_a_lost_checkpoint_stops_the_driver(tmp_path: Path) -> None:
     kafka = Kafka()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
-    assert found is not None and "checkpoint" in found.what
+    # as `status` and the next driver name it
+    assert found is not None and found.what == f"checkpoint {tmp_path} of {NAME} is gone"
     # an emptied folder is no checkpoint
     (tmp_path / "g1.t1").mkdir()
     found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
     assert found is not None and "checkpoint" in found.what
+    # nor is one that the next batch has made again; a query writes `metadata` when it starts
     (tmp_path / "g1.t1" / "offsets").mkdir()
+    found = looked(kafka, checkpoint=lambda: tmp_path / "g1.t1")
+    assert found is not None and "checkpoint" in found.what
+    (tmp_path / "g1.t1" / "metadata").touch()
     assert looked(kafka, checkpoint=lambda: tmp_path / "g1.t1") is None
 
 

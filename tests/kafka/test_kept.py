@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from pipelines.errors import Unavailable
 from pipelines.kafka import kept as module
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import FencedWriter, read_tail
@@ -125,3 +127,49 @@ def test_one_reads_several_topics_in_turn_and_what_has_come_since(
                 assert read_tail(broker, topic, 10, kept=kept) == expected == read_tail(broker, topic, 10)
     finally:
         kept.close()
+
+
+class Tail(Client):
+    """A consumer of a topic with one record. One that is `stale` knows an older topic of that name: nothing comes."""
+
+    def __init__(self, stale: bool) -> None:
+        super().__init__()
+        self.coming: list[Any] = [] if stale else [Came(b"newest"), Came(None)]
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        return 0, 1
+
+    def assign(self, *_: object) -> None:
+        """There is one partition."""
+
+    def poll(self, _: float) -> Any:
+        return self.coming.pop(0) if self.coming else None
+
+    def consume(self, **_: object) -> list[Any]:
+        return []
+
+
+class Came:
+    """A record, or the end of the topic."""
+
+    def __init__(self, value: bytes | None) -> None:
+        self._value = value
+
+    def error(self) -> KafkaError | None:
+        return None if self._value is not None else KafkaError(KafkaError._PARTITION_EOF)
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+def test_a_topic_that_was_recreated_since_is_read_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings().model_copy(update={"request_timeout_s": 0.05})
+    clients = iter([Tail(stale=False), Tail(stale=False), Tail(stale=True)])
+    monkeypatch.setattr(module, "tail_consumer", lambda _: next(clients))
+    kept = Kept(settings)
+    assert read_tail(settings, "a.v1.progress", kept=kept) == [b"newest"]
+    # the first one gets nothing of the new topic
+    assert read_tail(settings, "a.v1.progress", kept=kept) == [b"newest"]
+    # without one that was kept, nobody answers
+    with pytest.raises(Unavailable, match="no Kafka broker answers"):
+        read_tail(settings, "a.v1.progress")

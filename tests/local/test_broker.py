@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic
 
 from orchestration.local import server_config
@@ -22,6 +23,7 @@ from orchestration.local.process import ProcessRef
 from orchestration.operations.context import open_context
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, consumer, producer, require_broker
+from pipelines.kafka.topics import topic_names
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.shared.ports import port_of
@@ -357,3 +359,23 @@ def test_kafkas_own_tools_run_from_the_same_jars(broker: Settings, tmp_path: Pat
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.broker
+def test_no_client_creates_a_topic_by_asking_for_it(
+    settings: Settings, own: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Kafka's defaults, a broker would: what is deleted, or retired, would come back."""
+    changed = server_config._SERVER.replace("auto.create.topics.enable=false", "auto.create.topics.enable=true")
+    assert changed != server_config._SERVER
+    monkeypatch.setattr(server_config, "_SERVER", changed)
+    own.start(60)
+    admin(settings).list_topics("gone", timeout=10)
+    writer, reader = producer(settings, message_timeout_ms=1_000), consumer(settings)
+    writer.list_topics("gone", timeout=10)
+    reader.list_topics("gone", timeout=10)
+    reader.close()
+    refused: list[KafkaError | None] = []
+    writer.produce("gone", b"late", on_delivery=lambda error, _: refused.append(error))
+    assert writer.flush(30) == 0
+    assert "gone" not in topic_names(settings) and len(refused) == 1 and refused[0] is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestration import cli
-from orchestration.local.running import drivers_of_embedded, end_all, running_with
+from orchestration.local.running import drivers_of_embedded, end_all, processes_of, running_with
 from pipelines.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +72,18 @@ def test_drivers_commands_and_dagster_are_known_by_their_state_directory(start: 
     start("dagster.log", "orchestration.cli", state=state)
     start("-m", "http.server", state=state)
     assert pids(state) == found
+
+
+def test_the_processes_of_a_release_are_its_drivers_and_what_they_have_started(start: Start, tmp_path: Path) -> None:
+    state, mine = tmp_path / ".switchyard", {"SWITCHYARD_RELEASE": "stock-stats.v1"}
+    # one of them was killed, and its JVM is still there
+    found = {start(*DRIVER, "stock-stats.v1", state=state).pid, start("java", state=state, **mine).pid}
+    start(*DRIVER, "stock-stats.v10", state=state)
+    start("java", state=state, SWITCHYARD_RELEASE="stock-stats.v10")
+    start("java", state=tmp_path / "other", **mine)
+    start("-m", "orchestration.cli", "produce", state=state)
+    assert {each.pid for each in processes_of("stock-stats.v1", state)} == found
+    assert processes_of("stock-stats.v2", state) == []
 
 
 def test_the_drivers_of_the_embedded_broker_are_named(start: Start, tmp_path: Path) -> None:

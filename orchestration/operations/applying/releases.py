@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestration.local.running import processes_of
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.evidence import evidence_home
 from orchestration.operations.lifecycle import find_release, owned_topics, refuse_blocked, wanting
 from orchestration.operations.looking.in_use import refuse_live, refuse_needed
 from orchestration.operations.plans.kind import Kind
+from orchestration.operations.plans.plan import join
 from orchestration.operations.plans.stages.releases import (
     AcceptHistory,
     AwaitStopped,
@@ -98,10 +100,20 @@ def set_state(work: Work, stage: SetState) -> None:
             return []
         if _retires(work):
             refuse_live(state, release)
+            _refuse_taken(work, release)
         return [StateSet(release=stage.release, state=stage.state)]
 
     _refuse_in_use(work, stage.release)
     work.step(decide)
+
+
+def _refuse_taken(work: Work, release: Release) -> None:
+    """Raises Refused if a driver has taken the lease since the release had stopped. One that takes it later is refused."""
+    if release.lease is None or release.lease_ended:
+        return
+    holder = work.context.holder(release)
+    if holder is not None:
+        raise Refused(f"{release.name} is run again, by {holder}; it will stop by itself", fix=work.plan.again)
 
 
 def _retires(work: Work) -> bool:
@@ -153,6 +165,30 @@ def await_stopped(work: Work, stage: AwaitStopped) -> None:
         fix=f"it finishes its batch before it stops; see `switchyard status {stage.release}`",
         poll_s=0.1,
     )
+    if _retires(work):
+        _await_ended(work, stage)
+
+
+def _await_ended(work: Work, stage: AwaitStopped) -> None:
+    """Waits until no process of this host can write for the release any more, or its files would come back.
+
+    A driver that froze is not heard, and writes on when it wakes up. The JVM of one that was killed ends a moment later.
+    """
+    context, name = work.context, stage.release
+    left: list[str] = []
+
+    def ended() -> bool:
+        left[:] = [str(process.pid) for process in processes_of(name, context.settings.state_dir)]
+        return not left
+
+    try:
+        context.until(
+            f"{name} has stopped, but its processes have not ended", ended, timeout_s=stage.timeout_s, poll_s=0.25
+        )
+    except SwitchyardError as error:
+        raise SwitchyardError(
+            f"{error.what}: {join(left)}", fix=f"end them with `kill -9 {' '.join(left)}`; {work.plan.again}"
+        ) from None
 
 
 # -- its end

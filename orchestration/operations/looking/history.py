@@ -17,6 +17,10 @@ from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, Release
 
 ACCEPT = "--missing-history accept"
+_BY_A_VERSION = (
+    "restore the input from a backup and stage a version that reads it; or accept that the result lacks it: "
+    f"add {ACCEPT}, an option of stage, start, wait, diff, check, promote and reprocess"
+)
 
 
 class MissingHistory(Refused):
@@ -43,15 +47,17 @@ class History:
     left: tuple[Gap, ...] = ()
     unread: tuple[Gap, ...] = ()
 
-    def require(self, *, accept: bool) -> None:
-        """Raises MissingHistory if something is missing that nobody has accepted, unless `accept` accepts it now."""
+    def require(self, *, accept: bool, way: str = _BY_A_VERSION) -> None:
+        """Raises MissingHistory if something is missing that nobody has accepted, unless `accept` accepts it now.
+
+        `way`: what to do about it.
+        """
         if not self.left or accept:
             return
-        whose = f"that {self.of} has read" if self.of and self.left != self.unread else "that it should read"
+        reader = "it" if self.of == self.name else self.of
+        whose = f"that {reader} has read" if reader and self.left != self.unread else "that it should read"
         raise MissingHistory(
-            f"{self.name} can't read all the input {whose}: {told(self.left)}",
-            fix=f"restore the input from a backup and stage a version that reads it; or accept that the result lacks it: add {ACCEPT}, an option of stage, start, wait, diff, check, promote, reprocess and reset",
-            gaps=self.left,
+            f"{self.name} can't read all the input {whose}: {told(self.left)}", fix=way, gaps=self.left
         )
 
     @property

@@ -15,7 +15,7 @@ from pipelines.engine.table_file import table_path
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import progress_topic
-from pipelines.model.parts import Loss, Part, lost_topics, parts_of, vital
+from pipelines.model.parts import Loss, Part, lost_checkpoint, lost_table, lost_topics, parts_of, vital
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
 
@@ -52,14 +52,19 @@ def losses(context: Reading, state: RegistryState, release: Release) -> list[Los
 
 
 def told_losses(context: Reading, state: RegistryState) -> dict[str, list[str]]:
-    """Release -> what `status` says about its lost parts, each with its way back."""
+    """Release -> what `status` says about its lost parts, each with its way back; without those that its failure names."""
     try:
         found, awaited = _as_far_as_allowed(context, state), lost_to_followers(context, state)
     except SwitchyardError as error:
         # whoever asks still sees the rest
         context.say(f"can't tell whether releases have lost parts: {error.in_one_line}")
         return {}
-    said = {name: [f"{loss.what}; {loss.way}" for loss in lost] for name, lost in found.items() if lost}
+    said = dict[str, list[str]]()
+    for name, lost in found.items():
+        # the release failed by these; the failure is shown, with their ways back
+        failure = state.releases[name].failure or ""
+        if told := [loss.told for loss in lost if loss.what not in failure]:
+            said[name] = told
     for name, more in awaited.items():
         said.setdefault(name, []).extend(more)
     return said
@@ -127,14 +132,14 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
     settings, name = context.settings, release.name
     if not code_path(settings, release.spec.code_digest).is_file():
         yield Loss(release=name, part="frozen code", name=str(code_path(settings, release.spec.code_digest)))
-    for table in release.spec.static_tables.values():
-        path = table_path(settings, table.digest)
+    for table, given in release.spec.static_tables.items():
+        path = table_path(settings, given.digest)
         if not path.is_file():
-            yield Loss(release=name, part="static table", name=str(path))
+            yield lost_table(name, table, path)
     if release.state in _HAS_RUN and newest_folder(settings, name, release.generation) is None:
         last = _last(context, name) if progress_topic(name) in topics else None
         if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
-            yield Loss(release=name, part="checkpoint", name=str(release_folder(settings, name)))
+            yield lost_checkpoint(name, release_folder(settings, name))
 
 
 def _group(context: Reading, release: Release, topics: Set[str], groups: Set[str]) -> Iterable[Loss]:

@@ -80,7 +80,7 @@ def plan_start(
         # a new generation has no position yet that could have been moved
         warnings=(
             *((moved,) if not starts_over and (moved := moved_by_hand(context, release)) else ()),
-            *(f"{loss.what}; {loss.way}" for loss in lost if loss.part not in gone),
+            *(loss.told for loss in lost if loss.part not in gone),
         ),
         undo=f"switchyard stop {release.name} --execute",
     )

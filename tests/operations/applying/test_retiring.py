@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestration.local.process import ProcessRef
+from orchestration.operations.applying import releases
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.lifecycle import owned_topics
 from orchestration.operations.looking import in_use
@@ -13,9 +16,27 @@ from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import DeleteCheckpoint, Tombstone
-from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, SetState, Want
-from pipelines.errors import Refused
-from pipelines.model.entries import Entry, FollowerRegistered, InputSpec, Staged, StateSet, WantedSet
+from orchestration.operations.plans.stages.releases import (
+    AwaitStopped,
+    DeleteFiles,
+    DeleteGroup,
+    DeleteTopic,
+    SetState,
+    Want,
+)
+from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.registry import now_ms
+from pipelines.model.entries import (
+    Entry,
+    FollowerRegistered,
+    Holder,
+    InputSpec,
+    LeaseEnded,
+    LeaseTaken,
+    Staged,
+    StateSet,
+    WantedSet,
+)
 from pipelines.model.registry import RegistryState, fold
 from tests.operations.builders import Kafka, Log, context_of, evidence, generation, spec, staged, switched
 
@@ -90,6 +111,43 @@ def test_the_live_release_may_be_stopped_all_the_same() -> None:
     assert [type(entry) for entry in applied(STOP, *READY, *switched(1, None, "a.v1"), operation=Kind.STOP)] == [
         WantedSet
     ]
+
+
+STOPPED = AwaitStopped(release="a.v1", timeout_s=9)
+
+
+def stopping(
+    monkeypatch: pytest.MonkeyPatch, processes: Callable[[], list[int]], operation: Kind = Kind.RETIRE
+) -> list[float]:
+    """Waits for the end of `a.v1`, whose driver is not heard. `processes`: what still runs. Returns how long it waited."""
+    waited: list[float] = []
+    monkeypatch.setattr(releases, "processes_of", lambda *_: [ProcessRef(pid=p, started="1") for p in processes()])
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
+    context = context_of(Log(*READY), sleep=waited.append, monotonic=lambda: sum(waited))
+    Applier(context, Plan(id="op-1", operation=operation, releases=("a.v1",), stages=(STOPPED,))).apply(STOPPED)
+    return waited
+
+
+def test_a_release_is_retired_when_all_its_processes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that froze has stopped to others; one that was killed leaves its JVM behind for a moment."""
+    left = [[7, 8], [8], []]
+    assert len(stopping(monkeypatch, lambda: left.pop(0))) == 2 and left == []
+    with pytest.raises(SwitchyardError) as error:
+        stopping(monkeypatch, lambda: [7, 8])
+    assert error.value.what == "a.v1 has stopped, but its processes have not ended within 9 s: 7, 8"
+    assert error.value.fix == "end them with `kill -9 7 8`; for a new plan, run the same `switchyard retire a.v1` again"
+    # what is only stopped keeps its files
+    assert stopping(monkeypatch, lambda: [7, 8], Kind.STOP) == []
+
+
+def test_one_whose_lease_was_taken_since_it_had_stopped_is_not_retired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its driver had been launched, and had not asked for the lease yet."""
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
+    lease = LeaseTaken(release="a.v1", token=1, holder=Holder(host="h", boot_id="b", pid=7, started=1), at_ms=now_ms())
+    left = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), lease]
+    with pytest.raises(Refused, match=r"a\.v1 is run again, by process 7 on h .*; it will stop by itself"):
+        applied(RETIRE, *left)
+    assert [type(entry) for entry in applied(RETIRE, *left, LeaseEnded(release="a.v1", token=1))] == [StateSet]
 
 
 FOREIGN: list[Stage] = [

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from orchestration.commands import broker
+from orchestration.operations.looking.in_use import notes
 from orchestration.operations.looking.parts import told_losses
 from orchestration.operations.planning.run import plan_start
 from orchestration.operations.plans.stages.releases import CreateTopic
+from pipelines.engine import guard
+from pipelines.engine import watch as watching
 from pipelines.engine.code import code_path
+from pipelines.engine.guard import CodeChanged
 from pipelines.engine.table_file import table_path
+from pipelines.engine.watch import Watch
 from pipelines.errors import Refused, Unavailable
 from pipelines.model.entries import (
     DeltaSegment,
@@ -27,6 +34,7 @@ from pipelines.model.entries import (
     TopicsKnown,
 )
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
+from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Progress
 from pipelines.settings import Settings
@@ -58,6 +66,10 @@ def committed(batch: int, generation: int = 1) -> Progress:
     )
 
 
+def nowhere() -> tuple[SourcePosition, bool]:
+    return SourcePosition(sources={}), True
+
+
 def told(log: Log, ids: dict[str, str], **also: Any) -> str:
     context = context_of(log, Kafka(ids=lambda topics: {t: ids[t] for t in topics if t in ids}, **also))
     return "\n".join(told_losses(context, log.state()).get(NAME, ()))
@@ -71,13 +83,21 @@ def without(topic: str) -> dict[str, str]:
 def test_a_lost_topic_is_reported_with_a_fix(topic: str) -> None:
     assert told(live(), IDS) == ""
     said = told(live(), without(topic))
-    assert f"{topic} of {NAME} is gone; " in said and len(said.splitlines()) == 1
+    how = "was deleted" if topic == "trades" else "is gone"
+    assert f"{topic} of {NAME} {how}; " in said and len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1"])
-def test_so_is_one_that_was_made_again(topic: str) -> None:
+@pytest.mark.parametrize(("topic", "how"), [("trades", "was deleted; "), (f"{NAME}.g1", "was deleted and recreated")])
+def test_so_is_one_that_was_made_again(topic: str, how: str) -> None:
     said = told(live(), {**IDS, topic: "another"})
-    assert f"{topic} of {NAME} was deleted and recreated" in said and "switchyard reset a.v1" in said
+    assert f"{topic} of {NAME} {how}" in said and "switchyard reset a.v1" in said
+
+
+def test_an_input_that_was_made_again_after_its_driver_stopped_is_told_once() -> None:
+    log = live()
+    gone = Loss(release=NAME, part="input", name="trades")
+    log.entries.append(StateSet(release=NAME, state="failed", reason=gone.told))
+    assert told(log, without("trades")) == told(log, {**IDS, "trades": "another"}) == ""
 
 
 @pytest.mark.parametrize("now", [{}, {f"{NAME}.g1": "another"}], ids=["gone", "recreated"])
@@ -113,6 +133,37 @@ def test_a_delta_that_was_made_again_is_too_short(end: int | None, said: str) ->
     found = told_losses(context_of(log, kafka), log.state()).get("a.v2", [])
     assert len(found) == bool(said)
     assert all(f"delta {delta} of a.v2 {said}" in each and "`switchyard diff a.v2` again" in each for each in found)
+
+
+def test_a_loss_by_which_a_release_has_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its failure, which names the way back; what was lost beside it is told, too."""
+    monkeypatch.setattr(watching, "_AGAIN_S", 0.0)
+    log, result, progress = live(), f"{NAME}.g1", f"{NAME}.progress"
+    cluster = SimpleNamespace(settings=Settings(), topic_ids=lambda _: without(result))
+    lost = Watch(cast(Any, cluster), log.state().releases[NAME], position=nowhere).look()
+    assert lost is not None
+    log.entries.append(StateSet(release=NAME, state="failed", reason=f"{lost.what}; {lost.fix}"))
+    assert notes(log.state(), log.state().releases[NAME]) == [f"{lost.what}; {lost.fix}"]
+    assert told(log, without(result)) == ""
+    both = {topic: found for topic, found in IDS.items() if topic not in (result, progress)}
+    assert told(log, both).startswith(f"progress {progress} of {NAME} is gone; run `switchyard reset {NAME}")
+    # one that was recreated since is another loss
+    assert told(log, {**IDS, result: "another"}).startswith(f"result {result} of {NAME} was deleted and recreated")
+
+
+def test_so_is_one_that_its_driver_has_ended_by(capsys: pytest.CaptureFixture[str]) -> None:
+    release = live().state().releases[NAME]
+    path = Path("code.zip")
+    with pytest.raises(CodeChanged) as gone:
+        guard.checked(path, "0" * 64, NAME)
+    beat = SimpleNamespace(error=gone.value.in_one_line)
+    loss = Loss(release=NAME, part="frozen code", name=str(path))
+    status = SimpleNamespace(release=release, beat=beat, notes=(loss.told, "held"))
+    broker._tell_notes([cast(Any, status)], alone=True)
+    both = " ".join(capsys.readouterr().out.split())
+    assert both.count("code.zip of a.v1 is gone") == 1 and "a.v1: held" in both
+    broker._tell_notes([cast(Any, status)], alone=False)
+    assert "code.zip of a.v1 is gone" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_release_that_is_over_has_no_parts() -> None:
@@ -164,8 +215,9 @@ def test_the_file_of_a_static_table_is_missed_and_its_topic_is_not(tmp_path: Pat
     path.unlink()
     [said] = told_losses(context, log.state())[NAME]
     assert said.startswith(
-        f"static table {path} of {NAME} is gone; restore the file from a backup; or stage a new version"
+        f"static table rates ({path}) of {NAME} is gone; set SWITCHYARD_STATE_DIR to the state folder"
     )
+    assert "restore it from a backup, or stage a new version" in said
 
 
 def test_a_user_who_may_not_ask_is_shown_the_rest() -> None:
@@ -224,5 +276,6 @@ def test_a_start_makes_lost_dead_letters_again_for_a_driver_that_may_not(monkeyp
 @pytest.mark.parametrize("topic", ["trades", f"{NAME}.g1", f"{NAME}.progress"])
 def test_a_live_release_is_not_started_without_them(topic: str) -> None:
     context = context_of(live(), Kafka(ids=lambda topics: {t: IDS[t] for t in topics if t in without(topic)}))
-    with pytest.raises(Refused, match=f"{topic} of {NAME} is gone"):
+    how = "was deleted" if topic == "trades" else "is gone"
+    with pytest.raises(Refused, match=f"{topic} of {NAME} {how}"):
         plan_start(context, NAME)

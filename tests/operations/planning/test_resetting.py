@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from orchestration.operations.looking.costs import Cost
+from orchestration.operations.looking.history import MissingHistory
 from orchestration.operations.planning.reset.decision import Reset
 from orchestration.operations.planning.reset.export import by_topic
+from orchestration.operations.planning.reset.plan import plan_reset
 from orchestration.operations.planning.reset.positions import read_whole, scope_of, where_to
 from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.planning.reset.show import cost_facts, warnings_of
 from orchestration.operations.plans.positions import until_of
 from pipelines.errors import BadUsage, Refused
+from pipelines.model.entries import Staged
+from pipelines.model.missing import InputNow
 from pipelines.model.parts import Loss
-from pipelines.model.positions import SourcePosition
+from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.progress import Boundary, Progress
 from pipelines.model.registry import RegistryState
 from pipelines.model.reset import Choice, Seen, Target
-from tests.operations.builders import Log, context_of, release
+from tests.operations.builders import Kafka, Log, context_of, generation, release, spec, switched
+from tests.shared import typed
 
+EARLIEST = Target(kind="earliest", text="--to-earliest")
 SEEN = {("trades", p): Seen(topic="trades", first=0, end=9, position=5) for p in (0, 1)}
 
 
@@ -123,3 +131,55 @@ def test_what_is_read_anew_must_be_there_whole_or_be_accepted(
     both = {("trades", 0): here, ("trades", 1): here}
     found = read_whole(both, {("trades", p) for p in scope}, request, losses)
     assert found == {("trades", p) for p in expected}
+
+
+@pytest.mark.parametrize(
+    ("asked", "command"),
+    [
+        (Request(target=EARLIEST), "--to-earliest"),
+        (Request(target=EARLIEST, stop=True), "--to-earliest --stop"),
+        (
+            Request(
+                target=EARLIEST, inputs={"trades": (0,)}, state="clear", output="truncate",
+                max_records_per_batch=10, stay_stopped=True, force=True,
+            ),
+            "--to-earliest --state clear --output truncate --input-topics trades:0 "
+            "--max-records-per-batch 10 --stay-stopped --force",
+        ),
+    ],
+)  # fmt: skip
+def test_one_that_would_read_less_names_itself_with_what_accepts_that(
+    monkeypatch: pytest.MonkeyPatch, asked: Request, command: str
+) -> None:
+    """`a.v1` is live and has read 5,000 records; of these Kafka no longer has the first 1,000."""
+    read = Progress(
+        release="a.v1",
+        generation=1,
+        token=1,
+        boundary=Boundary(batch_id=3, position=SourcePosition(sources={"trades": {0: 5000}})),
+        result=ResultPosition(topics={}),
+        at_ms=0,
+    )
+    monkeypatch.setattr("orchestration.operations.reading.newest_progress", lambda *_, **__: read)
+    monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
+    start = SourcePosition(sources={"trades": {0: 0}})
+    log = Log(Staged(spec=spec("a.v1")), generation("a.v1", start=start), *switched(1, None, "a.v1"))
+    now = {"trades": InputNow(first={0: 1000})}
+    kafka = Kafka(inputs=now, first={"trades": {0: 1000}}, end={"trades": {0: 6000}})
+    with pytest.raises(MissingHistory) as error:
+        plan_reset(context_of(log, kafka), "a.v1", asked)
+    assert error.value.what == (
+        "a.v1 can't read all the input that it has read: deleted by retention: trades[0] 0 to 999 (1,000 offsets)"
+    )
+    assert error.value.fix == (
+        f"`switchyard reset a.v1 {command} --missing-history accept --execute` reads the input that is there; "
+        "or restore the input from a backup of the brokers, then reset again"
+    )
+    [typed_command] = re.findall("`switchyard ([^`]+)`", error.value.fix)
+    typed.require(typed_command)
+
+
+def test_the_command_of_a_request_leaves_only_the_file_to_fill_in() -> None:
+    target = Target(kind="file", text="--from-file f.csv (1a2b)", offsets={"trades": {0: 3}})
+    request = Request(target=target, until=until_of("5500"))
+    assert request.command("a.v1") == "switchyard reset a.v1 --from-file FILE --until 5500 --execute"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from orchestration.operations.lifecycle import find_release, refuse_blocked
 from orchestration.operations.looking.costs import Cost, Rate, cost_of, replay_rate, time_of
@@ -50,7 +50,11 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     reset = decide(context, state, release, request)
     moved = read_whole(reset.seen, reset.scope, request, reset.lost)
     history = history_of_reset(context, release, reset.old, reset.new, moved)
-    history.require(accept=request.accept_missing)
+    accepting = replace(request, accept_missing=True).command(release.name)
+    history.require(
+        accept=request.accept_missing,
+        way=f"`{accepting}` reads the input that is there; or restore the input from a backup of the brokers, then reset again",
+    )
     ends = {release.generation, reset.read} if request.chosen_output == "truncate" else {release.generation}
     cost = cost_of(context, release, ends)
     # the replay writes one generation, whatever the reset deletes

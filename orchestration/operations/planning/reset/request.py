@@ -52,11 +52,25 @@ class Request:
         """What was asked for, in one line, for people. An older version, which keeps no request, finds its operation by
         it.
         """
+        parts = [self.target.text, f"--state {self.chosen_state}", f"--output {self.chosen_output}"]
+        return " ".join([*parts, *self._limits()])
+
+    def command(self, name: str) -> str:
+        """The command that asks for this reset of release `name`, as it is typed. Only the file's name is to be filled in."""
+        parts = ["--from-file FILE" if self.target.kind == "file" else self.target.text]
+        parts += [f"--state {self.state}"] if self.state else []
+        parts += [f"--output {self.output}"] if self.output else []
+        parts += self._limits()
+        parts += ["--stop"] if self.stop else []
+        parts += ["--force"] if self.force else []
+        parts += ["--missing-history accept"] if self.accept_missing else []
+        return " ".join(["switchyard reset", name, *parts, "--execute"])
+
+    def _limits(self) -> list[str]:
+        """The options that limit what moves, how far, and how fast."""
         named = sorted((t, ":" + ",".join(map(str, p)) if p else "") for t, p in self.inputs.items())
         scope = ",".join(f"{topic}{partitions}" for topic, partitions in named)
-        parts = [self.target.text, f"--state {self.chosen_state}", f"--output {self.chosen_output}"]
-        parts += [f"--input-topics {scope}"] if scope else []
+        parts = [f"--input-topics {scope}"] if scope else []
         parts += [f"--until {self.until.text}"] if self.until else []
         parts += [f"--max-records-per-batch {self.max_records_per_batch}"] if self.max_records_per_batch else []
-        parts += ["--stay-stopped"] if self.stay_stopped else []
-        return " ".join(parts)
+        return [*parts, *(["--stay-stopped"] if self.stay_stopped else [])]
