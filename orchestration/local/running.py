@@ -22,6 +22,8 @@ _VARIABLE = "SWITCHYARD_STATE_DIR"
 _RELEASE = "SWITCHYARD_RELEASE"
 # the second one started drivers before this version
 _DRIVERS = ("pipelines.engine.start", "pipelines.engine.driver")
+# the last argument of Spark's JVM, and the program of its Python workers
+_JVM, _WORKERS = "pyspark-shell", "pipelines.engine.python_daemon"
 _PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.local.ui", "orchestration.defs.guarded", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
              "dagster_webserver", "dagster._daemon")  # fmt: skip
 # Dagster's supervisor may start a driver again before it has ended itself
@@ -53,8 +55,10 @@ def running_with(state_dir: Path) -> list[Running]:
         program, rest = _program(arguments)
         # a Dagster run is forked from a code server, and its command shows only that
         known = program in _PROGRAMS or ("--multiprocessing-fork" in arguments and "DAGSTER_HOME" in environment)
+        if not known or _state_dir(pid, environment) != state_dir.resolve():
+            continue
         process = ProcessRef.of(pid)
-        if not known or process is None or _state_dir(pid, environment) != state_dir.resolve():
+        if process is None:
             continue
         release = rest[0] if program in _DRIVERS and rest else None
         cluster = environment.get("SWITCHYARD_BOOTSTRAP_SERVERS")
@@ -70,11 +74,15 @@ def processes_of(release: str, state_dir: Path) -> list[ProcessRef]:
     """
     found = [each.process for each in running_with(state_dir) if each.release == release]
     for pid in _pids():
+        arguments = _words(pid, "cmdline")
+        # no other process, although someone may have set the variable in a shell
+        if arguments[-1:] != [_JVM] and _program(arguments)[0] != _WORKERS:
+            continue
         # a driver sets it for what it starts
         environment = dict(_pairs(_words(pid, "environ")))
         if environment.get(_RELEASE) == release and _state_dir(pid, environment) == state_dir.resolve():
             process = ProcessRef.of(pid)
-            found += [process] if process is not None and process not in found else []
+            found += [process] if process is not None else []
     return found
 
 

@@ -79,6 +79,12 @@ def newest_folder(settings: Settings, release: str, generation: int) -> Path | N
     return found[-1][1] if found else None
 
 
+def whole_folder(settings: Settings, release: str, generation: int) -> Path | None:
+    """The checkpoint of a generation; None: there is none, or it is incomplete."""
+    found = newest_folder(settings, release, generation)
+    return found if found is not None and is_whole(found) else None
+
+
 def _folders(settings: Settings, release: str, generation: int) -> list[tuple[int, Path]]:
     """The checkpoints of a generation with their tokens, the newest last. Raises as `release_folder` does."""
     folder = release_folder(settings, release)

@@ -21,8 +21,9 @@ from pyspark.sql.streaming.value_state_client import ValueStateClient
 
 # what comes before a message: the version of the format, and the number of its bytes
 _HEAD = Struct(">ii")
-# so few that both sockets can hold them: otherwise each side could wait for the other to read
-_UNREAD = 1_000
+# answers, and bytes of the requests that they are for. So few that both sockets can hold them: otherwise each side could
+# wait for the other to read, or this one for a server that has stopped at an error
+_UNREAD, _UNREAD_BYTES = 1_000, 64 * 1024
 # of each client, the requests whose answer says nothing but that it was done
 _DONE: dict[type, tuple[str, ...]] = {
     ValueStateClient: ("update", "clear"),
@@ -49,14 +50,15 @@ def _unread(method: Callable[..., None]) -> Callable[..., None]:
 class StateClient(StatefulProcessorApiClient):
     """Spark's client, except for what the module says. It is for one task.
 
-    An error of a request is raised by a later one, at the latest by the one at the end of the task. After an error, the
-    JVM ends the connection, so the task fails in any case.
+    An error of a request is raised by a later one, and by each after that, at the latest by the one at the end of the
+    task. So the task fails, even if the app ignores the error.
     """
 
     def __init__(self, state_server_port: int, key_schema: Any, is_driver: bool = False) -> None:
         super().__init__(state_server_port, key_schema, is_driver)
         self.leaves_unread = False
-        self._unread = 0
+        self._unread = self._unread_bytes = 0
+        self._error: PySparkRuntimeError | None = None
 
     set_implicit_key = _unread(StatefulProcessorApiClient.set_implicit_key)
     remove_implicit_key = _unread(StatefulProcessorApiClient.remove_implicit_key)
@@ -65,7 +67,10 @@ class StateClient(StatefulProcessorApiClient):
 
     def _send_proto_message(self, message: bytes) -> None:
         # as Spark's, but what is sent may wait until an answer is read
+        if self._unread_bytes + len(message) > _UNREAD_BYTES or self._error is not None:
+            self._catch_up()
         self.sockfile.write(_HEAD.pack(0, len(message)) + message)
+        self._unread_bytes += len(message)
 
     def _receive_proto_message(self) -> tuple[int, str, bytes]:
         if self.leaves_unread and self._unread < _UNREAD:
@@ -82,14 +87,24 @@ class StateClient(StatefulProcessorApiClient):
         self._catch_up()
         return super()._receive_proto_message_with_string_value()
 
+    def _send_arrow_state(self, schema: Any, state: list[tuple[Any, ...]]) -> None:
+        # of any size
+        self._catch_up()
+        super()._send_arrow_state(schema, state)
+
     def _catch_up(self) -> None:
         """Sends what is not sent yet, and reads the answers that were left. Raises PySparkRuntimeError for an error."""
+        if self._error is not None:
+            raise self._error
         self.sockfile.flush()
         while self._unread:
             self._unread -= 1
             status, error, _ = super()._receive_proto_message()
             if status:
-                raise PySparkRuntimeError(f"Error in the state of an app: {error}")
+                # the server may have stopped, so nothing more is read
+                self._error = PySparkRuntimeError(f"Error in the state of an app: {error}")
+                raise self._error
+        self._unread_bytes = 0
 
 
 def install() -> None:

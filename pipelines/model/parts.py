@@ -88,7 +88,8 @@ class Loss:
             return f"{self.part} {self.name} of {self.release} was deleted"
         if self.how == "another":
             return f"{self.part} {self.name} of {self.release} was deleted and recreated under the same name"
-        return f"{self.part} {self.name} of {self.release} is gone"
+        gone = "gone or incomplete" if self.part == "checkpoint" else "gone"
+        return f"{self.part} {self.name} of {self.release} is {gone}"
 
     @property
     def told(self) -> str:
@@ -110,10 +111,9 @@ class Loss:
                 )
             case "input":
                 return (
-                    "choose one: to get the old topic back, restore it from a backup of the brokers that keeps its id, then run "
-                    f"`switchyard start {self.release} --execute`; a topic that is created again under that name is another one: "
-                    f"to read that from its start, with an empty state, run {accepting}; "
-                    f"to read it with a new release, run `switchyard stage {app} --execute`"
+                    "restore the old topic from a backup of the brokers that keeps its id, then run "
+                    f"`switchyard start {self.release} --execute`; or create the topic again, if nobody has, and read the new one: "
+                    f"from its start with an empty state by {accepting}, or with a new release by `switchyard stage {app} --execute`"
                 )
             case "result" | "progress":
                 return f"run {reset} to write it again from the input{accept}"

@@ -6,13 +6,13 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 from pyspark import worker
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql.streaming import value_state_client
+from pyspark.sql.streaming import list_state_client, value_state_client
 from pyspark.sql.streaming.proto import StateMessage_pb2
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
 from pyspark.sql.types import LongType, StringType, StructType
@@ -23,16 +23,21 @@ from pipelines.engine.state_client import StateClient
 # generated code, which has no types
 proto: Any = StateMessage_pb2
 KEY = StructType().add("name", StringType())
+TEXT = StructType().add("text", StringType())
 VALUE = StructType().add("seen", LongType())
 ENDED = StatefulProcessorHandleState.CLOSED
 
 
 class Server:
-    """Spark's side: it reads `at_once` requests before it answers the first one. `wrong`: the numbers of those that fail."""
+    """Spark's side: it reads `at_once` requests before it answers the first one. `wrong`: the numbers of those that fail.
+
+    As Spark's does, it reads nothing more after an error, and leaves the connection open.
+    """
 
     def __init__(self, at_once: int, wrong: dict[int, str]) -> None:
         self.at_once, self.wrong = at_once, wrong
         self.requests: list[Any] = []
+        self.closed = threading.Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._run)
@@ -54,6 +59,9 @@ class Server:
                         sent = answer.SerializeToString()
                         stream.write(struct.pack(">i", len(sent)) + sent)
                     stream.flush()
+                    if any(number in self.wrong for number in unanswered):
+                        self.closed.wait(60)
+                        return
                     unanswered = []
 
     def close(self) -> None:
@@ -77,7 +85,10 @@ def connected(at_once: int, wrong: dict[int, str] | None = None) -> Iterator[tup
         try:
             yield client, value_state_client.ValueStateClient(client, VALUE), server
         finally:
-            client.sockfile.close()
+            server.closed.set()
+            # what was not sent can't be sent any more
+            with suppress(OSError):
+                client.sockfile.close()
             client._client_socket.close()
             server.close()
 
@@ -116,6 +127,34 @@ def test_the_end_of_a_task_raises_an_error() -> None:
         with pytest.raises(PySparkRuntimeError, match="the disk is full"):
             client.set_handle_state(ENDED)
         assert client.handle_state != ENDED
+
+
+def test_an_error_that_the_app_ignores_still_fails_the_task() -> None:
+    with connected(at_once=2, wrong={0: "the disk is full"}) as (client, state, _):
+        state.update("seen", (1,))
+        with suppress(PySparkRuntimeError):
+            state.get("seen")
+        with pytest.raises(PySparkRuntimeError, match="the disk is full"):
+            state.update("seen", (2,))
+        with pytest.raises(PySparkRuntimeError, match="the disk is full"):
+            client.set_handle_state(ENDED)
+
+
+def test_a_server_that_stopped_at_an_error_is_not_sent_more_than_its_socket_can_hold() -> None:
+    with connected(at_once=1, wrong={0: "null value in a column that is not nullable"}) as (_, state, server):
+        state.schema = TEXT
+        with pytest.raises(PySparkRuntimeError, match="not nullable"):
+            for _ in range(1_000):
+                state.update("seen", ("x" * 20_000,))
+        assert len(server.requests) == 1
+
+
+def test_a_list_is_sent_when_the_server_has_answered_what_came_before() -> None:
+    with connected(at_once=1, wrong={0: "the disk is full"}) as (client, state, _):
+        order = list_state_client.ListStateClient(client, VALUE)
+        state.update("seen", (1,))
+        with pytest.raises(PySparkRuntimeError, match="the disk is full"):
+            order.put("order", [(n,) for n in range(1_000_000)])
 
 
 def test_no_more_answers_are_left_unread_than_sockets_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:

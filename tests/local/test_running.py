@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WAIT = "import signal, time; print('ready', flush=True); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(15, signal.SIG_IGN); {WAIT}"
 DRIVER = ("-m", "pipelines.engine.start")
+JVM = ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell")
+WORKERS = ("-m", "pipelines.engine.python_daemon", "pyspark.worker")
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -77,13 +79,20 @@ def test_drivers_commands_and_dagster_are_known_by_their_state_directory(start: 
 def test_the_processes_of_a_release_are_its_drivers_and_what_they_have_started(start: Start, tmp_path: Path) -> None:
     state, mine = tmp_path / ".switchyard", {"SWITCHYARD_RELEASE": "stock-stats.v1"}
     # one of them was killed, and its JVM is still there
-    found = {start(*DRIVER, "stock-stats.v1", state=state).pid, start("java", state=state, **mine).pid}
+    found = {
+        start(*DRIVER, "stock-stats.v1", state=state).pid,
+        start(*JVM, state=state, **mine).pid,
+        start(*WORKERS, state=state, **mine).pid,
+    }
     start(*DRIVER, "stock-stats.v10", state=state)
-    start("java", state=state, SWITCHYARD_RELEASE="stock-stats.v10")
-    start("java", state=tmp_path / "other", **mine)
-    start("-m", "orchestration.cli", "produce", state=state)
+    start(*JVM, state=state, SWITCHYARD_RELEASE="stock-stats.v10")
+    start(*JVM, state=tmp_path / "other", **mine)
+    # someone has set the variable in a shell
+    start("-m", "orchestration.cli", "produce", state=state, **mine)
+    start(*DRIVER, "stock-stats.v2", state=state, **mine)
+    start("-m", "orchestration.local.ui", state=state, **mine)
     assert {each.pid for each in processes_of("stock-stats.v1", state)} == found
-    assert processes_of("stock-stats.v2", state) == []
+    assert processes_of("stock-stats.v3", state) == []
 
 
 def test_the_drivers_of_the_embedded_broker_are_named(start: Start, tmp_path: Path) -> None:

@@ -197,7 +197,9 @@ def test_a_state_that_is_lost_is_not_kept(stopped: World) -> None:
     world, folder = stopped, release_folder(stopped.settings, stopped.name)
     elsewhere = folder.rename(folder.with_name("elsewhere"))
     asked = Request(target=MIDDLE, state="keep")
-    with pytest.raises(Refused, match=f"holds no checkpoint of {world.name}, so there is no state to keep") as lost:
+    with pytest.raises(
+        Refused, match=f"holds no complete checkpoint of {world.name}, so there is no state to keep"
+    ) as lost:
         plan_reset(world.context, world.name, asked)
     assert f"`switchyard reset {world.name} --to-earliest`" in lost.value.fix
     # --force can't override that either

@@ -23,7 +23,7 @@ from orchestration.operations.plans.stages.generations import (
     InheritState,
     Seize,
 )
-from pipelines.engine.checkpoint import Checkpoint, forget, inherit, newest_folder
+from pipelines.engine.checkpoint import Checkpoint, forget, inherit, whole_folder
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, GenerationStarted, LeaseEnded, LeaseTaken, StateSet, TopicsKnown
@@ -119,7 +119,7 @@ def give_back(work: Work, name: str) -> None:
 @applies(InheritState)
 def inherit_state(work: Work, stage: InheritState) -> None:
     settings, release = work.context.settings, work.release(stage.release)
-    last, source = progress_of(work.context, release), newest_folder(settings, stage.release, stage.old)
+    last, source = progress_of(work.context, release), whole_folder(settings, stage.release, stage.old)
     if last is None or source is None:
         raise Refused(
             f"{stage.release} has no state to keep",

@@ -183,3 +183,8 @@ def test_the_command_of_a_request_leaves_only_the_file_to_fill_in() -> None:
     target = Target(kind="file", text="--from-file f.csv (1a2b)", offsets={"trades": {0: 3}})
     request = Request(target=target, until=until_of("5500"))
     assert request.command("a.v1") == "switchyard reset a.v1 --from-file FILE --until 5500 --execute"
+
+
+def test_the_command_of_a_request_waits_as_long_as_was_asked_for() -> None:
+    request = Request(target=EARLIEST, timeout_s=43_200.0)
+    assert request.command("a.v1") == "switchyard reset a.v1 --to-earliest --timeout 43200s --execute"

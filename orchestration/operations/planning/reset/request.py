@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from orchestration.operations.plans.requests import ResetRequest, asked_inputs, asked_position
 from pipelines.model.reset import Output, State, Target
 
+# of each of its waits: for a driver, a replay, followers
+TIMEOUT_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -22,7 +25,7 @@ class Request:
     stay_stopped: bool = False
     force: bool = False
     max_records_per_batch: int | None = None
-    timeout_s: float = 3600.0
+    timeout_s: float = TIMEOUT_S
     # the new result may lack input that the old one has and that Kafka no longer keeps
     accept_missing: bool = False
 
@@ -63,6 +66,7 @@ class Request:
         parts += self._limits()
         parts += ["--stop"] if self.stop else []
         parts += ["--force"] if self.force else []
+        parts += [f"--timeout {self.timeout_s:g}s"] if self.timeout_s != TIMEOUT_S else []
         parts += ["--missing-history accept"] if self.accept_missing else []
         return " ".join(["switchyard reset", name, *parts, "--execute"])
 
