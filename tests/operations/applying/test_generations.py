@@ -55,7 +55,7 @@ def work(log: Overtaken, monkeypatch: pytest.MonkeyPatch) -> Work:
     monkeypatch.setattr(Context, "beats", lambda _: {})
     monkeypatch.setattr(module, "processed", lambda *_: ())
     monkeypatch.setattr(module, "forget", lambda *_: None)
-    monkeypatch.setattr(module, "newest_folder", lambda *_: "a folder")
+    monkeypatch.setattr(module, "whole_folder", lambda *_: "a folder")
     has_read_to(POSITION, monkeypatch)
     return Work(context_of(log), Plan(id="reset-1", operation=Kind.RESET, releases=(NAME,), stages=()))
 
