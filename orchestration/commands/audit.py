@@ -80,8 +80,9 @@ def _verdict(entry: VerdictRecorded) -> str:
     return f"checked {entry.release}, generation {entry.generation}: {counts}"
 
 
+_CHANGES = {"none": "nothing changed", "first": "first release"}
 _WORDS: Mapping[type[Entry], Callable[[Any], str]] = {
-    Staged: lambda e: f"staged {e.spec.release} ({e.spec.change})",
+    Staged: lambda e: f"staged {e.spec.release} ({_CHANGES.get(e.spec.change, e.spec.change)})",
     GenerationStarted: lambda e: f"started generation {e.generation} of {e.release}",
     StateSet: lambda e: f"{e.release} is now {e.state}",
     WantedSet: lambda e: f"asked {e.release} to {'run' if e.wanted == 'running' else 'stop'}",

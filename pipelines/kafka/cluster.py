@@ -73,7 +73,7 @@ class Cluster:
         return offsets.group_names(self.settings)
 
     def delete_group(self, group: str) -> None:
-        """Deletes a consumer group, if it exists."""
+        """Deletes a consumer group, if it exists. Raises GroupInUse if it has members."""
         offsets.delete_group(self.settings, group)
 
     def group_offsets(self, group: str) -> dict[str, dict[int, tuple[int, str]]]:

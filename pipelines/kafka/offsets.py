@@ -170,8 +170,12 @@ def group_offsets(
     return found
 
 
+class GroupInUse(SwitchyardError):
+    """A consumer group still has members. Kafka keeps one that died until its session times out."""
+
+
 def delete_group(settings: Settings, group: str, *, client: AdminClient | None = None) -> None:
-    """Deletes a consumer group, if it exists. Raises SwitchyardError if it has members, Unavailable with no broker."""
+    """Deletes a consumer group, if it exists. Raises GroupInUse if it has members, Unavailable with no broker."""
     client = own(settings, client)
     deadline = time.monotonic() + settings.request_timeout_s
     future = client.delete_consumer_groups([group], request_timeout=settings.request_timeout_s)[group]
@@ -179,7 +183,7 @@ def delete_group(settings: Settings, group: str, *, client: AdminClient | None =
         answer_of(future, deadline)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.NON_EMPTY_GROUP:
-            raise SwitchyardError(
+            raise GroupInUse(
                 f"group {group} can't be deleted: {error.args[0].str()}", fix="stop its members, then try again"
             ) from error
         if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:

@@ -11,7 +11,7 @@ from pipelines.model.entries import AlignOrdered, AnyEntry, Closed, MarkOrdered,
 from tests.model.test_registry_entries import AT, ENTRIES, NAME, OP
 
 SAID = """\
-staged sums.v1 (first)
+staged sums.v1 (first release)
 started generation 1 of sums.v1
 sums.v1 is now hydrating
 asked sums.v1 to run
@@ -25,7 +25,7 @@ checked sums.v1, generation 1: 3 passed, 1 failed, 0 errored
 sums.v1 has caught up, generation 1
 process 1 on h carries out promote-1
 proposed promote-2, which waits for approval
-staged sums.v0 (first)
+staged sums.v0 (first release)
 switch 2 of sums: sums.v0 -> sums.v1
 ended promote-2 without a switch of sums
 registered reader as a follower of sums

@@ -31,11 +31,15 @@ from pipelines.engine import table_file
 from pipelines.engine.code import FrozenCode, code_path, store
 from pipelines.engine.table_file import TableFile, table_path
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.offsets import GroupInUse
 from pipelines.model.entries import Entry, HistoryAccepted, Repaired, StateSet
 from pipelines.model.missing import without
 from pipelines.model.names import app_of, is_delta_topic
 from pipelines.model.registry import RegistryState, Release
 from pipelines.paths import below, remove
+
+# longer than the session of a driver's member (`engine/member.py`): Kafka keeps that of a killed driver so long
+_MEMBERS_S = 20.0
 
 
 @applies(StoreCode)
@@ -207,7 +211,20 @@ def delete_topic(work: Work, stage: DeleteTopic) -> None:
 @applies(DeleteGroup)
 def delete_group(work: Work, stage: DeleteGroup) -> None:
     work.refuse_foreign(stage.group)
-    work.context.cluster.delete_group(stage.group)
+    left: list[GroupInUse] = []
+
+    def deleted() -> bool:
+        try:
+            work.context.cluster.delete_group(stage.group)
+        except GroupInUse as error:
+            left.append(error)
+            return False
+        return True
+
+    try:
+        work.context.until(f"group {stage.group} still has members", deleted, timeout_s=_MEMBERS_S, poll_s=0.5)
+    except SwitchyardError as error:
+        raise (left[-1] if left else error) from None
 
 
 @applies(DeleteFiles)

@@ -25,6 +25,7 @@ from orchestration.operations.plans.stages.releases import (
     Want,
 )
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.offsets import GroupInUse
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import (
     Entry,
@@ -199,3 +200,30 @@ def test_the_results_of_all_generations_are_its_own() -> None:
     resets = [generation("a.v1", 2), generation("a.v1", 3, result=2)]
     state = fold(RegistryState(), [*staged("a.v1", "a.v11"), *resets])
     assert owned_topics(state, "a.v1") == ["a.v1.g1", "a.v1.g2", "a.v1.progress", "a.v1.dead-letters"]
+
+
+def deleting_group(left: list[bool]) -> list[float]:
+    """Deletes the group of `a.v1`. `left`: whether it has members, each time that Kafka is asked. Returns the waits."""
+
+    class Cluster(Kafka):
+        def delete_group(self, group: str) -> None:
+            if left.pop(0):
+                raise GroupInUse(
+                    f"group {group} can't be deleted: it has members", fix="stop its members, then try again"
+                )
+
+    waited: list[float] = []
+    context = context_of(Log(*READY), Cluster(), sleep=waited.append, monotonic=lambda: sum(waited))
+    stage = DeleteGroup(group="a.v1")
+    Applier(context, Plan(id="op-1", operation=Kind.RETIRE, releases=("a.v1",), stages=(stage,))).apply(stage)
+    return waited
+
+
+def test_the_group_of_a_killed_driver_is_deleted_once_kafka_has_dropped_its_member() -> None:
+    assert sum(deleting_group([True] * 20 + [False])) == 10
+
+
+def test_a_group_that_keeps_its_members_is_not_deleted() -> None:
+    with pytest.raises(GroupInUse, match=r"a\.v1 can't be deleted: it has members") as error:
+        deleting_group([True] * 100)
+    assert error.value.fix == "stop its members, then try again"
