@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from orchestration.commands.context import log_format
@@ -27,7 +28,10 @@ def out(text: str = "", *, style: str = "", flush: bool = False) -> None:
 
 
 def err(text: str = "") -> None:
-    """Prints one or more lines on standard error."""
+    """Prints one or more lines on standard error, after what was printed on standard output before."""
+    # a pipe is not flushed by itself. If nobody reads it any more, the next print fails
+    with suppress(OSError):
+        sys.stdout.flush()
     print(visible(text, lines=True), file=sys.stderr, flush=True)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -209,3 +211,14 @@ def test_a_log_obeys_nothing_and_keeps_a_traceback_s_lines() -> None:
         made = logging.LogRecord("a", logging.ERROR, "f", 1, "failed: %s", (HOSTILE,), sys.exc_info())
     said = VisibleFormatter("%(levelname)s %(message)s").format(made)
     assert obeyed(said.replace("\t", "")) == [] and said.startswith("ERROR failed: [red]x") and "\nTraceback" in said
+
+
+def test_what_happens_is_told_after_the_plan_where_both_go_to_one_pipe() -> None:
+    """Python keeps back what it prints to a pipe, but not its errors."""
+    code = "from orchestration.commands.terminal import out, say; out('the plan'); say('step'); out('done')"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=True, timeout=60,
+    )  # fmt: skip
+    assert printed.stdout.split("\n") == ["the plan", "  step", "done", ""]

@@ -19,6 +19,7 @@ import pytest
 from benchmarks.peers import Peer, compile_to, run
 from demo.ledger.reader import read
 from orchestration.sources import Options, produce, sources_for
+from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.names import result_topic
 from tests.e2e.cluster import DISORDER, SMALL, Cluster
@@ -132,12 +133,21 @@ class World:
     late: dict[str, int] = field(default_factory=dict)
 
     def put(self, topic: str, records: Sequence[Given]) -> None:
-        """Adds records in one transaction."""
-        producer = transactional(self.cluster.settings, f"by-hand-{topic}", topic)
+        """Adds records in one transaction. Returns when readers see them: Kafka marks their end after the commit."""
+        settings, added = self.cluster.settings, Counter(partition for partition, *_ in records)
+        before = end_offsets(settings, [topic], committed=False)[topic]
+        producer = transactional(settings, f"by-hand-{topic}", topic)
         producer.begin_transaction()
         for partition, key, value, time in records:
             producer.produce(topic, value, key, partition, timestamp=time_ms(time))
         producer.commit_transaction(30)
+
+        def visible() -> bool:
+            end = end_offsets(settings, [topic])[topic]
+            # one more offset, for the mark
+            return all(end[p] > before[p] + n for p, n in added.items())
+
+        self.cluster.until(f"the records of {topic} are not visible", visible, timeout_s=60)
 
     def settle(self, app: str) -> None:
         """Waits until a release has read all and decided what it can."""

@@ -218,7 +218,7 @@ def test_a_recreated_input_stops_the_release_until_it_starts_in_the_new_topic(wo
         ensure_topic(world.settings, world.topic, PARTITIONS, INPUT)
         world.sent.clear()
         world.produce(400)
-        failure = named(world, world.name, "was deleted", "choose", "get the old topic back")
+        failure = named(world, world.name, "was deleted", "restore the old topic")
         assert "--to-earliest --output new" in failure and "switchyard stage" in failure
         assert in_status(world, world.name).count("was deleted") == 1
         after = world.context.progress(world.name)
