@@ -211,20 +211,20 @@ def delete_topic(work: Work, stage: DeleteTopic) -> None:
 @applies(DeleteGroup)
 def delete_group(work: Work, stage: DeleteGroup) -> None:
     work.refuse_foreign(stage.group)
-    left: list[GroupInUse] = []
+    context = work.context
+    deadline = context.monotonic() + _MEMBERS_S
 
     def deleted() -> bool:
         try:
-            work.context.cluster.delete_group(stage.group)
-        except GroupInUse as error:
-            left.append(error)
+            context.cluster.delete_group(stage.group)
+        except GroupInUse:
+            if context.monotonic() > deadline:
+                raise
             return False
         return True
 
-    try:
-        work.context.until(f"group {stage.group} still has members", deleted, timeout_s=_MEMBERS_S, poll_s=0.5)
-    except SwitchyardError as error:
-        raise (left[-1] if left else error) from None
+    # its own end comes first, with the error that says who holds the group
+    context.until(f"group {stage.group} still has members", deleted, timeout_s=2 * _MEMBERS_S, poll_s=0.5)
 
 
 @applies(DeleteFiles)

@@ -12,6 +12,7 @@ from orchestration.operations.looking.progress import deleted_input, progress_of
 from orchestration.operations.planning.reset.consumers import followers_of, is_read
 from orchestration.operations.planning.reset.positions import ends_of, filled
 from orchestration.operations.planning.reset.refusals import refuse_over, under_way
+from orchestration.operations.planning.reset.request import TIMEOUT_S
 from orchestration.operations.planning.reset.show import figures_of, positions_table, way_back
 from orchestration.operations.planning.reset.stages import DEADLINE_S, start_stages, stop_stages
 from orchestration.operations.plans.kind import RESETS, Kind
@@ -36,7 +37,7 @@ from pipelines.model.reset import move
 
 
 def plan_undo(
-    context: Reading, reset_id: str, *, stop: bool = False, timeout_s: float = 3600.0, reason: str | None = None
+    context: Reading, reset_id: str, *, stop: bool = False, timeout_s: float = TIMEOUT_S, reason: str | None = None
 ) -> Plan:
     """Plans to resume the generation that a reset ended, with the position, state and result that it had.
 
