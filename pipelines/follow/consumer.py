@@ -41,7 +41,7 @@ from pipelines.kafka.offsets import end_of
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import partition_count, topic_names
 from pipelines.model.entries import DeltaSegment, FollowerRegistered, Switch
-from pipelines.model.names import REGISTRY_TOPIC, REPLAY, RESULT, is_group_name, result_of
+from pipelines.model.names import REGISTRY_TOPIC, REPLAY, RESULT, is_group_name, progress_topic, result_of
 from pipelines.model.parts import Loss
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings, get_settings
@@ -234,6 +234,8 @@ class LiveConsumer:
     def _advance(self, timeout_s: float) -> None:
         """Makes records ready, or moves to the next phase, or waits up to `timeout_s` for either."""
         self._same.look(sure=False)
+        if self._same.has_other_progress:
+            self._follow_new_progress()
         self._control.poll(0)
         here = self.position
         if here is None:
@@ -284,15 +286,28 @@ class LiveConsumer:
         # set the position last: without a broker any of these calls may fail, and is made again
         skip = self._keys_before(position, chain, switch)
         release = self._control.state.releases.get(switch.new)
-        self._same.begin(position.topic, release.own_ids.get(position.topic) if release else None)
+        watched = switch.new if position.segment is None else None
+        self._same.begin(
+            position.topic,
+            release.own_ids.get(position.topic) if release else None,
+            progress_topic(watched) if watched else None,
+        )
         if position.segment is not None:
             self._refuse_short(switch.delta[position.segment])
         self._data.assign(position.topic, position.offsets)
-        self._control.watch(switch.new if position.segment is None else None)
+        self._control.watch(watched)
         self._skip, self._phase, self._offsets, self._release = skip, position, position.offsets, switch.new
         result = release.spec.outputs[self.result or ""] if release is not None else None
         self._schema = result.avro if result is not None else None
         self._columns = MappingProxyType(result.written if result is not None else {})
+
+    def _follow_new_progress(self) -> None:
+        """Reads the progress topic that replaced a lost one, with new clients. Raises Unavailable; the next step tries
+        again.
+        """
+        self._control.reconnect()
+        self._control.watch(self._release)
+        self._same.follow_progress(progress_topic(self._release))
 
     def _refuse_another(self, here: FollowerPosition) -> None:
         """Raises SwitchyardError if the topic was recreated, unless the follower has read all of the old one."""

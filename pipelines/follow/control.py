@@ -41,11 +41,7 @@ class Control:
         self._settings = settings
         self._alias = alias
         self._told: str | None = None
-        self._consumer: Consumer = consumer(
-            settings, auto_offset_reset="earliest", fetch_wait_max_ms=FETCH_WAIT_MS, enable_partition_eof=True
-        )
-        # only asks for the ends of topics: on the other consumer, a request would queue after a waiting fetch
-        self._asking: Consumer = consumer(settings)
+        self._consumer, self._asking = _clients(settings)
         try:
             self._find_leader(REGISTRY_TOPIC)
             self._folding = Folding(newest_snapshot(settings, self._range(REGISTRY_TOPIC)[1]))
@@ -61,6 +57,19 @@ class Control:
     def close(self) -> None:
         self._consumer.close()
         self._asking.close()
+
+    def reconnect(self) -> None:
+        """Goes on with new clients, and watches no progress until `watch` is called. Raises Unavailable; then call it
+        again.
+        """
+        old = self._consumer, self._asking
+        self._consumer, self._asking = _clients(self._settings)
+        for client in old:
+            client.close()
+        self._next = {REGISTRY_TOPIC: self._next[REGISTRY_TOPIC]}
+        self._watched, self._incoming, self._progress = None, [], None
+        self._find_leader(REGISTRY_TOPIC)
+        self._consumer.assign([TopicPartition(REGISTRY_TOPIC, 0, self._next[REGISTRY_TOPIC])])
 
     @property
     def state(self) -> RegistryState:
@@ -216,6 +225,14 @@ class Control:
             _log.warning("follower of %s: waits, because record %d of %s can't be read: %s; upgrade Switchyard here",
                          self._alias, offset, topic, error)  # fmt: skip
             return None
+
+
+def _clients(settings: Settings) -> tuple[Consumer, Consumer]:
+    """One that reads, and one that only asks for the ends of topics: on the first, a request would queue after a waiting
+    fetch.
+    """
+    reads = consumer(settings, auto_offset_reset="earliest", fetch_wait_max_ms=FETCH_WAIT_MS, enable_partition_eof=True)
+    return reads, consumer(settings)
 
 
 def passing(error: KafkaError) -> bool:

@@ -1,7 +1,8 @@
 """Whether a follower's topics are still the ones that it started with: checked every few seconds.
 
 A recreated topic has the same name and another id. An offset of the old topic means nothing in the new one, but Kafka's
-client would read on if the new topic has that offset, too.
+client would read on if the new topic has that offset, too. And if the broker was restarted before, that client waits for
+ever: to it, the leader of the new topic looks older than the one that it knows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _BRIEF_S = 1.0
 
 
 class SameTopics:
-    """Kafka's ids of the registry and of the topic that is read. Create it before the registry is read.
+    """Kafka's ids of the registry, of the topic that is read, and of its release's progress topic. Create it before the
+    registry is read.
 
     Raises Unavailable without a broker.
     """
@@ -45,16 +47,26 @@ class SameTopics:
         self._registry = self._ids(settings, [REGISTRY_TOPIC]).get(REGISTRY_TOPIC)
         self._topic = ""
         self._id: str | None = None
+        self._progress = ""
+        self._progress_id: str | None = None
         self._due = self._again = clock() + _EVERY_S
-        self.is_another = self._told = False
+        self.is_another = self.has_other_progress = self._told = False
 
-    def begin(self, topic: str, known: str | None) -> None:
-        """Notes that `topic` is read from now on. `known`: its id; None: its current id. Raises as `look` does."""
+    def begin(self, topic: str, known: str | None, progress: str | None = None) -> None:
+        """Notes that `topic` is read from now on, and `progress` beside it. `known`: the id of `topic`; None: its current
+        id. Raises as `look` does.
+        """
         self._topic, self._id, self.is_another, self._told = topic, known, False, False
+        self.follow_progress(progress)
+
+    def follow_progress(self, topic: str | None) -> None:
+        """Notes that `topic`, as it is now, is read for progress. Raises as `look` does."""
+        self._progress, self._progress_id, self.has_other_progress = topic or "", None, False
         self._ask(self._settings)
 
     def look(self, *, sure: bool) -> None:
-        """Checks again if it is time. `is_another`: the topic that is read was recreated.
+        """Checks again if it is time. `is_another`: the topic that is read was recreated; `has_other_progress`: the
+        progress topic was.
 
         `sure`: raises Unavailable if Kafka doesn't answer; otherwise it asks again later. Raises AnotherRegistry.
         """
@@ -71,7 +83,7 @@ class SameTopics:
             _log.info("couldn't check whether %s is still the same topic: %s", self._topic, error.what)
 
     def _ask(self, settings: Settings) -> None:
-        now = self._ids(settings, [REGISTRY_TOPIC, self._topic] if self._topic else [REGISTRY_TOPIC])
+        now = self._ids(settings, [topic for topic in (REGISTRY_TOPIC, self._topic, self._progress) if topic])
         registry, found = now.get(REGISTRY_TOPIC), now.get(self._topic)
         self._registry = self._registry or registry
         # a missing topic is reported by whoever reads it
@@ -83,4 +95,7 @@ class SameTopics:
             _log.warning("%s was deleted and recreated under the same name; "
                          "the follower reads nothing from the new one", self._topic)  # fmt: skip
         self._told = self.is_another
+        progress = now.get(self._progress)
+        self._progress_id = self._progress_id or progress
+        self.has_other_progress = progress not in (None, self._progress_id)
         self._due = self._again = self._clock() + _EVERY_S

@@ -101,3 +101,24 @@ def test_who_only_waits_is_not_held_up_by_an_outage_and_who_reads_has_to_know() 
     kafka.ids["result"] = "b"
     same.look(sure=True)
     assert same.is_another
+
+
+def test_another_progress_topic_is_said_until_it_is_followed() -> None:
+    kafka = Kafka()
+    same = kafka.same()
+    kafka.ids["progress"] = "p"
+    same.begin("result", None, "progress")
+    # deleted, and not recreated yet
+    del kafka.ids["progress"]
+    kafka.now += 5.0
+    same.look(sure=False)
+    assert not same.has_other_progress
+    kafka.ids["progress"] = "q"
+    for _ in range(2):
+        kafka.now += 5.0
+        same.look(sure=False)
+        assert same.has_other_progress and not same.is_another
+    same.follow_progress("progress")
+    kafka.now += 5.0
+    same.look(sure=False)
+    assert not same.has_other_progress

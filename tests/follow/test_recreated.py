@@ -1,0 +1,65 @@
+"""A topic that is deleted and recreated after the broker was restarted: Kafka's client then takes its leader for an old
+one, and reads nothing any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestration.local.broker import EmbeddedBroker
+from pipelines.follow.consumer import LiveConsumer
+from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
+from pipelines.model.names import REGISTRY_TOPIC, progress_topic
+from pipelines.settings import Settings
+from tests.follow.cluster import Cluster, Release
+from tests.shared.ports import port_of
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state_dir=tmp_path / "state", broker_port=port_of("recreated"), broker_heap_mb=256)
+
+
+@pytest.fixture
+def own(settings: Settings) -> Iterator[EmbeddedBroker]:
+    """A broker of the test's own, which it may restart."""
+    found = EmbeddedBroker(settings)
+    found.start()
+    ensure_topic(settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+    yield found
+    found.stop()
+
+
+def next_value(follower: LiveConsumer, timeout_s: float = 60) -> bytes | None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        record = follower.poll(0.5)
+        if record is not None:
+            return record.value
+    raise AssertionError("the follower gets nothing more")
+
+
+def test_a_follower_reads_on_when_its_progress_topic_was_recreated(own: EmbeddedBroker, settings: Settings) -> None:
+    cluster = Cluster(settings)
+    live = cluster.first()
+    live.batch([(0, "a", "1")])
+    with LiveConsumer(cluster.alias, group="readers", settings=settings, earliest=True) as follower:
+        assert next_value(follower) == b"1"
+        own.stop()
+        own.start()
+        live.batch([(0, "a", "2")])
+        assert next_value(follower) == b"2"
+        delete_topics(settings, [progress_topic(live.name)])
+        # creates it again
+        again = Release(settings, live.name, cluster.partitions)
+        again.batch([(0, "a", "3")])
+        assert next_value(follower) == b"3"
+        again.batch([(1, "b", "4")])
+        assert next_value(follower) == b"4"
+    cluster.registry.close()
