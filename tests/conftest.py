@@ -202,7 +202,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     session = shared_session(tmp_path_factory.mktemp("spark"), heap_mb=2_048, young_mb=768)
     yield session
+    left = [query.name or str(query.id) for query in session.streams.active]
     session.stop()
+    # one that a test forgot takes CPU time from all that follow
+    assert left == [], f"queries that no test stopped: {left}"
 
 
 @pytest.fixture

@@ -58,12 +58,12 @@ def await_batches(checkpoint: Path, more: int) -> None:
     until(f"{more} more batches have not ended", lambda: ended() >= before + more, timeout_s=60)
 
 
-def all_unloaded() -> bool:
-    """Whether Spark holds no state any more. Maintenance unloads those of ended queries at its end."""
+def is_loaded(checkpoint: Path) -> bool:
+    """Whether Spark holds a state of `checkpoint`. Maintenance unloads those of an ended query at its end."""
     stores = getattr(java_class(STORES), "MODULE$")
     loaded = stores.getClass().getDeclaredField("loadedProviders")
     loaded.setAccessible(True)
-    return bool(loaded.get(stores).isEmpty())
+    return str(checkpoint) in loaded.get(stores).keySet().toString()
 
 
 @pytest.mark.spark
@@ -127,11 +127,12 @@ def test_a_query_that_has_ended_writes_nothing_more_to_its_checkpoint(
             maintain()
             until("no snapshot was written", lambda: list((checkpoint / "state").glob("*/*/*.zip")), timeout_s=60)
             await_batches(checkpoint, 2)
+            assert is_loaded(checkpoint)
         finally:
             query.stop()
     shutil.rmtree(checkpoint)
     maintain()
-    until("states of ended queries are still loaded", all_unloaded, timeout_s=60)
+    until("the state of an ended query is still loaded", lambda: not is_loaded(checkpoint), timeout_s=60)
     # once Spark's own class writes nothing either, ours need not ask
     assert checkpoint.exists() == sparks_own
 
