@@ -1,14 +1,16 @@
 """Our own classes for Spark.
 
-An aggregation continues from its loaded state, an ended query writes nothing, and a file's permissions take no process.
+An aggregation continues from its loaded state, a deleted checkpoint stays deleted, and a file's permissions take no
+process.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,10 +21,10 @@ from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
 from tests.shared.session import configured
-from tests.shared.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 SPARKS_OWN = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STORES = "org.apache.spark.sql.execution.streaming.state.StateStore$"
@@ -40,30 +42,31 @@ def sparks_own(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[
     spark.conf.set(PROVIDER, before)
 
 
-def maintain() -> None:
-    """Has Spark maintain every loaded state now, as it does every 15 s, in threads of its own."""
+def private(field: str) -> Any:
+    """The value of a private field of Spark's `StateStore`."""
     stores = getattr(java_class(STORES), "MODULE$")
-    maintenance = stores.getClass().getDeclaredMethod("doMaintenance", None)
-    maintenance.setAccessible(True)
-    maintenance.invoke(stores, None)
+    found = stores.getClass().getDeclaredField(field)
+    found.setAccessible(True)
+    return found.get(stores)
 
 
-def await_batches(checkpoint: Path, more: int) -> None:
-    """Waits until so many more batches have ended."""
-
-    def ended() -> int:
-        return max((int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")), default=-1)
-
-    before = ended()
-    until(f"{more} more batches have not ended", lambda: ended() >= before + more, timeout_s=60)
-
-
-def is_loaded(checkpoint: Path) -> bool:
-    """Whether Spark holds a state of `checkpoint`. Maintenance unloads those of an ended query at its end."""
-    stores = getattr(java_class(STORES), "MODULE$")
-    loaded = stores.getClass().getDeclaredField("loadedProviders")
-    loaded.setAccessible(True)
-    return str(checkpoint) in loaded.get(stores).keySet().toString()
+@contextmanager
+def loaded(checkpoint: Path) -> Iterator[list[Any]]:
+    """The loaded stores of a checkpoint. While the block runs, Spark doesn't maintain them by itself."""
+    pairs = private("loadedProviders").iterator()
+    found: dict[Any, Any] = {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        if str(checkpoint) in pair._1().toString():
+            found[pair._1()] = pair._2()
+    maintained = private("maintenancePartitions")
+    for each in found:
+        maintained.add(each)
+    try:
+        yield [*found.values()]
+    finally:
+        for each in found:
+            maintained.remove(each)
 
 
 @pytest.mark.spark
@@ -106,15 +109,14 @@ def test_a_batch_goes_on_from_the_state_that_the_last_one_left_loaded(
 
 
 @pytest.mark.spark
-def test_a_query_that_has_ended_writes_nothing_more_to_its_checkpoint(
+def test_maintenance_does_not_create_a_deleted_checkpoint_again(
     spark: SparkSession, tmp_path: Path, sparks_own: bool
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
+    words, checkpoint = tmp_path / "words", tmp_path / "checkpoint"
+    words.mkdir()
     with configured(spark, {"spark.sql.streaming.stateStore.minDeltasForSnapshot": "1"}):
         query = (
-            spark.readStream.format("rate-micro-batch")
-            .option("rowsPerBatch", 1)
-            .load()
+            spark.readStream.text(str(words))
             .groupBy("value")
             .count()
             .writeStream.outputMode("update")
@@ -123,18 +125,27 @@ def test_a_query_that_has_ended_writes_nothing_more_to_its_checkpoint(
             .start()
         )
         try:
-            await_batches(checkpoint, 2)
-            maintain()
-            until("no snapshot was written", lambda: list((checkpoint / "state").glob("*/*/*.zip")), timeout_s=60)
-            await_batches(checkpoint, 2)
-            assert is_loaded(checkpoint)
+            read(query, words / "1")
+            with loaded(checkpoint) as stores:
+                read(query, words / "2")
+                for store in stores:
+                    store.doMaintenance()
+                # otherwise, it would have nothing to write below
+                assert [*(checkpoint / "state").glob("*/*/*.zip")]
+                read(query, words / "3")
+                shutil.rmtree(checkpoint)
+                for store in stores:
+                    store.doMaintenance()
+                # once Spark's own class writes nothing either, ours need not look
+                assert checkpoint.exists() == sparks_own
         finally:
             query.stop()
-    shutil.rmtree(checkpoint)
-    maintain()
-    until("the state of an ended query is still loaded", lambda: not is_loaded(checkpoint), timeout_s=60)
-    # once Spark's own class writes nothing either, ours need not ask
-    assert checkpoint.exists() == sparks_own
+
+
+def read(query: StreamingQuery, file: Path) -> None:
+    """Has a query process a new file of one word."""
+    file.write_text("a\n")
+    query.processAllAvailable()
 
 
 @pytest.mark.spark

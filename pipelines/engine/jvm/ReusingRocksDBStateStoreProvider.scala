@@ -1,11 +1,8 @@
 // in Spark's package: the class that it extends is visible only there
 package org.apache.spark.sql.execution.streaming.state
 
-import java.util.UUID
-
 import org.apache.hadoop.conf.Configuration
-import org.apache.spark.SparkEnv
-import org.apache.spark.sql.execution.streaming.StreamExecution
+import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.types.StructType
 
 /**
@@ -16,12 +13,13 @@ import org.apache.spark.sql.types.StructType
  * that it read from. Then RocksDB forgets which version it holds, even the one that was just committed (SPARK-51955, fixed
  * in Spark 4.1). Here, that abort does nothing if the writing store has committed. In all other cases it works as before.
  *
- * It writes nothing once its query has ended. Spark maintains a store one more time before it asks whether the query still
- * runs. That may write a snapshot up to 15 s after the end, and make a checkpoint's folder again that is already deleted.
+ * It writes nothing into a checkpoint that was deleted. Spark maintains a store one more time before it asks whether the
+ * query still runs. If a task opens a store while its query ends, Spark even takes the query for active from then on. Each
+ * maintenance may write a snapshot, which would create the checkpoint's folder again.
  */
 class ReusingRocksDBStateStoreProvider extends RocksDBStateStoreProvider {
   @volatile private var writing: Option[StateStore] = None
-  @volatile private var run: Option[UUID] = None
+  @volatile private var conf: Configuration = _
 
   override def init(
       id: StateStoreId,
@@ -34,13 +32,15 @@ class ReusingRocksDBStateStoreProvider extends RocksDBStateStoreProvider {
       severalValuesPerKey: Boolean,
       schemas: Option[StateSchemaProvider]): Unit = {
     super.init(id, key, value, encoder, columnFamilies, storeConf, hadoopConf, severalValuesPerKey, schemas)
-    run = Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).map(UUID.fromString)
+    conf = hadoopConf
   }
 
-  override def doMaintenance(): Unit = if (run.forall(isActive)) super.doMaintenance()
+  override def doMaintenance(): Unit = if (hasCheckpoint) super.doMaintenance()
 
-  private def isActive(run: UUID): Boolean = Option(SparkEnv.get).exists { env =>
-    StateStoreCoordinatorRef.forExecutor(env).verifyIfInstanceActive(StateStoreProviderId(stateStoreId, run), env.executorId)
+  /** Whether the checkpoint still has the file that Spark writes into a new one, and never again. */
+  private def hasCheckpoint: Boolean = {
+    val file = new Path(new Path(stateStoreId.checkpointRootLocation).getParent, "metadata")
+    file.getFileSystem(conf).exists(file)
   }
 
   override def getStore(version: Long, checkpointId: Option[String]): StateStore = {
