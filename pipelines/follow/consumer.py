@@ -306,8 +306,9 @@ class LiveConsumer:
         again.
         """
         self._control.reconnect()
-        self._control.watch(self._release)
-        self._same.follow_progress(progress_topic(self._release))
+        here = self._phase
+        self._control.watch(self._release if here is not None and here.segment is None else None)
+        self._same.forget_progress()
 
     def _refuse_another(self, here: FollowerPosition) -> None:
         """Raises SwitchyardError if the topic was recreated, unless the follower has read all of the old one."""

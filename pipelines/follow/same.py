@@ -48,7 +48,8 @@ class SameTopics:
         self._topic = ""
         self._id: str | None = None
         self._progress = ""
-        self._progress_id: str | None = None
+        # topic -> its id when the follower's clients first read it
+        self._progress_ids: dict[str, str] = {}
         self._due = self._again = clock() + _EVERY_S
         self.is_another = self.has_other_progress = self._told = False
 
@@ -57,11 +58,12 @@ class SameTopics:
         id. Raises as `look` does.
         """
         self._topic, self._id, self.is_another, self._told = topic, known, False, False
-        self.follow_progress(progress)
+        self._progress = progress or ""
+        self._ask(self._settings)
 
-    def follow_progress(self, topic: str | None) -> None:
-        """Notes that `topic`, as it is now, is read for progress. Raises as `look` does."""
-        self._progress, self._progress_id, self.has_other_progress = topic or "", None, False
+    def forget_progress(self) -> None:
+        """Notes that new clients read the progress topic, as it is now. Raises as `look` does."""
+        self._progress_ids.clear()
         self._ask(self._settings)
 
     def look(self, *, sure: bool) -> None:
@@ -96,6 +98,6 @@ class SameTopics:
                          "the follower reads nothing from the new one", self._topic)  # fmt: skip
         self._told = self.is_another
         progress = now.get(self._progress)
-        self._progress_id = self._progress_id or progress
-        self.has_other_progress = progress not in (None, self._progress_id)
+        first = self._progress_ids.setdefault(self._progress, progress) if progress else None
+        self.has_other_progress = progress != first
         self._due = self._again = self._clock() + _EVERY_S

@@ -62,4 +62,19 @@ def test_a_follower_reads_on_when_its_progress_topic_was_recreated(own: Embedded
         assert next_value(follower) == b"3"
         again.batch([(1, "b", "4")])
         assert next_value(follower) == b"4"
+        # the same while it reads another result
+        other = cluster.release(2)
+        cluster.switch(again, other)
+        other.batch([(0, "c", "5")])
+        assert next_value(follower) == b"5"
+        own.stop()
+        own.start()
+        other.batch([(0, "c", "6")])
+        assert next_value(follower) == b"6"
+        delete_topics(settings, [progress_topic(live.name)])
+        back = Release(settings, live.name, cluster.partitions)
+        back.batch()
+        cluster.switch(other, back)
+        back.batch([(0, "a", "7")])
+        assert next_value(follower) == b"7"
     cluster.registry.close()

@@ -103,7 +103,7 @@ def test_who_only_waits_is_not_held_up_by_an_outage_and_who_reads_has_to_know() 
     assert same.is_another
 
 
-def test_another_progress_topic_is_said_until_it_is_followed() -> None:
+def test_another_progress_topic_is_said_until_new_clients_read_it() -> None:
     kafka = Kafka()
     same = kafka.same()
     kafka.ids["progress"] = "p"
@@ -118,7 +118,22 @@ def test_another_progress_topic_is_said_until_it_is_followed() -> None:
         kafka.now += 5.0
         same.look(sure=False)
         assert same.has_other_progress and not same.is_another
-    same.follow_progress("progress")
+    same.forget_progress()
     kafka.now += 5.0
     same.look(sure=False)
+    assert not same.has_other_progress
+
+
+def test_progress_that_was_recreated_while_another_was_read_is_another() -> None:
+    kafka = Kafka()
+    same = kafka.same()
+    kafka.ids |= {"progress": "p", "other": "o"}
+    same.begin("result", None, "progress")
+    same.begin("result", None, "other")
+    assert not same.has_other_progress
+    kafka.ids["progress"] = "q"
+    same.begin("result", None, "progress")
+    assert same.has_other_progress
+    # a delta has none
+    same.begin("result", None, None)
     assert not same.has_other_progress
