@@ -128,7 +128,7 @@ def test_the_ui_listens_here_alone_and_can_be_read_only(
     monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
     get_settings.cache_clear()
     begun: list[list[str]] = []
-    monkeypatch.setattr(ui, "limit_spark", lambda environment, runs: None)
+    monkeypatch.setattr(ui, "limit", lambda environment, pool, runs: None)
     monkeypatch.setattr(ui.subprocess, "Popen", lambda command, **_: begun.append(command))
     monkeypatch.setattr(ui.os, "execve", lambda path, command, environment: begun.append([path, *command[1:]]))
     ui.main("".join(options).split())

@@ -11,7 +11,7 @@ from pydantic import Field
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.live import Promotion
-from orchestration.defs.names import SPARK_POOL, URGENT, live_key, results_key
+from orchestration.defs.names import LIMITED, SPARK_POOL, URGENT, live_key, results_key
 from orchestration.defs.resources import Alerts, Platform, SparkResource
 from orchestration.defs.results import Hydrating, teller
 from orchestration.defs.shell import add_partition, failures_told, run_plan, tag_run, verdicts_told
@@ -403,7 +403,7 @@ def rollback_job() -> None:
     rollback_op.alias("rollback")()
 
 
-@job(name="start", tags={_MAX_RUNTIME: "300", **URGENT})
+@job(name="start", tags={_MAX_RUNTIME: "300", LIMITED: "start", **URGENT})
 def start_job() -> None:
     """Start a release's driver. If one already runs, keep it. The supervisor uses this job too."""
     start_op.alias("start")()
@@ -421,7 +421,7 @@ def retire_job() -> None:
     retire_op.alias("retire")()
 
 
-@job(name="watch", tags={_MAX_RUNTIME: "3600", **URGENT})
+@job(name="watch", tags={_MAX_RUNTIME: "3600", LIMITED: "watch", **URGENT})
 def watch_job() -> None:
     """Keep checking a release that has just gone live. If a check fails, roll back, one time only."""
     watch_op.alias("watch")()

@@ -14,8 +14,12 @@ RELEASE_TAG = "switchyard/release"
 APP_TAG = "switchyard/app"
 # runs with a Spark session, of which a machine holds only some; those that consumers wait for are not in it
 SPARK_POOL = "spark"
+# runs that wait until a release has caught up
+HYDRATION_POOL = "hydration"
 # before other runs in the queue
 URGENT = {"dagster/priority": "10"}
+# orchestration/local/dagster.yaml limits how many runs with the same value of this tag there are at once
+LIMITED = "switchyard/limited"
 OWNERS = ["team:streaming"]
 
 

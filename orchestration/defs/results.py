@@ -13,7 +13,7 @@ from pydantic import Field
 from orchestration.catalog import in_words, topics_of
 from orchestration.defs import report
 from orchestration.defs.columns import columns_of, expected_columns
-from orchestration.defs.names import APP_TAG, OWNERS, group_of, input_key, releases_of, results_key
+from orchestration.defs.names import APP_TAG, HYDRATION_POOL, OWNERS, group_of, input_key, releases_of, results_key
 from orchestration.defs.resources import Platform
 from orchestration.defs.shell import RunContext, carry_out, failures_told, tag_run
 from orchestration.operations.context import Context
@@ -99,6 +99,7 @@ def _results(app: App) -> AssetsDefinition:
         kinds={"pyspark", "kafka", *kinds},
         owners=OWNERS,
         tags={APP_TAG: app.name},
+        pool=HYDRATION_POOL,
         metadata={
             "settings": MetadataValue.json(dict(app.settings)),
             "watermark": app.watermark or "none",

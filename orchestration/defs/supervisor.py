@@ -41,14 +41,10 @@ from pipelines.model.text import visible
 _INTERVAL_S = 10
 # once a minute is enough for the UI's plots and freshness, and the event log is kept for a long time
 TELL_EVERY_MS = 60_000
-# a start run that takes longer has lost its worker
+# a start run that takes longer has lost its worker. In the queue it may wait for longer
 _START_RUN = timedelta(minutes=5)
-_UNFINISHED = [
-    DagsterRunStatus.QUEUED,
-    DagsterRunStatus.NOT_STARTED,
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-]
+_WAITING = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED]
+_BEGUN = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
 
 Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
 
@@ -195,10 +191,13 @@ def _summary(found: Sequence[ReleaseStatus]) -> str:
 
 
 def starting(instance: DagsterInstance) -> set[str]:
-    """Releases that a Dagster run is starting."""
-    runs = instance.get_runs(
-        RunsFilter(job_name=start_job.name, statuses=_UNFINISHED, created_after=datetime.now(UTC) - _START_RUN)
-    )
+    """Releases that a Dagster run is starting, or will start once the queue has room."""
+    # a run is updated when it leaves the queue
+    since = datetime.now(UTC) - _START_RUN
+    runs = [
+        *instance.get_runs(RunsFilter(job_name=start_job.name, statuses=_WAITING)),
+        *instance.get_runs(RunsFilter(job_name=start_job.name, statuses=_BEGUN, updated_after=since)),
+    ]
     return {run.tags[RELEASE_TAG] for run in runs if RELEASE_TAG in run.tags}
 
 

@@ -12,7 +12,7 @@ _BESIDE_HEAP_MIB = 1024
 _DRIVERS = 2
 # beside the broker's heap; its files are in the system's cache, which gives way
 _BESIDE_BROKER_MIB = 512
-# of the 4 runs that orchestration/local/dagster.yaml allows at once, one is always free for a rollback
+# more would take the streams' processor time; orchestration/local/dagster.yaml counts on it
 _MOST = 3
 
 

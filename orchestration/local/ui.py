@@ -16,8 +16,8 @@ from pipelines.private import keep_private, private
 from pipelines.settings import get_settings
 
 _YAML = Path(__file__).with_name("dagster.yaml")
-# the pool of the runs that have a Spark session; the name is in orchestration.defs.names, too, which loads Dagster
-POOL = "spark"
+# pool -> its limit, None: by the memory. The names are in orchestration.defs.names, too, which loads Dagster
+POOLS: dict[str, int | None] = {"spark": None, "hydration": 3}
 _SET_S = 300.0
 
 
@@ -28,16 +28,16 @@ def prepare(home: Path) -> None:
         shutil.copyfile(_YAML, home / "dagster.yaml")
 
 
-def limit_spark(environment: dict[str, str], runs: int) -> None:
-    """Has the Dagster instance of `environment` run at most `runs` runs of the pool at once. Raises SwitchyardError if
-    its database doesn't take that.
+def limit(environment: dict[str, str], pool: str, runs: int) -> None:
+    """Has the Dagster instance of `environment` run at most `runs` runs of `pool` at once. Raises SwitchyardError if its
+    database doesn't take that.
     """
-    command = [_program("dagster"), "instance", "concurrency", "set", POOL, str(runs)]
+    command = [_program("dagster"), "instance", "concurrency", "set", pool, str(runs)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SET_S, check=False)
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
         raise SwitchyardError(
-            f"the limit of the pool {POOL} can't be set in {environment['DAGSTER_HOME']}:\n{said}",
+            f"the limit of the pool {pool} can't be set in {environment['DAGSTER_HOME']}:\n{said}",
             "check its dagster.yaml; an instance from an older Dagster needs `dagster instance migrate`",
         )
 
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         environment = {**os.environ, "DAGSTER_HOME": str(home)}
         if not asked.read_only:
             runs = asked.spark_runs if asked.spark_runs is not None else spark_runs(machine_mib(), settings)
-            limit_spark(environment, runs)
+            for pool, most in POOLS.items():
+                limit(environment, pool, runs if most is None else most)
             print(f"at most {runs} runs with a Spark session at once", flush=True)
     except SwitchyardError as error:
         print(error.told, file=sys.stderr)

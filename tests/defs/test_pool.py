@@ -1,4 +1,4 @@
-"""The pool `spark` of a running Dagster: who waits for it, and who does not."""
+"""The pools of a running Dagster: who waits for it, and who does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def limits(ui: DagsterDev) -> dict[str, int]:
 
 def test_a_spark_run_waits_for_room_and_a_rollback_does_not(ui: DagsterDev) -> None:
     assert ui.ask(_LIMITS)["instance"]["poolConfig"]["poolGranularity"] == "run"
-    assert limits(ui) == {"spark": 0}
+    assert limits(ui) == {"spark": 0, "hydration": 3}
     waits = ui.queue("quality_checks")
     passes = ui.queue("rollback", config={"app": "stock-stats"})
     # the queue is first in, first out: what came later and has run, has overtaken
@@ -51,6 +51,6 @@ def test_a_limit_that_is_not_named_follows_from_the_memory(tmp_path: Path) -> No
     found = DagsterDev(tmp_path / "dagster", settings.environment())
     try:
         found.start()
-        assert limits(found) == {"spark": spark_runs(machine_mib(), settings)}
+        assert limits(found) == {"spark": spark_runs(machine_mib(), settings), "hydration": 3}
     finally:
         found.kill()

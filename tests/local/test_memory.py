@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.defs.names import SPARK_POOL
+from orchestration.defs.names import HYDRATION_POOL, SPARK_POOL
 from orchestration.local import ui
 from orchestration.local.memory import machine_mib, spark_runs
 from pipelines.settings import Settings
@@ -22,7 +22,7 @@ from pipelines.settings import Settings
         (13, 2),  # 7,168: three
         (14, 2),
         (15, 3),  # 9,216: four
-        (256, 3),  # one of Dagster's four runs stays free
+        (256, 3),  # more would take the processor time of the streams
     ],
 )
 def test_the_limit_follows_from_the_memory(memory_gib: int, runs: int, tmp_path: Path) -> None:
@@ -44,5 +44,5 @@ def test_the_memory_is_that_of_the_machine_or_of_a_smaller_container(tmp_path: P
     assert machine_mib() > 256
 
 
-def test_the_pool_has_one_name() -> None:
-    assert ui.POOL == SPARK_POOL
+def test_each_pool_has_one_name() -> None:
+    assert list(ui.POOLS) == [SPARK_POOL, HYDRATION_POOL]
