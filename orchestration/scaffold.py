@@ -25,7 +25,7 @@ from pipelines.model import AppSettings, Json, Stream, Table, app
     name="$app",
     inputs={"records": Stream(topic="$topic", key="key string", value=Json("amount double NOT NULL"))},
     result=Table(key=("key",), partitions=4),
-    suite="$suite",
+    suite="$suite",$more
     settings={"least": 0.0},
 )
 def $module(records: DataFrame, settings: AppSettings) -> DataFrame:
@@ -84,6 +84,7 @@ def test_the_records_of_each_key_are_counted(spark: SparkSession) -> None:
 
 # beside the app, with a session of its own
 _OWN = {
+    "more": "",
     "imports": """\
 from collections.abc import Iterator
 
@@ -102,6 +103,8 @@ def spark() -> Iterator[SparkSession]:
 }
 # among the repository's tests, which share one
 _SHARED = {
+    # an app of the catalog reads generated input, so no row should stop it
+    "more": '\n    oversized="dead-letter",',
     "imports": """\
 from typing import TYPE_CHECKING
 

@@ -145,7 +145,7 @@ class Driver:
                     self._start(query)
                 self._watch_over(query)
             except Held:
-                query.pause()
+                query.stop()
 
     def _await_understood(self) -> RegistryState:
         """Waits while the registry has an entry about this release that must be understood and can't be read.
@@ -230,7 +230,7 @@ class Driver:
         try:
             work()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
-            query.pause()
+            query.stop()
             self._wait_out(query, what, error)
             self._orders.check()
         except (Superseded, PartLost, StopWanted, Held):
@@ -247,7 +247,7 @@ class Driver:
             query.start()
         except (KafkaException, OutcomeUnknown, Unavailable) as error:
             # a query at rest can't be resumed after this: it is paused, then started again
-            query.pause()
+            query.stop()
             self._wait_out(query, "before the query starts", error)
         except (Superseded, PartLost, StopWanted, Held):
             raise
@@ -263,7 +263,7 @@ class Driver:
 
     def _stop(self) -> None:
         if self._query is not None:
-            self._query.pause()
+            self._query.stop()
             self._member.close()
         self._status.state = "stopped"
         self._end_spark()

@@ -60,7 +60,7 @@ class Goal:
         """Runs to exactly `wanted`, in batches planned by hand. Raises StopWanted at the end of a bounded replay."""
         query = self._query
         self._status.state = "aligning"
-        query.pause()
+        query.stop()
         query.catch_up()
         # batches planned by hand need no limit
         query.sink.turnstile.limit(None)
@@ -75,7 +75,7 @@ class Goal:
                 reason = f"the replay of {wanted.op} has reached its end"
                 self._orders.enter(WantedSet(release=self._name, wanted="stopped"), reason)
             if release.under is not None and (left_out := release.under.left_out) is not None:
-                query.pause()
+                query.stop()
                 query.sink.skip_to(left_out.end, wanted.op)
             else:
                 query.sink.announce(reached=wanted.op)

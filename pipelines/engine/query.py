@@ -94,7 +94,7 @@ class Query:
             if batches is None and self._source_ends is not None and self._tell_sources(self._set_portion):
                 self.sink.turnstile.resume(None)
                 return
-            self.pause()
+            self.stop()
         if batches is None:
             self._plan_first_portion()
         self._source_ends = None
@@ -179,7 +179,7 @@ class Query:
         progress = self._query.lastProgress if self._query is not None else None
         return dict(json.loads(progress.json)) if progress is not None else {}
 
-    def pause(self) -> None:
+    def stop(self) -> None:
         """Stops at a boundary: the batch under way ends in Kafka and in Spark's log first. Returns when it has stopped.
 
         A halted sink commits nothing more, so then there is no boundary to wait for.
@@ -192,18 +192,18 @@ class Query:
             time.sleep(_POLL_S)
 
     def rest(self) -> None:
-        """Stops at a boundary. Holds the end of a running batch, so that the query can resume; else it pauses."""
+        """Stops at a boundary. Holds the end of a running batch, so that the query can resume; else it stops."""
         self.sink.turnstile.rest()
         while self.active and not self.sink.turnstile.at_rest and self.sink.turnstile.will_run_a_batch:
             time.sleep(_POLL_S)
-        self._hold_or_pause()
+        self._hold_or_stop()
 
-    def _hold_or_pause(self) -> None:
-        """Finds the sources of a query that rests. Pauses one that doesn't rest, or whose sources can't be limited."""
+    def _hold_or_stop(self) -> None:
+        """Finds the sources of a query that rests. Stops one that doesn't rest, or whose sources can't be limited."""
         if self._rests and self._source_ends is None:
             self._tell_sources(self._find_sources)
         if not self._rests or self._source_ends is None:
-            self.pause()
+            self.stop()
 
     def _find_sources(self) -> None:
         self._source_ends = SourceEnds(self._query, self._app.topics)
@@ -234,10 +234,10 @@ class Query:
         self._run_to(last.boundary.batch_id, 0, lambda: None)
 
     def run_to(self, target: SourcePosition, check: Callable[[], None]) -> None:
-        """Runs exactly one batch, to `target`, then rests or pauses. Calls `check`, which may raise, while it waits."""
+        """Runs exactly one batch, to `target`, then rests or stops. Calls `check`, which may raise, while it waits."""
         if self._rests and self._run_without_restart(target, check):
             return
-        self.pause()
+        self.stop()
         self.catch_up()
         self._run_to(self._checkpoint.plan_next(target), 1, check, rest=True)
 
@@ -272,7 +272,7 @@ class Query:
         while self.active and not self.sink.has_begun:
             check()
             time.sleep(_POLL_S)
-        self.pause()
+        self.stop()
 
     def describe_range(self, batch_id: int) -> str:
         """What a planned batch reads, for messages: `trades[0] 100-199, trades[1] 80-170`."""
@@ -293,7 +293,7 @@ class Query:
         while self.active and not self.sink.turnstile.at_rest and not self._checkpoint.committed(batch_id):
             check()
             time.sleep(_POLL_S)
-        self._hold_or_pause()
+        self._hold_or_stop()
         error = self.error()
         if error is not None:
             raise error

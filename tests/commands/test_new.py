@@ -45,6 +45,8 @@ def test_in_the_repository_they_go_where_apps_suites_and_tests_are(
     assert files == ["pipelines/apps/my_sums.py", "expectations/suites/my_sums.py", "tests/apps/test_my_sums.py"]
     for file in files:
         ast.parse((tmp_path / file).read_text())
+    # as a test demands of each app in the repository
+    assert 'oversized="dead-letter"' in (tmp_path / files[0]).read_text()
 
 
 @pytest.mark.spark

@@ -17,7 +17,7 @@ from orchestration.operations.applying.applier import Applier
 from orchestration.operations.context import Context
 from orchestration.operations.execute import _as_before, _run_again, execute
 from orchestration.operations.execute import abandon as end
-from orchestration.operations.looking.in_use import needed_by, notes, outdated_inputs
+from orchestration.operations.looking.in_use import notes, outdated_inputs, refuse_needed
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
@@ -244,9 +244,10 @@ def test_an_undo_leaves_its_readers_as_they_were() -> None:
 
 def test_a_release_that_is_read_is_needed() -> None:
     state = RegistryState(releases={"a.v1": owner(), "b.v1": reader()})
-    assert needed_by(context_of(Log()), state, state.releases["a.v1"]) == ["b.v1"]
+    with pytest.raises(Refused, match=r"a\.v1 is still needed by b\.v1"):
+        refuse_needed(context_of(Log()), state, state.releases["a.v1"])
     gone = replace(reader(), state="retired")
-    assert needed_by(context_of(Log()), RegistryState(releases={"a.v1": owner(), "b.v1": gone}), owner()) == []
+    refuse_needed(context_of(Log()), RegistryState(releases={"a.v1": owner(), "b.v1": gone}), owner())
 
 
 def test_dead_letters_that_were_deleted_with_their_topic_are_told_of() -> None:

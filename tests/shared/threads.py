@@ -108,7 +108,7 @@ def _run(driver: Driver) -> None:
     """Runs a driver, then ends what the end of a process would end; a superseded driver leaves that to its process."""
     driver.run()
     if driver._query is not None:
-        driver._query.pause()
+        driver._query.stop()
         driver._member.close()
 
 

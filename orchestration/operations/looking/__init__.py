@@ -1,1 +1,4 @@
-"""Looking: finds out about releases, their inputs and their users, and what is wrong with them. Nothing here writes."""
+"""Looking: finds out about releases, their inputs and their users, and what is wrong with them.
+
+Nothing here writes to Kafka or to the state folder.
+"""

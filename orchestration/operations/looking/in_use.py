@@ -67,11 +67,6 @@ def _way_to_free(state: RegistryState, release: Release, reader: Release) -> str
     return f"{reader.name} is live, so move its consumers first: {way}; then {retire}"
 
 
-def needed_by(context: Reading, state: RegistryState, release: Release) -> list[str]:
-    """Releases that read its result, and registered followers that have not passed the last switch that involves it."""
-    return [*_other_readers(state, release), *_followers_of(context, state, release)]
-
-
 def _other_readers(state: RegistryState, release: Release) -> list[str]:
     return [r.name for topic in release.all_results for r in readers_of(state, topic) if r.name != release.name]
 

@@ -193,7 +193,7 @@ def take_turns(
 
     Raises BadUsage for wrong settings.
     """
-    memory, context, trouble, mistake = Memory(), None, "", ""
+    memory, context, trouble, mistake = Memory(), None, "", ("", "")
     try:
         while not stopped.is_set():
             try:
@@ -201,7 +201,7 @@ def take_turns(
                 turn(context, memory, alert=alert)
                 if trouble:
                     say("Kafka answers again")
-                trouble = mistake = ""
+                trouble, mistake = "", ("", "")
             except BadUsage:
                 raise
             except (SwitchyardError, KafkaException) as error:
@@ -217,9 +217,9 @@ def take_turns(
                 context = None
             except Exception as error:
                 # a bug, or trouble of this machine: the supervisor must survive it
-                if str(error) != mistake:
+                before, mistake = mistake, (type(error).__name__, str(error))
+                if mistake != before:
                     log.exception("a turn of the supervisor failed; it tries again")
-                mistake = str(error)
             stopped.wait(every_s)
     finally:
         say_gone(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,8 @@ def test_of_a_release_that_was_left_twice_the_last_time_counts(
     monkeypatch.setattr(in_use, "committed_number", lambda *_: at)
     there_and_back = [*switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), *switched(3, "a.v2", "a.v1")]
     log = Log(*READY, *there_and_back, *switched(4, "a.v1", "a.v2"), FollowerRegistered(alias="a", group="late"))
-    found = in_use.needed_by(context_of(log), log.known, log.known.releases["a.v1"])
-    assert found == (["follower late"] if needed else [])
+    with pytest.raises(Refused, match=r"a\.v1 is still needed by follower late") if needed else nullcontext():
+        in_use.refuse_needed(context_of(log), log.known, log.known.releases["a.v1"])
 
 
 @pytest.mark.parametrize("topic", ["a.v1.g1", "a.v1.g2"])

@@ -464,11 +464,12 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
     assert [line for line in said if "was deleted and recreated" in line and "no release is supervised" in line]
 
 
+@pytest.mark.parametrize("mistake", [ZeroDivisionError("a bug"), AssertionError()])
 def test_a_turn_that_fails_by_a_mistake_is_logged_once_and_the_next_ones_come(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, mistake: Exception
 ) -> None:
     # nothing of Kafka, which has answered all the time
-    assert attended(world, ZeroDivisionError("a bug")) == []
+    assert attended(world, mistake) == []
     assert world.launcher.launched == [NAME]
     assert len([r for r in caplog.records if r.message == "a turn of the supervisor failed; it tries again"]) == 1
 
