@@ -181,7 +181,9 @@ def test_a_plan_records_and_names_that_rows_of_a_table_come_once(stage: Callable
     log = Log(*staged("a.v1"), *switched(1, None, "a.v1"))
     final = {**RESULT, "suite": "stock_stats", "final": True}
     plan = stage(log, settings={"window_s": 5}, results={"": final})
-    assert [warning.partition(":")[0] for warning in plan.warnings] == ['only the new version is recorded as emit="final"']
+    assert [warning.partition(":")[0] for warning in plan.warnings] == [
+        'only the new version is recorded as emit="final"'
+    ]
     [record] = [each for each in plan.stages if isinstance(each, RecordRelease)]
     [entry] = [each for each in record.entries if isinstance(each, Staged)]
     assert entry.spec.outputs[""].final
