@@ -116,7 +116,7 @@ class Demo:
             time.sleep(TAIL_S)
             self._end(producer)
             self._settle(follower)
-        with self._step("hold what the consumer saw against a recompute of the input"):
+        with self._step("compare what the consumer saw with a recompute of the input"):
             ledger = check_log(APP, self._settings.bootstrap, self._log)
         self._report(
             {

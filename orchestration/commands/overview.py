@@ -110,8 +110,9 @@ def operations(as_json: Json = False) -> None:
     if not found:
         out("no operation is under way")
     for operation in found:
+        releases, until = ", ".join(operation.opened.releases), utc(operation.opened.deadline_ms)
         out(
-            f"{operation.id}  {', '.join(operation.opened.releases)}  by {visible(operation.opened.actor)}; blocks them until {utc(operation.opened.deadline_ms)} UTC"
+            f"{operation.id}  started by {visible(operation.opened.actor)}; no other operation on {releases} until {until} UTC"
         )
         at_it = operation.carrier
         # a process on another host can't be seen from here

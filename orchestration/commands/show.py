@@ -79,7 +79,7 @@ def show_found(comparison: Comparison | None, verdict: Verdict | None) -> None:
 
 def show_comparison(found: Comparison) -> None:
     """Prints a diff: counts, columns, samples; for each result, if the app has several."""
-    late = (("late dropped (live, new)", f"{found.live_late_dropped:,}, {found.new_late_dropped:,}"),)
+    late = [(said, f"{count:,}") for said, count in found.late]
     if not found.results:
         _show_result(found, late)
         return
@@ -88,22 +88,18 @@ def show_comparison(found: Comparison) -> None:
     print_table(("", "rows"), late)
 
 
-def _left_out(found: Comparison) -> list[str]:
-    """In words: which columns a diff has not compared."""
-    sides = (("live", found.only_live_columns), ("new", found.only_new_columns))
-    return [f"not compared, only in the {side} result: {', '.join(columns)}" for side, columns in sides if columns]
-
-
 def _show_result(found: Comparison, late: Sequence[tuple[str, str]], title: str | None = None) -> None:
-    names = ("only_live", "only_new", "changed", "identical")
-    counts = [(name.replace("_", " "), f"{getattr(found, name):,}") for name in names]
-    counts += [(f"  in {column}", f"{number:,}") for column, number in found.columns.items()]
-    print_table(("", "keys"), [*counts, *late], title=title)
-    for words in _left_out(found):
-        out(words)
+    counts = [
+        *((found.label(name), getattr(found, name)) for name in ("only_live", "only_new", "changed")),
+        *((f"  column {column}", number) for column, number in found.columns.items()),
+        ("identical", found.identical),
+    ]
+    print_table(("", "keys"), [*((said, f"{number:,}") for said, number in counts), *late], title=title)
+    for said, columns in found.left_out:
+        out(f"{said}: {', '.join(columns)}")
     if found.samples:
-        columns = ("key", "live", "new")
-        print_table(columns, [[_short(sample[name]) for name in columns] for sample in found.samples])
+        rows = [[_short(sample[name]) for name in ("key", "live", "new")] for sample in found.samples]
+        print_table(("key", found.live, found.new), rows)
 
 
 def _short(value: Any) -> str:

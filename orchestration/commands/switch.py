@@ -28,7 +28,7 @@ def diff(
     missing_history: MissingHistory = "refuse",
     as_json: Json = False,
 ) -> None:
-    """Compare a release with the live one at exactly the same boundary."""
+    """Compare a release with the live one at exactly the same boundary, and the live one with the standby."""
     from orchestration.operations.context import open_context
     from orchestration.operations.procedures.diff import diff as compare
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from orchestration.local.data_docs import LOCAL, names_of
+from orchestration.local.data_docs import LOCAL, OTHER_NAME, names_of
 from pipelines.private import keep_private
 from pipelines.settings import get_settings
 
@@ -32,13 +32,17 @@ def why_not(path: str, headers: Mapping[str, str], names: Set[str]) -> str | Non
     may ask.
     """
     if _host(f"//{headers.get('host', '')}") not in names:
-        return "not by this name: SWITCHYARD_DATA_DOCS_URL names the host of a proxy"
+        return OTHER_NAME
     if not path.startswith(_ACTS):
         return None
     origin = headers.get("origin")
     # a proxy may ask by another name than its own, but another port of this machine is another program
     own = origin is None or _authority(origin) == headers["host"] or _host(origin) in names - LOCAL
-    return None if own and headers.get("sec-fetch-site", "none") in _OWN else "not for a page of another site"
+    return (
+        None
+        if own and headers.get("sec-fetch-site", "none") in _OWN
+        else "refused: a page of another site sent this request"
+    )
 
 
 def _authority(url: str) -> str:

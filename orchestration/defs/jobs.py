@@ -338,7 +338,7 @@ def quality_op(context: OpExecutionContext, platform: Platform, pyspark: SparkRe
 @op
 def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
     """Ends operations past their deadline, so that their releases are free and their consumers continue. Deletes
-    archives of resets after their term.
+    archives of resets that have expired.
     """
     with failures_told(), platform.open(context.log.info) as operations:
         before = {o.id for o in operations.registry.state().operations.values() if o.closed is None}
@@ -347,7 +347,7 @@ def janitor_op(context: OpExecutionContext, platform: Platform) -> None:
         cleaned = []
         for name in to_clean(operations, operations.registry.state()):
             try:
-                apply_plan(operations, plan_clean(operations, name, reason="the archive is past its term"))
+                apply_plan(operations, plan_clean(operations, name, reason="the archive has expired"))
                 cleaned.append(name)
             except Refused as error:
                 # the other releases are still cleaned
@@ -380,7 +380,7 @@ def refresh_op(context: OpExecutionContext, platform: Platform) -> None:
         if failures:
             raise SwitchyardError(
                 "; ".join(failures),
-                fix="until a refresh works, a rollback takes as long as reading everything since the last one",
+                fix="run `switchyard refresh APP` to see why it fails; until it works, a rollback takes as long as reading everything since the last refresh",
             )
 
 
@@ -441,7 +441,7 @@ def refresh_job() -> None:
 
 @job(name="janitor", tags={_MAX_RUNTIME: "300"})
 def janitor_job() -> None:
-    """End operations past their deadline, and delete archives of resets after their term."""
+    """End operations past their deadline, and delete archives of resets that have expired."""
     janitor_op.alias("janitor")()
 
 

@@ -5,7 +5,7 @@ settings say that Data Docs are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,9 @@ def of_found(comparison: Comparison | None, verdict: Verdict | None) -> Metadata
 
 
 def of_comparison(found: Comparison) -> Metadata:
-    """A diff: its counts as numbers, and all of it as Markdown."""
+    """A diff: its counts as numbers, and all of it as Markdown. The UI plots numbers by their names, so these don't name
+    the releases: `only_live` counts the keys that only the release has that `only_new` is compared with.
+    """
     return {
         "changed": found.changed,
         "only_live": found.only_live,
@@ -132,13 +134,22 @@ def of_comparison(found: Comparison) -> Metadata:
 
 def comparison_markdown(found: Comparison) -> str:
     """A diff as tables: counts, the columns that differ, samples; for each result, if the app has several."""
-    if found.results:
-        return "\n\n".join(f"### {name}\n\n{comparison_markdown(each)}" for name, each in found.results.items())
+    if not found.results:
+        return _result_markdown(found, found.late)
+    parts = [f"### {name}\n\n{_result_markdown(each, ())}" for name, each in found.results.items()]
+    late = Table(
+        title="late rows", columns=("", "rows"), rows=tuple((said, f"{count:,}") for said, count in found.late)
+    )
+    return "\n\n".join([*parts, late.markdown()])
+
+
+def _result_markdown(found: Comparison, late: Sequence[tuple[str, int]]) -> str:
     counts = [
-        (name.replace("_", " "), getattr(found, name)) for name in ("identical", "changed", "only_live", "only_new")
+        *((name, getattr(found, name)) for name in ("identical", "changed")),
+        *((f"column {column}", count) for column, count in found.columns.items()),
+        *((found.label(name), getattr(found, name)) for name in ("only_live", "only_new")),
+        *late,
     ]
-    counts += [(f"differ in {column}", count) for column, count in found.columns.items()]
-    counts += [("dropped as late by live", found.live_late_dropped), ("dropped as late by new", found.new_late_dropped)]
     tables = [
         Table(
             title=f"{found.ratio:.2%} of {found.total:,} differ",
@@ -148,11 +159,9 @@ def comparison_markdown(found: Comparison) -> str:
     ]
     if found.samples:
         rows = tuple((_text(s["key"]), _text(s["live"]), _text(s["new"])) for s in found.samples)
-        tables.append(Table(title="samples", columns=("key", "live", "new"), rows=rows))
-    for side, left_out in (("live", found.only_live_columns), ("new", found.only_new_columns)):
-        if left_out:
-            names = tuple((column,) for column in left_out)
-            tables.append(Table(title=f"not compared, only in the {side} result", columns=("column",), rows=names))
+        tables.append(Table(title="samples", columns=("key", found.live, found.new), rows=rows))
+    for title, columns in found.left_out:
+        tables.append(Table(title=title, columns=("column",), rows=tuple((column,) for column in columns)))
     return "\n\n".join(table.markdown() for table in tables)
 
 

@@ -130,7 +130,7 @@ janitor_often = _when_due(
     "janitor_often",
     janitor_job,
     _JANITOR_CRON,
-    "Every 5 minutes: ends operations past their deadline, if the supervisor is off, and deletes archives of resets after their term.",
+    "Every 5 minutes: ends operations past their deadline, if the supervisor is off, and deletes archives of resets that have expired.",
     due=_overdue,
-    idle="no operation is past its deadline, and no archive is past its term",
+    idle="no operation is past its deadline, and no archive has expired",
 )

@@ -142,7 +142,7 @@ def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefin
         minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
         description="Every 10 s: starts releases that should run and have no driver (with growing pauses), keeps those "
-        "that run, replaces drivers that hang, sets releases to failed whose drivers keep dying, and ends operations past "
+        "that run, replaces drivers that hang, sets a release to failed if its driver keeps dying, and ends operations past "
         "their deadline. Reports once a minute how all are doing.",
     )
     def supervisor(context: SensorEvaluationContext, platform: Platform, alerts: Alerts) -> SensorResult | SkipReason:

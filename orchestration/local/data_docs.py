@@ -16,6 +16,10 @@ from pipelines.settings import Settings
 _HOST = "127.0.0.1"
 # by these names a browser on this machine, or at the other end of a tunnel, asks
 LOCAL = frozenset({"127.0.0.1", "localhost"})
+# the reason of a closed websocket has room for 123 bytes
+OTHER_NAME = (
+    "refused: this server does not answer to that host name; set SWITCHYARD_DATA_DOCS_URL to the proxy's address"
+)
 _HEADERS = {
     # the pages quote records: were a tag ever to get through, it could ask nobody and read nothing
     "Content-Security-Policy": "sandbox allow-scripts allow-popups; connect-src 'none'; form-action 'none'",
@@ -62,7 +66,7 @@ class _Pages(SimpleHTTPRequestHandler):
     def send_head(self):  # type: ignore[no-untyped-def]
         # a name of another site that leads to this address: its page would read ours (DNS rebinding)
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in self._names:
-            self.send_error(HTTPStatus.FORBIDDEN, "not by this name")
+            self.send_error(HTTPStatus.FORBIDDEN, OTHER_NAME)
             return None
         asked = unquote(urlsplit(self.path).path)
         root = Path(self.directory).resolve()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.model.parts import lost_checkpoint
+from pipelines.model.parts import Loss, lost_checkpoint
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
 from pipelines.paths import below, remove
@@ -149,7 +149,7 @@ def _know_own_place(path: Path, release: str) -> None:
                 places = store["stateSchemaFilePaths"]
                 store["stateSchemaFilePaths"] = [schemas + place.rpartition("/_stateSchema/")[2] for place in places]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointDamaged(f"{file} is cut off or damaged: {error}", fix=_fix(release)) from error
+            raise CheckpointDamaged(f"{file} is truncated or damaged: {error}", fix=_fix(release)) from error
         # Spark would check the new bytes against the old checksum
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         _replace(file, f"{version}\n{json.dumps(known, separators=(',', ':'))}")
@@ -320,7 +320,7 @@ class Checkpoint:
             raise CheckpointDamaged(f"{path} can't be read: {error.strerror}", fix=_fix(self._release)) from error
         if len(lines) < 2 or lines[0] != "v1":
             raise CheckpointDamaged(
-                f"{path} is cut off or of another version: it has {len(lines)} lines", fix=_fix(self._release)
+                f"{path} is truncated or of another version: it has {len(lines)} lines", fix=_fix(self._release)
             )
         return lines
 
@@ -331,7 +331,7 @@ class Checkpoint:
             yield
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointDamaged(
-                f"{self.path / log / str(batch_id)} is cut off or damaged: {error}", fix=_fix(self._release)
+                f"{self.path / log / str(batch_id)} is truncated or damaged: {error}", fix=_fix(self._release)
             ) from error
 
     def _last(self, log: str) -> int | None:
@@ -351,4 +351,5 @@ class Checkpoint:
 
 
 def _fix(release: str) -> str:
-    return f"restore the checkpoint from a backup, or read history again: `switchyard reset {release} --to-earliest`"
+    """What helps is the same whether a checkpoint is damaged or gone."""
+    return Loss(release=release, part="checkpoint", name="").way

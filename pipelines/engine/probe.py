@@ -186,8 +186,8 @@ def _instead_of(error: Exception) -> str:
     """What to do about an error that a function raises."""
     if isinstance(error, AnalysisException) and error.getCondition() in _ACTIONS:
         return (
-            "leave out what looks at rows, such as count(), collect(), first(), show(), cache() and write: "
-            "the function only says what is to be done with rows that come later"
+            "remove actions, such as count(), collect(), first(), show(), cache() and write: "
+            "the function only defines what happens to rows"
         )
     return "correct the function"
 

@@ -504,5 +504,5 @@ def _unknown(alias: str, state: RegistryState) -> SwitchyardError:
         f"{alias} has no release",
         fix=f"the apps with a live release are: {', '.join(known)}"
         if known
-        else "stage, start and promote a release of an app first",
+        else "`switchyard reprocess APP --execute`, then `switchyard approve ID --execute`, make a release live",
     )

@@ -25,7 +25,7 @@ Phase = Literal["result", "delta"]
 # `earliest` a new group may have to cross them, too
 AFRESH = (
     "follow with a new group and an empty store, without `earliest` or `--from-beginning`; then "
-    "`switchyard forget-follower APP GROUP` forgets the old group"
+    "`switchyard forget-follower APP OLD_GROUP`"
 )
 
 

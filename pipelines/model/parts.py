@@ -112,8 +112,8 @@ class Loss:
             case "input":
                 return (
                     "restore the old topic from a backup of the brokers that keeps its id, then run "
-                    f"`switchyard start {self.release} --execute`; or create the topic again, if nobody has, and read the new one: "
-                    f"from its start with an empty state by {accepting}, or with a new release by `switchyard stage {app} --execute`"
+                    f"`switchyard start {self.release} --execute`. Or create the topic again, unless that is done. "
+                    f"Then {accepting} reads it from its start; or `switchyard stage {app} --execute` makes a release that does"
                 )
             case "result" | "progress":
                 return f"run {reset} to write it again from the input{accept}"

@@ -153,6 +153,7 @@ def test_what_the_registry_says_starts_no_line(
     failed = SimpleNamespace(release=state.releases["a.v1"], beat=None, notes=notes(state, state.releases["a.v1"]))
     broker._tell_notes([cast(Any, failed)], alone=True)
     said = capsys.readouterr().out
+    assert "started by ada" in said and "no other operation on a.v1 until " in said
     assert r"by ada\nno operation is under way" in said and r"lost\na.v1: all is well" in said
     assert not [line for line in said.splitlines() if line.startswith(("no operation", "a.v1: all is well"))]
 

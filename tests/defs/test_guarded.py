@@ -69,6 +69,11 @@ def test_pages_of_other_sites_may_not(path: str, headers: dict[str, str]) -> Non
     assert why_not(path, headers, NAMES) is not None
 
 
+def test_a_refusal_of_a_name_tells_the_setting_and_fits_into_a_closed_websocket() -> None:
+    said = why_not("/graphql", {"host": "evil.example"}, NAMES)
+    assert said is not None and "SWITCHYARD_DATA_DOCS_URL" in said and len(said.encode()) <= 123
+
+
 @pytest.mark.parametrize(("origin", "passed"), [("http://127.0.0.1:3000", True), ("http://evil.example", False)])
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 def test_a_websocket_is_refused_as_a_request_is(kind: str, origin: str, passed: bool) -> None:

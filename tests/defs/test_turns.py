@@ -329,7 +329,7 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
         result = jobs.janitor_job.execute_in_process(resources={"platform": Held()}, instance=instance)
         [metadata] = [e.step_output_data.metadata for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
         said = [e.user_message for e in instance.all_logs(result.run_id)]
-    assert [(plan.releases, plan.reason) for plan in done] == [(("sums.v2",), "the archive is past its term")]
+    assert [(plan.releases, plan.reason) for plan in done] == [(("sums.v2",), "the archive has expired")]
     state = fold(RegistryState(), entries)
     closed = {o.id: o.closed.outcome if o.closed else None for o in state.operations.values()}
     assert closed == {"stop-1": "expired", "stop-2": None}

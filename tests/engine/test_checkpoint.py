@@ -15,7 +15,10 @@ from pipelines.model.progress import Boundary
 from pipelines.settings import Settings
 
 RELEASE = "sums.v1"
-FIX = "restore the checkpoint from a backup, or read history again: `switchyard reset sums.v1 --to-earliest`"
+FIX = (
+    "restore the folder from a backup; or run `switchyard reset sums.v1 --to-earliest --output new --execute` to read "
+    "history again; add `--missing-history accept` if Kafka no longer keeps all of it"
+)
 INPUTS = {"trades": "trades", "quotes": "quotes"}
 
 
@@ -113,7 +116,7 @@ def test_a_copy_has_every_file_of_every_operator_and_partition(tmp_path: Path) -
 def test_an_operator_whose_files_are_damaged_is_named(settings: Settings) -> None:
     folder = made(settings, "g1.t4")
     write(folder / "g1.t4" / "state" / "0" / "_metadata" / "v2" / "0", "v2")
-    with pytest.raises(CheckpointDamaged, match="_metadata/v2/0 is cut off or damaged") as caught:
+    with pytest.raises(CheckpointDamaged, match="_metadata/v2/0 is truncated or damaged") as caught:
         fence(settings, RELEASE, 1, 5, expected=True)
     assert caught.value.fix == FIX
 

@@ -108,7 +108,7 @@ def test_a_driver_runs_beside_a_newer_version_until_that_one_moves_its_consumers
         assert "(promoted by a newer one)" in error and "schema version 2" in error and "upgrade Switchyard" in error
         told = world.cli("registry", "check")
         assert told.code == 1 and "staged" in told.out and "promoted" in told.out and world.name in told.out
-        assert "must be understood" in world.cli("status").text
+        assert "must not be ignored" in world.cli("status").text
         # neither is it stopped, nor another version staged over what the newer process has decided
         for command in (("stop", world.name), ("stage", world.app, "--same-as", world.name, "--correction", "again")):
             refused = world.cli(*command, "--execute")

@@ -82,8 +82,8 @@ def other_topic(trades: DataFrame) -> DataFrame:
             BadUsage,
             ["can't run as a stream", "use another operator", "Distinct aggregations are not supported"],
         ),
-        (lambda trades: trades.limit(trades.count()), BadUsage, ["AnalysisException", "leave out what looks at rows"]),
-        (lambda trades: trades.write.save("x"), BadUsage, ["AnalysisException", "leave out what looks at rows"]),
+        (lambda trades: trades.limit(trades.count()), BadUsage, ["AnalysisException", "remove actions, such as count()"]),
+        (lambda trades: trades.write.save("x"), BadUsage, ["AnalysisException", "remove actions, such as count()"]),
         (
             lambda trades: renamed(trades.limit(3)),
             Refused,

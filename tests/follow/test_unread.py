@@ -64,7 +64,7 @@ def test_entries_that_can_not_be_read_stop_nobody_and_are_shown_and_repaired(clu
             assert take(begun, 1, timeout_s=1.0) == []
         said = terminal.run("status")
         assert said.code == 0, said.text
-        assert "4 entries of the registry can't be read by this version, 2 of which must be understood" in said.out
+        assert "4 entries of the registry can't be read by this version, 2 of them must not be ignored" in said.out
         said = terminal.run("status", "--json")
         assert json.loads(said.out)["unreadable_entries"] == 4
         said = terminal.run("registry", "check")

@@ -299,7 +299,9 @@ def test_what_must_be_understood_is_kept_and_of_the_others_the_newest(monkeypatc
     for entry in entries:
         stepwise = fold(stepwise, [entry])
     assert stepwise == state
-    assert "12 entries" in (in_short(state) or "") and "1 of which must be understood" in (in_short(state) or "")
+    assert "12 entries" in (
+        in_short(state) or ""
+    ) and "1 of them must not be ignored: the releases that it names are held" in (in_short(state) or "")
 
 
 def test_a_repair_has_them_not_count_any_more_and_the_log_keeps_them() -> None:

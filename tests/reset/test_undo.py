@@ -245,7 +245,7 @@ def test_the_archive_is_ended_by_its_time(world: World, follower: Following) -> 
     done = world.reset(EARLIEST, stop=True)
     world.settle()
     follower.comes_to(world.expected({}))
-    with pytest.raises(Refused, match=r"\(1\) are younger than 604,800 s"):
+    with pytest.raises(Refused, match=r"\(1\) are younger than 7 days"):
         plan_clean(world.context, world.name)
     world.until("the follower has not committed", lambda: _cleanable(world))
 

@@ -117,7 +117,7 @@ def _refuse_taken(work: Work, release: Release) -> None:
         return
     holder = work.context.holder(release)
     if holder is not None:
-        raise Refused(f"{release.name} is run again, by {holder}; it will stop by itself", fix=work.plan.again)
+        raise Refused(f"a driver has started {release.name} again ({holder}); it stops on its own", fix=work.plan.again)
 
 
 def _retires(work: Work) -> bool:

@@ -58,7 +58,7 @@ class Vigil:
         """Why nobody runs the release; None: somebody may run it."""
         lease = release.lease
         if lease is None or release.lease_ended:
-            return "its driver has ended"
+            return "its driver has stopped"
         if is_alive(lease.holder, self._context.settings) is False:
             return f"its driver, process {lease.holder.pid} on {lease.holder.host}, has died"
         return None

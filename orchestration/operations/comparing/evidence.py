@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ class Comparison:
     were asked for and fit into the registry entry. `only_live_columns`, `only_new_columns`: value columns that one
     result lacks; they are not compared. `results`: for an app with several results, the comparison of each, by name.
     Then the counts are sums over all results, and only the comparison of each result has columns and samples.
+
+    `live`, `new`: the releases that the fields with these words in their names are about. `live` is the one that `new`
+    was compared with: the standby, if `new` was live then. They are empty until the diff is recorded.
     """
 
     only_live: int
@@ -37,6 +40,8 @@ class Comparison:
     live_watermark_ms: int | None = None
     new_watermark_ms: int | None = None
     results: dict[str, Comparison] = field(default_factory=dict)
+    live: str = ""
+    new: str = ""
 
     @property
     def total(self) -> int:
@@ -49,11 +54,34 @@ class Comparison:
 
     def in_words(self) -> str:
         """Its counts."""
-        return f"{self.changed:,} changed, {self.only_live:,} only live, {self.only_new:,} only new, {self.identical:,} identical"
+        counts = ("changed", "only_live", "only_new", "identical")
+        return ", ".join(f"{getattr(self, name):,} {self.label(name)}" for name in counts)
+
+    def label(self, count: str) -> str:
+        """What a reader calls a count."""
+        return {"only_live": f"only in {self.live}", "only_new": f"only in {self.new}"}.get(count, count)
+
+    @property
+    def late(self) -> tuple[tuple[str, int], ...]:
+        """How many rows each release has dropped as late, and what a reader calls that."""
+        sides = ((self.live, self.live_late_dropped), (self.new, self.new_late_dropped))
+        return tuple((f"dropped as late by {name}", count) for name, count in sides)
+
+    @property
+    def left_out(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """A title and the columns that were not compared, for each release that alone has some."""
+        sides = ((self.live, self.only_live_columns), (self.new, self.only_new_columns))
+        return tuple((f"not compared, only in the result of {name}", columns) for name, columns in sides if columns)
 
     def as_json(self) -> dict[str, Any]:
-        said = {**asdict(self), "ratio": self.ratio}
-        return said if self.results else {name: value for name, value in said.items() if name != "results"}
+        results = {name: each.as_json() for name, each in self.results.items()}
+        said = {**asdict(self), "ratio": self.ratio, "results": results}
+        return {name: value for name, value in said.items() if value or name not in ("results", "live", "new")}
+
+    def of_releases(self, live: str, new: str) -> Comparison:
+        """The same, of two releases with these names."""
+        results = {name: each.of_releases(live, new) for name, each in self.results.items()}
+        return replace(self, live=live, new=new, results=results)
 
     @classmethod
     def together(cls, results: Mapping[str, Comparison]) -> Comparison:
@@ -78,7 +106,7 @@ class Comparison:
     @classmethod
     def of(cls, evidence: EvidenceRecorded) -> Comparison:
         """The diff that evidence holds."""
-        return cls.from_json(evidence.summary)
+        return cls.from_json(evidence.summary).of_releases(evidence.live, evidence.new)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Comparison:

@@ -11,16 +11,16 @@ from pipelines.settings import Settings
 
 
 def future_notes(settings: Settings, now: Mapping[str, InputNow], delay_ms: int | None) -> Sequence[str]:
-    """What a plan says about inputs that accept records whose time is further ahead than `delay_ms`, the delay of the
-    app's watermark (None: it has none). Without such records, a record that is dated with the time of its arrival is
-    never late because of another.
+    """What a plan says about inputs that accept records whose time is further in the future than `delay_ms`, the delay
+    of the app's watermark (None: it has none). Without such records, a record that is dated with the time of its
+    arrival is never late because of another.
     """
     if delay_ms is None:
         return []
     tool = kafka_tool(settings, "kafka-configs.sh")
     return [
         f"{topic} accepts records dated {_far(known.ahead_ms)}: one of them makes what comes after it late. "
-        "Let the broker refuse what is dated further ahead than the watermark's delay: "
+        "Let the broker refuse what is dated further in the future than the watermark's delay: "
         f"`{tool} --alter --topic {topic} --add-config {AHEAD}={delay_ms}`"
         for topic, known in sorted(now.items())
         if known.ahead_ms is not None and known.ahead_ms > delay_ms
@@ -28,4 +28,4 @@ def future_notes(settings: Settings, now: Mapping[str, InputNow], delay_ms: int 
 
 
 def _far(ahead_ms: int) -> str:
-    return "at any time in the future" if ahead_ms == NO_LIMIT_MS else f"up to {ahead_ms / 1000:,.0f} s ahead"
+    return "at any time in the future" if ahead_ms == NO_LIMIT_MS else f"up to {ahead_ms / 1000:,.0f} s in the future"

@@ -54,11 +54,13 @@ class History:
         """
         if not self.left or accept:
             return
-        reader = "it" if self.of == self.name else self.of
-        whose = f"that {reader} has read" if reader and self.left != self.unread else "that it should read"
-        raise MissingHistory(
-            f"{self.name} can't read all the input {whose}: {told(self.left)}", fix=way, gaps=self.left
-        )
+        if not self.of or self.left == self.unread:
+            lacks = "read all the input that it should read"
+        elif self.of == self.name:
+            lacks = "read again all the input that its result contains"
+        else:
+            lacks = f"read all the input that {self.of} has read"
+        raise MissingHistory(f"{self.name} can't {lacks}: {told(self.left)}", fix=way, gaps=self.left)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -24,9 +24,10 @@ def unread_count(state: RegistryState) -> tuple[int, int]:
 
 
 def unread_in_words(count: int, held: int) -> str:
-    """A sentence: `count` entries can't be read, `held` of which must be understood."""
+    """A sentence: `count` entries can't be read, `held` of which hold releases."""
     said = f"{count:,} {'entry' if count == 1 else 'entries'} of the registry can't be read by this version"
-    return said + (f", {held} of which must be understood: the releases that these concern are held" if held else "")
+    names = "it names" if held == 1 else "they name"
+    return said + (f", {held:,} of them must not be ignored: the releases that {names} are held" if held else "")
 
 
 def table_of(unread: Sequence[Unread]) -> Table:

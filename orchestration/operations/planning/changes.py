@@ -43,8 +43,8 @@ def _of_result(live: ResultSpec, new: ResultSpec) -> Iterator[str]:
     if live.table and new.table and live.final is not new.final:
         # the entry of an earlier build never says "final"
         yield (
-            f'emit is "final" in {"the new" if new.final else "the other"} version only, as far as the registry says: '
-            "there a row comes once, when the watermark has passed it"
+            f'only {"the new" if new.final else "the other"} version is recorded as emit="final": '
+            "it emits each row once, when the watermark has passed it"
         )
     if live.suite != new.suite:
         yield f"its suite changes from {live.suite or 'none'} to {new.suite or 'none'}: other checks decide what consumers get"
@@ -60,9 +60,12 @@ def _of_app(live: ReleaseSpec, new: ReleaseSpec) -> Iterator[str]:
             "rows that one of them drops as late count in the other, and the diff shows them as changed"
         )
     if live.comparable != new.comparable:
-        yield f"comparable changes from {live.comparable} to {new.comparable}: a diff is exact only where it says so"
+        yield (
+            f"comparable changes from {live.comparable} to {new.comparable}: "
+            "one version declares that its runs can't be compared, so a diff is not exact"
+        )
     if live.reset_allowed is not new.reset_allowed:
-        yield "it can be reset, which the other version can't" if new.reset_allowed else "it can't be reset any more"
+        yield "resets are now allowed" if new.reset_allowed else "it can't be reset any more"
 
 
 def _differing(was: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Plans to delete archives of resets after their term: results that nobody reads any more, and states that no undo
+"""Plans to delete expired archives of resets: results that nobody reads any more, and states that no undo
 needs.
 """
 
@@ -69,8 +69,8 @@ def _nothing_to_delete(release: Release, archives: list[Archive], held: list[str
             f"{release.spec.app} GROUP` for a follower that will not come back"
         )
     elif archives:
-        why = f"all of its archives ({len(archives)}) are younger than {keep_s:,.0f} s"
-        fix = f"wait, or give a shorter time: `switchyard clean {release.name} --after 1h --execute`"
+        why = f"all of its archives ({len(archives)}) are younger than {_in_words(keep_s)}"
+        fix = f"wait; or `switchyard clean {release.name} --after 0s --execute` deletes them now: then their resets can't be undone"
     else:
         return Refused(
             f"{release.name} has no archives",
@@ -79,8 +79,13 @@ def _nothing_to_delete(release: Release, archives: list[Archive], held: list[str
     return Refused(f"{release.name} has no archive to delete: {why}", fix=fix)
 
 
+def _in_words(duration_s: float) -> str:
+    days, rest = divmod(duration_s, 86_400)
+    return f"{days:.0f} days" if days > 1 and not rest else f"{duration_s:,.0f} s"
+
+
 def to_clean(context: Reading, state: RegistryState, clock_ms: Callable[[], int] = now_ms) -> list[str]:
-    """Releases with archives that are past their term and that nobody needs."""
+    """Releases with archives that have expired and that nobody needs."""
     keep_ms = context.settings.archive_keep_s * 1000
     return [
         release.name

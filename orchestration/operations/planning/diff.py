@@ -57,7 +57,7 @@ def plan_diff(
             *meeting_stages(context, new, live, switch=None, alias=None),
             Compare(live=live.name, new=new.name, tolerance=tolerance, samples=samples),
         ),
-        facts={"live": live.name, "new": new.name, **table_facts(new.spec, live.spec), **history.facts},
+        facts={"compares": f"{new.name} with {live.name}", **table_facts(new.spec, live.spec), **history.facts},
         warnings=table_changes(live.spec, new.spec),
         deadline_s=COMPARE_TIMEOUT_S,
     )

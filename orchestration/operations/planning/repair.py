@@ -37,9 +37,7 @@ def plan_repair(context: Reading, offsets: Sequence[int] = (), *, reason: str | 
         reason=reason,
         warnings=(
             *(
-                (
-                    "some of these entries must be understood, and ignoring them may do harm: if you can, upgrade instead",
-                )
+                ("some of these entries must not be ignored, because that may do harm: if you can, upgrade instead",)
                 if held
                 else ()
             ),

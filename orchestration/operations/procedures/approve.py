@@ -162,7 +162,7 @@ def _worse(shown: Comparison, found: Comparison, limit: float | None) -> list[st
         was, now = getattr(shown, name), getattr(found, name)
         was_share, now_share = was / max(shown.total, 1), now / max(found.total, 1)
         if now and (not was or (limit is None and now_share > GROWTH * was_share)):
-            worse.append(f"{now:,} {name.replace('_', ' ')} ({now_share:.2%}), {was:,} ({was_share:.2%}) shown")
+            worse.append(f"{now:,} {found.label(name)} ({now_share:.2%}), {was:,} ({was_share:.2%}) shown")
     return worse
 
 

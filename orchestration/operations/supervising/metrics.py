@@ -243,7 +243,7 @@ def _registry_families(observation: Observation | None) -> list[Metric]:
     overdue = GaugeMetricFamily("switchyard_operations_overdue", "Open operations that are past their deadline.")
     unread = GaugeMetricFamily("switchyard_registry_unread_entries", "Registry entries that this version can't read.")
     holding = GaugeMetricFamily(
-        "switchyard_registry_holding_entries", "Unread registry entries that must be understood."
+        "switchyard_registry_holding_entries", "Unread registry entries that hold the releases they name."
     )
     if observation:
         unread.add_metric((), len(observation.state.unread) + observation.state.unread_before)

@@ -147,7 +147,7 @@ def test_one_whose_lease_was_taken_since_it_had_stopped_is_not_retired(monkeypat
     monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     lease = LeaseTaken(release="a.v1", token=1, holder=Holder(host="h", boot_id="b", pid=7, started=1), at_ms=now_ms())
     left = [*READY, *switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), lease]
-    with pytest.raises(Refused, match=r"a\.v1 is run again, by process 7 on h .*; it will stop by itself"):
+    with pytest.raises(Refused, match=r"a driver has started a\.v1 again \(process 7 on h .*\); it stops on its own"):
         applied(RETIRE, *left)
     assert [type(entry) for entry in applied(RETIRE, *left, LeaseEnded(release="a.v1", token=1))] == [StateSet]
 

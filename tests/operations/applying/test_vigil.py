@@ -68,7 +68,7 @@ def test_a_driver_that_died_and_that_nobody_starts_is_said_within_seconds(monkey
 
 def test_a_driver_that_has_ended_by_itself_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Watch(monkeypatch, taken(MINE), LeaseEnded(release=NAME, token=1)).says(60)
-    assert found is not None and "its driver has ended" in found[1].what
+    assert found is not None and "its driver has stopped" in found[1].what
 
 
 def test_a_release_that_failed_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.journal import begin
 from orchestration.operations.lifecycle import before_live
-from orchestration.operations.planning.diff import _other
+from orchestration.operations.planning.diff import _other, plan_diff
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.readiness import not_compared
 from orchestration.operations.planning.rollback import plan_rollback
@@ -109,6 +109,13 @@ def test_the_records_of_both_releases_since_the_evidence_are_counted(world: Call
     assert backlog_of(world(Log(), v2=105), compared()).records == 5
     one = ResultPosition(topics={"t": {0: 5, 1: 7}, "other": {0: 9}})
     assert one.records_since(ResultPosition(topics={"t": {0: 4, 1: 8}})) == 1
+
+
+def test_the_plan_of_a_diff_calls_neither_release_live(world: Callable[..., World]) -> None:
+    """After the switch, `diff a.v2` compares the live release with its standby."""
+    for name, other in (("a.v2", "a.v1"), ("a.v1", "a.v2")):
+        plan = plan_diff(world(promoted(), v1=100, v2=100), name)
+        assert plan.facts == {"compares": f"{name} with {other}"}
 
 
 def test_what_can_be_read_while_the_drivers_meet_is(world: Callable[..., World]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestration.commands.show import show_comparison
@@ -16,6 +18,7 @@ TABLE, STREAM = "a.v1.g1.counts", "a.v1.g1.alerts"
 COUNTS = Comparison(only_live=1, only_new=2, changed=3, identical=94, columns={"n": 3})
 ALERTS = Comparison(only_live=5, only_new=0, changed=0, identical=95)
 BOTH = Comparison.together({"counts": COUNTS, "alerts": ALERTS})
+NAMED = replace(BOTH, live_late_dropped=4, new_late_dropped=7).of_releases("a.v2", "a.v1")
 
 
 def test_the_counts_of_several_results_are_added_and_those_of_each_are_kept() -> None:
@@ -55,13 +58,66 @@ def test_a_result_that_is_worse_is_seen_beside_a_large_one() -> None:
     small = Comparison(only_live=1, only_new=0, changed=0, identical=9)
     now = Comparison.together({"large": large, "small": small})
     assert _worse(shown, shown, None) == []
-    [said] = _worse(shown, now, None)
-    assert said.startswith("small: 1 only live")
+    [said] = _worse(shown, now.of_releases("a.v1", "a.v2"), None)
+    assert said.startswith("small: 1 only in a.v1")
 
 
 def test_each_result_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    show_comparison(BOTH)
+    show_comparison(NAMED)
     shown = capsys.readouterr().out
-    assert shown.index("counts") < shown.index("in n") < shown.index("alerts") < shown.index("late dropped")
-    text = comparison_markdown(BOTH)
-    assert text.index("### counts") < text.index("differ in n") < text.index("### alerts")
+    assert shown.index("counts") < shown.index("column n") < shown.index("alerts") < shown.index("dropped as late")
+    text = comparison_markdown(NAMED)
+    assert text.index("### counts") < text.index("column n") < text.index("### alerts") < text.index("dropped as late")
+
+
+def cells(text: str, border: str) -> list[list[str]]:
+    """The rows of the tables in `text`."""
+    return [
+        [cell.strip() for cell in line.split(border)[1:-1]] for line in text.splitlines() if line.startswith(border)
+    ]
+
+
+def test_counts_and_columns_have_the_names_of_the_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    """`switchyard diff a.v1` compares a live release with its standby: what is only in a.v1 is not only live."""
+    sample = {"key": {"k": "ibm"}, "live": None, "new": {"n": 1}}
+    one = replace(COUNTS, samples=(sample,), only_new_columns=("least",), live_late_dropped=4).of_releases(
+        "a.v2", "a.v1"
+    )
+    late = [["dropped as late by a.v2", "4"], ["dropped as late by a.v1", "0"]]
+    show_comparison(one)
+    shown = capsys.readouterr().out
+    assert cells(shown, "│") == [
+        ["only in a.v2", "1"],
+        ["only in a.v1", "2"],
+        ["changed", "3"],
+        ["column n", "3"],
+        ["identical", "94"],
+        *late,
+        ["k=ibm", "-", "n=1"],
+    ]
+    assert cells(shown, "┃") == [["", "keys"], ["key", "a.v2", "a.v1"]]
+    assert "not compared, only in the result of a.v1: least" in shown
+    rows = cells(comparison_markdown(one), "|")
+    assert rows[2:8] == [
+        ["identical", "94"], ["changed", "3"], ["column n", "3"], ["only in a.v2", "1"], ["only in a.v1", "2"], late[0]
+    ]  # fmt: skip
+    assert ["key", "a.v2", "a.v1"] in rows
+    assert "only in the result of a.v1" in comparison_markdown(one)
+    assert one.in_words() == "3 changed, 1 only in a.v2, 2 only in a.v1, 94 identical"
+
+
+def test_late_rows_of_several_results_are_told_once() -> None:
+    rows = cells(comparison_markdown(NAMED), "|")
+    assert [row for row in rows if row[0].startswith("dropped")] == [
+        ["dropped as late by a.v2", "4"],
+        ["dropped as late by a.v1", "7"],
+    ]
+
+
+def test_the_registry_does_not_keep_the_names_twice() -> None:
+    assert not {"live", "new"} & (BOTH.as_json().keys() | BOTH.as_json()["results"]["counts"].keys())
+    found = evidence("a.v2", "a.v1", summary=BOTH.as_json())
+    assert Comparison.of(found) == BOTH.of_releases("a.v2", "a.v1")
+    # scripts are told which release each field is about
+    said = Comparison.of(found).as_json()
+    assert (said["live"], said["new"]) == ("a.v2", "a.v1")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestration.commands.options import seconds
 from orchestration.operations.context import Context
 from orchestration.operations.looking import archives
 from orchestration.operations.planning import clean
@@ -45,7 +46,11 @@ def test_an_archive_goes_with_its_state_when_its_time_is_over() -> None:
     assert to_clean(context, OVER_MS) == ["a.v1"]
     with pytest.raises(Refused, match=r"\(1\) are younger than 10 s") as refused:
         plan_clean(context, "a.v1", after_s=KEEP_S, clock_ms=lambda: OVER_MS - 1)
-    assert "switchyard clean a.v1 --after" in refused.value.fix
+    assert "switchyard clean a.v1 --after 0s --execute" in refused.value.fix
+    # an hour would help only if they were older than that
+    assert plan_clean(context, "a.v1", after_s=seconds("0s"), clock_ms=lambda: RESET_MS).stages == plan.stages
+    with pytest.raises(Refused, match=r"\(1\) are younger than 7 days"):
+        plan_clean(context, "a.v1", clock_ms=lambda: OVER_MS)
     assert to_clean(context, OVER_MS - 1) == []
 
 

@@ -169,7 +169,7 @@ def test_one_that_would_read_less_names_itself_with_what_accepts_that(
     with pytest.raises(MissingHistory) as error:
         plan_reset(context_of(log, kafka), "a.v1", asked)
     assert error.value.what == (
-        "a.v1 can't read all the input that it has read: deleted by retention: trades[0] 0 to 999 (1,000 offsets)"
+        "a.v1 can't read again all the input that its result contains: deleted by retention: trades[0] 0 to 999 (1,000 offsets)"
     )
     assert error.value.fix == (
         f"`switchyard reset a.v1 {command} --missing-history accept --execute` reads the input that is there; "

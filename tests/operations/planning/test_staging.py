@@ -96,7 +96,7 @@ def test_the_first_release_changes_nothing() -> None:
             ["its columns change, with s; trades from bigint to int"],
         ),
         ({"partitions": 8}, ["it has 8 partitions instead of 1"]),
-        ({"final": True}, ['emit is "final" in the new version only, as far as the registry says: there a row comes once']),
+        ({"final": True}, ['only the new version is recorded as emit="final": it emits each row once']),
         ({"suite": "word_count"}, ["its suite changes from stock_stats to word_count"]),
         ({"suite": None}, ["its suite changes from stock_stats to none"]),
         (
@@ -128,13 +128,17 @@ def test_each_change_of_a_definition_is_told(result: dict[str, Any], said: list[
             {"settings": {"window_s": 5, "clock": "wall", "advance_s": 1}},
             'the settings change, without top; with advance_s; clock from "event" to "wall": ',
         ),
-        ({}, {"comparable": "no"}, "comparable changes from exact to no: a diff is exact only where it says so"),
+        (
+            {},
+            {"comparable": "no"},
+            "comparable changes from exact to no: one version declares that its runs can't be compared",
+        ),
         ({}, {"reset_allowed": False}, "it can't be reset any more"),
-        ({"reset_allowed": False}, {}, "it can be reset, which the other version can't"),
+        ({"reset_allowed": False}, {}, "resets are now allowed"),
         (
             {"final": True},
             {},
-            'emit is "final" in the other version only, as far as the registry says: there a row comes once',
+            'only the other version is recorded as emit="final": it emits each row once',
         ),
     ],
 )
@@ -177,7 +181,9 @@ def test_a_plan_records_and_names_that_rows_of_a_table_come_once(stage: Callable
     log = Log(*staged("a.v1"), *switched(1, None, "a.v1"))
     final = {**RESULT, "suite": "stock_stats", "final": True}
     plan = stage(log, settings={"window_s": 5}, results={"": final})
-    assert [warning.partition(",")[0] for warning in plan.warnings] == ['emit is "final" in the new version only']
+    assert [warning.partition(":")[0] for warning in plan.warnings] == [
+        'only the new version is recorded as emit="final"'
+    ]
     [record] = [each for each in plan.stages if isinstance(each, RecordRelease)]
     [entry] = [each for each in record.entries if isinstance(each, Staged)]
     assert entry.spec.outputs[""].final
@@ -423,7 +429,7 @@ def test_a_plan_says_which_inputs_accept_records_from_the_future(stage: Callable
         return stage(Log(), ahead_ms=ahead_ms, suite="stock_stats", watermark_delay_ms=delay_ms).warnings
 
     [warning] = said(3_600_000, 10_000)
-    assert warning.startswith("trades accepts records dated up to 3,600 s ahead: one of them makes")
+    assert warning.startswith("trades accepts records dated up to 3,600 s in the future: one of them makes")
     assert warning.endswith("--topic trades --add-config message.timestamp.after.max.ms=10000`")
     [warning] = said(NO_LIMIT_MS, 10_000)
     assert "dated at any time in the future" in warning

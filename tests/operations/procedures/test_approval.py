@@ -38,7 +38,7 @@ LIVE = Promoted(
     switch=Switch(number=1, old=None, old_generation=None, old_end=None, new="a.v1", new_generation=1, new_start=START),
 )
 # 6 of 1,000 keys differ
-SHOWN = Comparison(only_live=0, only_new=2, changed=4, identical=994)
+SHOWN = Comparison(only_live=0, only_new=2, changed=4, identical=994, live="a.v1", new="a.v2")
 
 
 class Asked(dict[str, Any]):
@@ -155,7 +155,7 @@ def test_evidence_that_is_too_old_is_renewed_as_it_was_made(asked: Asked, again:
     assert found.id == "promote-1"
     assert found.stages == (replace(DELTA, evidence="diff-2"), replace(SWITCH, evidence="diff-2"))
     assert "comparing and checking a.v2 again" in said[0]
-    assert "no worse than shown: 4 changed, 0 only live, 2 only new, 994 identical" in said[1]
+    assert "no worse than shown: 4 changed, 0 only in a.v1, 2 only in a.v2, 994 identical" in said[1]
 
 
 def test_what_is_not_compared_is_only_checked_again(asked: Asked, again: dict[str, Any]) -> None:
@@ -234,9 +234,9 @@ def without_limit(asked: Asked, again: dict[str, Any]) -> Proposed:
         ({"changed": 5}, False, "5 changed (0.50%), 4 (0.40%) shown"),
         # of what the operator said, the promotion itself takes care
         ({"changed": 5}, True, None),
-        ({"only_live": 1}, False, "1 only live (0.10%), 0 (0.00%) shown"),
+        ({"only_live": 1}, False, "1 only in a.v1 (0.10%), 0 (0.00%) shown"),
         # a kind of difference that nobody has seen is within no limit
-        ({"only_live": 1}, True, "1 only live (0.10%), 0 (0.00%) shown"),
+        ({"only_live": 1}, True, "1 only in a.v1 (0.10%), 0 (0.00%) shown"),
         ({"only_new": 0, "changed": 0, "identical": 1_000}, False, None),
     ],
 )

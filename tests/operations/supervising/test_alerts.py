@@ -39,7 +39,7 @@ ALERTS: dict[Alert, tuple[str, int]] = {
     RunFailed(job="janitor", run_id="0123456789", release=None, error="no room"): (
         "janitor failed: no room; the log of run 01234567 in Dagster has more", logging.ERROR),
     EntriesUnread(entries=2, held=1): (
-        "2 entries of the registry can't be read by this version, 1 of which must be understood: the releases that these concern are held; "
+        "2 entries of the registry can't be read by this version, 1 of them must not be ignored: the releases that it names are held; "
         "see `switchyard registry check`", logging.ERROR),
     EntriesUnread(entries=1, held=0): (
         "1 entry of the registry can't be read by this version; see `switchyard registry check`", logging.WARNING),

@@ -121,7 +121,7 @@ def test_a_diff_that_is_resumed_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(overview, "run_plan", carried_out)
     overview.resume("diff-1")
     shown = capsys.readouterr().out
-    assert all(f"{name} " in shown for name in ("only live", "only new", "changed", "identical"))
+    assert all(f"{name} " in shown for name in ("only in a.v1", "only in a.v2", "changed", "identical"))
 
 
 def test_the_log_says_what_was_asked_and_of_an_operation_shows_the_plan(
