@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from orchestration.commands.terminal import out, print_facts, print_json, print_table
+from pipelines.model.text import visible
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -26,9 +27,9 @@ def show_plan(plan: Plan) -> None:
     for number, step in enumerate(plan.steps(), 1):
         out(f"  {number}. {step}")
     for warning in plan.warnings:
-        out(f"  note: {warning}", style="yellow")
+        out(f"  note: {visible(warning)}", style="yellow")
     if plan.undo:
-        out(f"  to undo: {plan.undo}")
+        out(f"  to undo: {visible(plan.undo)}")
 
 
 def run_plan(
@@ -100,7 +101,7 @@ def _show_result(found: Comparison, late: Sequence[tuple[str, str]], title: str 
     counts += [(f"  in {column}", f"{number:,}") for column, number in found.columns.items()]
     print_table(("", "keys"), [*counts, *late], title=title)
     for words in _left_out(found):
-        out(words)
+        out(visible(words))
     if found.samples:
         columns = ("key", "live", "new")
         print_table(columns, [[_short(sample[name]) for name in columns] for sample in found.samples])
