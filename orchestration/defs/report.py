@@ -133,7 +133,9 @@ def of_comparison(found: Comparison) -> Metadata:
 def comparison_markdown(found: Comparison) -> str:
     """A diff as tables: counts, the columns that differ, samples; for each result, if the app has several."""
     if found.results:
-        return "\n\n".join(f"### {name}\n\n{comparison_markdown(each)}" for name, each in found.results.items())
+        return "\n\n".join(
+            f"### {markdown(name)}\n\n{comparison_markdown(each)}" for name, each in found.results.items()
+        )
     counts = [
         (name.replace("_", " "), getattr(found, name)) for name in ("identical", "changed", "only_live", "only_new")
     ]
