@@ -264,16 +264,21 @@ class Settings(BaseSettings):
         "the disk; raise it to have more time for an undo.",
     )
 
-    @field_validator("kafka", "driver_kafka")
+    # before the values are checked: an error of theirs shows the name
+    @field_validator("kafka", "driver_kafka", mode="before")
     @classmethod
-    def _only_security(
-        cls, value: Mapping[str, SecretStr | str], info: ValidationInfo
-    ) -> Mapping[str, SecretStr | str]:
-        bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
+    def _only_security(cls, value: Any, info: ValidationInfo) -> Any:
+        names = map(str, value) if isinstance(value, Mapping) else ()
+        bad = [name for name in names if not name.startswith(SECURITY_PREFIXES)]
         if bad:
             # a name of another form may be a password in the wrong place
             told = [name if _PROPERTY.fullmatch(name) else "a name of another form (not shown)" for name in bad]
             raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(told)}")
+        return value
+
+    @field_validator("kafka", "driver_kafka")
+    @classmethod
+    def _hidden(cls, value: Mapping[str, SecretStr | str]) -> Mapping[str, SecretStr | str]:
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
 
     @field_validator("bootstrap_servers")
