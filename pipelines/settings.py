@@ -22,6 +22,8 @@ from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_envir
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 _PROPERTY = re.compile(r"[a-z]+([._][a-z]+)+")
+# the user, the host and the port of a URL, with or without a scheme
+_AUTHORITY = re.compile(r"(?:[^/?#]*:)?/*([^/?#]*)")
 _REPOSITORIES = "spark.jars.repositories"
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
 _IDENTITY = re.compile(
@@ -116,7 +118,7 @@ class Settings(BaseSettings):
     data_docs_url: str | None = Field(
         None,
         description="The address under which browsers elsewhere see the Data Docs, such as "
-        "`https://switchyard.example.com/data-docs`. Set it if a proxy serves them.",
+        "`https://switchyard.example.com/data-docs`, without a login. Set it if a proxy serves them.",
     )
 
     # -- drivers
@@ -286,6 +288,15 @@ class Settings(BaseSettings):
     def _no_login(cls, value: str | None) -> str | None:
         if value is not None and "@" in value:
             raise ValueError("bootstrap_servers takes host:port,host:port; put a login into kafka")
+        return value
+
+    @field_validator("data_docs_url")
+    @classmethod
+    def _no_login_in_a_link(cls, value: str | None) -> str | None:
+        found = _AUTHORITY.match(value) if value is not None else None
+        # it is a link on pages, and in Dagster's database
+        if found is not None and ("@" in found[1] or holds_secret(found.string)):
+            raise ValueError("data_docs_url takes an address without a login: readers log in at the proxy")
         return value
 
     @field_validator("spark")

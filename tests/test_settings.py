@@ -29,6 +29,30 @@ def test_a_password_in_place_of_a_name_is_not_shown(table: str, value: object, m
     assert "planted" not in str(caught.value) + repr(caught.value.errors(include_input=False))
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ada:planted@example.com/docs",
+        "https://planted@example.com",
+        "https://ada:plan/ted@example.com/docs",
+        "//ada:planted@example.com/docs",
+        "ada:planted@example.com",
+        "https://example.com/docs?token=planted",
+    ],
+)
+def test_a_login_in_a_link_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValidationError, match="data_docs_url takes an address without a login") as caught:
+        Settings(data_docs_url=url)
+    assert "ted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.com/@ada/docs", "https://example.com:8443/docs", "http://[::1]:9789/"]
+)
+def test_a_link_without_a_login_is_taken(url: str) -> None:
+    assert Settings(data_docs_url=url).data_docs_url == url
+
+
 @pytest.mark.parametrize("name", ["isolation.level", "enable.idempotence", "bootstrap.servers", "transactional.id"])
 def test_what_guards_a_guarantee_can_not_be_set(name: str) -> None:
     with pytest.raises(ValidationError):
