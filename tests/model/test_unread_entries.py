@@ -280,6 +280,18 @@ def test_evidence_that_names_what_no_diff_does_is_not_taken(changes: dict[str, A
     assert state.not_understood("a") is None
 
 
+def test_evidence_of_a_reset_is_about_two_generations_of_one_release() -> None:
+    """The third writes on in the topic of the first, as after a reset with `--output keep`."""
+    began = [generation("a.v1", 2), generation("a.v1", 3, result=1)]
+    made = evidence("a.v1", "a.v1", id="reset-1", live_generation=2, new_generation=3,
+                    live_result=ResultPosition(topics={"a.v1.g2": {0: 3}}),
+                    new_result=ResultPosition(topics={"a.v1.g1": {0: 3}}),
+                    forward=DeltaSegment(topic="a.delta.reset-1", start=0, end=2))  # fmt: skip
+    folding = Folding()
+    folding.take(list(enumerate(map(encode, [*staged("a.v1"), *began, made]))))
+    assert folding.state.evidence == (made,) and folding.state.unread == ()
+
+
 @pytest.mark.parametrize("partitions", [0, -1, MAX_NUMBER])
 def test_a_number_of_partitions_that_no_topic_has_is_not_read(partitions: int) -> None:
     """Whoever starts or resets the release would list them."""
