@@ -22,6 +22,8 @@ from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_envir
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 _PROPERTY = re.compile(r"[a-z]+([._][a-z]+)+")
+# the user, the host and the port of a URL, with or without a scheme
+_AUTHORITY = re.compile(r"(?:[^/?#]*:)?/*([^/?#]*)")
 _REPOSITORIES = "spark.jars.repositories"
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
 _IDENTITY = re.compile(
@@ -116,7 +118,7 @@ class Settings(BaseSettings):
     data_docs_url: str | None = Field(
         None,
         description="The address under which browsers elsewhere see the Data Docs, such as "
-        "`https://switchyard.example.com/data-docs`. Set it if a proxy serves them.",
+        "`https://switchyard.example.com/data-docs`, without a login. Set it if a proxy serves them.",
     )
 
     # -- drivers
@@ -264,16 +266,21 @@ class Settings(BaseSettings):
         "the disk; raise it to have more time for an undo.",
     )
 
-    @field_validator("kafka", "driver_kafka")
+    # before the values are checked: an error of theirs shows the name
+    @field_validator("kafka", "driver_kafka", mode="before")
     @classmethod
-    def _only_security(
-        cls, value: Mapping[str, SecretStr | str], info: ValidationInfo
-    ) -> Mapping[str, SecretStr | str]:
-        bad = [name for name in value if not name.startswith(SECURITY_PREFIXES)]
+    def _only_security(cls, value: Any, info: ValidationInfo) -> Any:
+        names = map(str, value) if isinstance(value, Mapping) else ()
+        bad = [name for name in names if not name.startswith(SECURITY_PREFIXES)]
         if bad:
             # a name of another form may be a password in the wrong place
             told = [name if _PROPERTY.fullmatch(name) else "a name of another form (not shown)" for name in bad]
             raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(told)}")
+        return value
+
+    @field_validator("kafka", "driver_kafka")
+    @classmethod
+    def _hidden(cls, value: Mapping[str, SecretStr | str]) -> Mapping[str, SecretStr | str]:
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
 
     @field_validator("bootstrap_servers")
@@ -281,6 +288,15 @@ class Settings(BaseSettings):
     def _no_login(cls, value: str | None) -> str | None:
         if value is not None and "@" in value:
             raise ValueError("bootstrap_servers takes host:port,host:port; put a login into kafka")
+        return value
+
+    @field_validator("data_docs_url")
+    @classmethod
+    def _no_login_in_a_link(cls, value: str | None) -> str | None:
+        found = _AUTHORITY.match(value) if value is not None else None
+        # it is a link on pages, and in Dagster's database
+        if found is not None and ("@" in found[1] or holds_secret(found.string)):
+            raise ValueError("data_docs_url takes an address without a login: readers log in at the proxy")
         return value
 
     @field_validator("spark")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -17,6 +18,39 @@ from pipelines.settings import Settings
 def test_only_security_is_taken_from_the_kafka_table() -> None:
     with pytest.raises(ValidationError, match=r"not a name of another form \(not shown\), group\.id"):
         Settings(kafka={"acks": "0", "group.id": "x", "sasl.mechanism": "PLAIN"})
+
+
+@pytest.mark.parametrize("table", ["kafka", "driver_kafka"])
+@pytest.mark.parametrize("value", ["x", 1, None, {"a": 1}], ids=str)
+def test_a_password_in_place_of_a_name_is_not_shown(table: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"SWITCHYARD_{table.upper()}", json.dumps({"planted-w": value}))
+    with pytest.raises(ValidationError, match=r"a name of another form \(not shown\)") as caught:
+        Settings()
+    assert "planted" not in str(caught.value) + repr(caught.value.errors(include_input=False))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ada:planted@example.com/docs",
+        "https://planted@example.com",
+        "https://ada:plan/ted@example.com/docs",
+        "//ada:planted@example.com/docs",
+        "ada:planted@example.com",
+        "https://example.com/docs?token=planted",
+    ],
+)
+def test_a_login_in_a_link_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValidationError, match="data_docs_url takes an address without a login") as caught:
+        Settings(data_docs_url=url)
+    assert "ted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.com/@ada/docs", "https://example.com:8443/docs", "http://[::1]:9789/"]
+)
+def test_a_link_without_a_login_is_taken(url: str) -> None:
+    assert Settings(data_docs_url=url).data_docs_url == url
 
 
 @pytest.mark.parametrize("name", ["isolation.level", "enable.idempotence", "bootstrap.servers", "transactional.id"])

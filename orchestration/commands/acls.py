@@ -28,6 +28,13 @@ def acls(
             "--input", metavar="TOPIC", help="A topic that the app reads; repeatable. For drivers and operators."
         ),
     ] = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="APP",
+            help="Another app whose result the app reads; repeatable. For drivers and operators. Gives Read on all its releases.",
+        ),
+    ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,7 +52,7 @@ def acls(
     chosen = next((each for each in ROLES if each == role), None)
     if chosen is None:
         raise BadUsage(f"there is no role {role}", fix=f"the roles are: {', '.join(ROLES)}")
-    found = rights(chosen, app, inputs=input_ or (), groups=group or (), tombstones=tombstones)
+    found = rights(chosen, app, inputs=input_ or (), upstream=upstream or (), groups=group or (), tombstones=tombstones)
     lines = as_commands(found, principal, load_settings().bootstrap)
     if as_json:
         print_json([asdict(right) for right in found])

@@ -117,7 +117,7 @@ def operations(as_json: Json = False) -> None:
         at_it = operation.carrier
         # a process on another host can't be seen from here
         if at_it is not None and is_alive(at_it, settings) is not False:
-            out(f"  process {at_it.pid} on {at_it.host} carries it out")
+            out(f"  process {at_it.pid} on {visible(at_it.host)} carries it out")
         else:
             out(
                 f"  nobody carries it out: `switchyard resume {operation.id}` finishes it, `switchyard abandon {operation.id}` ends it"
@@ -162,7 +162,7 @@ def abandon(
         return
     out(f"{operation} is abandoned")
     for note in notes:
-        out(f"  {note}")
+        out(f"  {visible(note)}")
 
 
 def register_follower(

@@ -27,6 +27,7 @@ from orchestration.commands.options import (
 )
 from orchestration.commands.show import run_plan, show_found, show_plan, what_failed_shown
 from orchestration.commands.terminal import out, print_json, progress, say
+from pipelines.model.text import visible
 
 if TYPE_CHECKING:
     from orchestration.operations.context import Context
@@ -256,7 +257,7 @@ class _bar:
             return
         eta = "" if found.eta_s is None else f"{found.eta_s:,.0f} s left"
         if found.error is not None and found.error != self._error:
-            say(f"{found.release}: {found.error}")
+            say(f"{found.release}: {visible(found.error)}")
         self._error = found.error
         if sys.stdout.isatty():
             if self._progress is None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from orchestration.commands.terminal import out, print_facts, print_json, print_table
+from pipelines.model.text import visible
 
 if TYPE_CHECKING:
     from expectations.verdict import Verdict
@@ -26,9 +27,9 @@ def show_plan(plan: Plan) -> None:
     for number, step in enumerate(plan.steps(), 1):
         out(f"  {number}. {step}")
     for warning in plan.warnings:
-        out(f"  note: {warning}", style="yellow")
+        out(f"  note: {visible(warning)}", style="yellow")
     if plan.undo:
-        out(f"  to undo: {plan.undo}")
+        out(f"  to undo: {visible(plan.undo)}")
 
 
 def run_plan(
@@ -96,7 +97,7 @@ def _show_result(found: Comparison, late: Sequence[tuple[str, str]], title: str 
     ]
     print_table(("", "keys"), [*((said, f"{number:,}") for said, number in counts), *late], title=title)
     for said, columns in found.left_out:
-        out(f"{said}: {', '.join(columns)}")
+        out(visible(f"{said}: {', '.join(columns)}"))
     if found.samples:
         rows = [[_short(sample[name]) for name in ("key", "live", "new")] for sample in found.samples]
         print_table(("key", found.live, found.new), rows)

@@ -136,7 +136,7 @@ def comparison_markdown(found: Comparison) -> str:
     """A diff as tables: counts, the columns that differ, samples; for each result, if the app has several."""
     if not found.results:
         return _result_markdown(found, found.late)
-    parts = [f"### {name}\n\n{_result_markdown(each, ())}" for name, each in found.results.items()]
+    parts = [f"### {markdown(name)}\n\n{_result_markdown(each, ())}" for name, each in found.results.items()]
     late = Table(
         title="late rows", columns=("", "rows"), rows=tuple((said, f"{count:,}") for said, count in found.late)
     )

@@ -36,7 +36,7 @@ class Orders:
 
     def release(self) -> Release:
         """The release, from the registry as it is now."""
-        return self.registry.state().releases[self._name]
+        return self.registry.state(snapshots=False).releases[self._name]
 
     def check(self) -> RegistryState:
         """The registry's state as last read.
@@ -69,7 +69,7 @@ class Orders:
     def admit(self) -> None:
         """Raises Superseded if another driver has the release. Spark's thread calls it, so it uses its own registry."""
         with Registry(self.registry.settings) as registry:
-            token = registry.state().releases[self._name].token
+            token = registry.state(snapshots=False).releases[self._name].token
         if token != self._token:
             raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
 

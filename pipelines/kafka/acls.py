@@ -38,21 +38,24 @@ def rights(
     app: str,
     *,
     inputs: Sequence[str] = (),
+    upstream: Sequence[str] = (),
     groups: Sequence[str] = (),
     tombstones: bool = False,
 ) -> tuple[Right, ...]:
     """What `role` needs for all releases of `app`, present and future.
 
-    `inputs`: the app's topics. `groups`: a follower's own groups; for an operator, those of the app's followers, none
-    for all. `tombstones`: an operator may also write into results, for `reset --output tombstone`. Raises BadUsage for
-    a name that is not an app's, and if `inputs` or `groups` are missing where the role needs them.
+    `inputs`: the app's topics. `upstream`: other apps whose results it reads. `groups`: a follower's own groups; for an
+    operator, those of the app's followers, none for all. `tombstones`: an operator may also write into results, for
+    `reset --output tombstone`. Raises BadUsage for a name that is not an app's, and if `inputs` or `groups` are missing
+    where the role needs them.
     """
-    if not is_app_name(app):
-        raise BadUsage(
-            f"{app!r} is not the name of an app",
-            fix="use lower-case words joined by hyphens, at most 100 letters, as in stock-stats",
-        )
-    if role in ("driver", "operator") and not inputs:
+    for name in (app, *upstream):
+        if not is_app_name(name):
+            raise BadUsage(
+                f"{name!r} is not the name of an app",
+                fix="use lower-case words joined by hyphens, at most 100 letters, as in stock-stats",
+            )
+    if role in ("driver", "operator") and not (inputs or upstream):
         raise BadUsage(f"a {role} reads the inputs of {app}, but none is named", fix="name each: --input trades")
     if role == "follower" and not groups:
         raise BadUsage(
@@ -60,9 +63,9 @@ def rights(
         )
     match role:
         case "driver":
-            found = _driver(app, inputs)
+            found = _driver(app, inputs, upstream)
         case "operator":
-            found = _operator(app, inputs, groups, tombstones)
+            found = _operator(app, inputs, upstream, groups, tombstones)
         case "follower":
             found = _follower(app, groups)
         case _:
@@ -70,7 +73,7 @@ def rights(
     return tuple(found)
 
 
-def _driver(app: str, inputs: Sequence[str]) -> Iterable[Right]:
+def _driver(app: str, inputs: Sequence[str], upstream: Sequence[str]) -> Iterable[Right]:
     releases = f"{app}.v"
     yield _topic(REGISTRY_TOPIC, "Read", "what operations ask for")
     yield _topic(REGISTRY_TOPIC, "Write", "its lease, and that it has failed")
@@ -80,6 +83,8 @@ def _driver(app: str, inputs: Sequence[str]) -> Iterable[Right]:
     yield _topic(HEARTBEATS_TOPIC, "Write", "its heartbeat")
     for name in inputs:
         yield _topic(name, "Read", "the input")
+    for name in upstream:
+        yield _topic(f"{name}.v", "Read", f"the result of {name}, an input", "prefixed")
     yield _topic(releases, "Read", "its progress, and that of the release that it aligns with", "prefixed")
     yield _topic(releases, "Write", "results, progress and dead letters", "prefixed")
     yield _group(releases, "Read", "its consumer group: membership and offsets", "prefixed")
@@ -87,7 +92,9 @@ def _driver(app: str, inputs: Sequence[str]) -> Iterable[Right]:
     yield _group(NO_GROUP, "Describe", "clients without a group ask for its coordinator")
 
 
-def _operator(app: str, inputs: Sequence[str], groups: Sequence[str], tombstones: bool) -> Iterable[Right]:
+def _operator(
+    app: str, inputs: Sequence[str], upstream: Sequence[str], groups: Sequence[str], tombstones: bool
+) -> Iterable[Right]:
     releases, deltas = f"{app}.v", f"{app}.delta."
     yield _topic(REGISTRY_TOPIC, "Create", "the first operation on a cluster")
     yield _topic(REGISTRY_TOPIC, "Read", "the state of releases and operations")
@@ -100,8 +107,9 @@ def _operator(app: str, inputs: Sequence[str], groups: Sequence[str], tombstones
     yield _topic(HEARTBEATS_TOPIC, "Create", "the first operation on a cluster")
     yield _topic(HEARTBEATS_TOPIC, "Read", "the state of drivers")
     for name in inputs:
-        yield _topic(name, "Read", "positions for a reset; the record that makes a batch fail")
-        yield _topic(name, "DescribeConfigs", "whether it is compacted: then history may be missing")
+        yield from _input(name)
+    for name in upstream:
+        yield from _input(f"{name}.v", "prefixed")
     yield _topic(releases, "Create", "stage, reset", "prefixed")
     yield _topic(releases, "Read", "diff, check, promote: results and progress", "prefixed")
     yield _topic(releases, "Delete", "retire, clean, reset --output truncate", "prefixed")
@@ -129,6 +137,11 @@ def _follower(app: str, groups: Sequence[str]) -> Iterable[Right]:
     for name in groups:
         yield _group(name, "Read", "its own offsets")
     yield _group(NO_GROUP, "Describe", "clients without a group ask for its coordinator")
+
+
+def _input(name: str, pattern: Pattern = "literal") -> Iterable[Right]:
+    yield _topic(name, "Read", "positions for a reset; the record that makes a batch fail", pattern)
+    yield _topic(name, "DescribeConfigs", "whether it is compacted: then history may be missing", pattern)
 
 
 def _topic(name: str, operation: Operation, why: str, pattern: Pattern = "literal") -> Right:

@@ -19,7 +19,7 @@ from pipelines.kafka.topics import SNAPSHOTS, ensure_topic, partition_count
 from pipelines.model.entries import as_unread, read
 from pipelines.model.names import SNAPSHOTS_TOPIC
 from pipelines.model.parts import AnotherRegistry
-from pipelines.model.registry import ImpossibleSwitch, RegistryState, fold
+from pipelines.model.registry import ImpossibleEntry, RegistryState, fold
 from pipelines.model.snapshot import Snapshot, digest_of, newest_of, to_parts
 from pipelines.settings import Settings
 
@@ -138,7 +138,7 @@ def _folded(state: RegistryState, records: Sequence[Record]) -> RegistryState:
         for offset, value in records:
             try:
                 state = fold(state, [read(value, offset)], strict=True)
-            except ImpossibleSwitch as error:
+            except ImpossibleEntry as error:
                 log.warning("entry %d of the registry can't be folded: %s", offset, error)
                 state = fold(state, [as_unread(value, offset, str(error))])
             except Exception as error:

@@ -48,6 +48,7 @@ from pipelines.model.names import (
     TopicName,
     app_of,
     dead_letter_topic,
+    delta_topic,
     is_delta_topic,
     result_topic,
 )
@@ -281,55 +282,79 @@ class RegistryState:
                      if o.mark and o.mark.release == release and not o.resolved), None)  # fmt: skip
 
 
-class ImpossibleSwitch(ValueError):
-    """An entry moves consumers in a way that no promotion or rollback does."""
+class ImpossibleEntry(ValueError):
+    """An entry says what no operation writes."""
 
 
 def fold(state: RegistryState, entries: Iterable[Entry | Unread], *, strict: bool = False) -> RegistryState:
     """The state after `entries`, in order. An entry about something unknown changes nothing.
 
     Each table is copied once, when an entry first changes it. So the cost is one copy of the state plus the entries.
-    `strict`: raises ImpossibleSwitch for a switch that doesn't follow the one before, that names a release of another
-    app or one that the state doesn't have, or that leads to anything but that release's results.
+    `strict`: raises ImpossibleEntry for a switch that doesn't follow the one before, or that leads to anything but
+    results of the new release; for evidence with a delta in another topic than its own, or about anything but results
+    of its releases; and for either if it names a release of another app, or one that the state doesn't have.
     """
     draft = _Draft(state)
     for entry in entries:
         if strict and isinstance(entry, Promoted):
-            _refuse_impossible(entry, draft)
+            _refuse_impossible_switch(entry, draft)
+        if strict and isinstance(entry, EvidenceRecorded):
+            _refuse_impossible_evidence(entry, draft)
         _apply(draft, entry)
     return draft.state()
 
 
-def _refuse_impossible(entry: Promoted, draft: _Draft) -> None:
+def _refuse_impossible_switch(entry: Promoted, draft: _Draft) -> None:
     switch, newest, releases = entry.switch, draft.newest_switch(entry.alias), draft.table("releases")
     for name in (switch.old, switch.new):
-        if name is not None and name not in releases:
-            raise ImpossibleSwitch(
-                f"it names release {name}, but this version can't read the entry that staged it, or there is none"
-            )
+        if name is not None:
+            _refuse_unknown(name, releases)
         if name is not None and app_of(name) != entry.alias:
-            raise ImpossibleSwitch(f"it moves consumers of {entry.alias} to or from {name}, a release of another app")
+            raise ImpossibleEntry(f"it moves consumers of {entry.alias} to or from {name}, a release of another app")
     number, old = (newest.number, (newest.new, newest.new_generation)) if newest else (0, (None, None))
     if (switch.number, switch.old, switch.old_generation) != (number + 1, *old):
-        raise ImpossibleSwitch(f"it is switch {switch.number} from {switch.old}, but switch {number} led to {old[0]}")
+        raise ImpossibleEntry(f"it is switch {switch.number} from {switch.old}, but switch {number} led to {old[0]}")
     # followers look for the topics that it leads to
     if not switch.new_start.topics:
-        raise ImpossibleSwitch(f"it leads to no result of {switch.new}")
+        raise ImpossibleEntry(f"it leads to no result of {switch.new}")
     _refuse_elsewhere(releases[switch.new], switch.new_generation, switch.new_start)
     if switch.old is not None and switch.old_generation is not None and switch.old_end is not None:
         _refuse_elsewhere(releases[switch.old], switch.old_generation, switch.old_end)
     for segment in switch.delta:
         if not is_delta_topic(segment.topic, entry.alias):
-            raise ImpossibleSwitch(f"its delta is in {segment.topic}, which is no delta topic of {entry.alias}")
+            raise ImpossibleEntry(f"its delta is in {segment.topic}, which is no delta topic of {entry.alias}")
+
+
+def _refuse_impossible_evidence(entry: EvidenceRecorded, draft: _Draft) -> None:
+    # a promotion writes into the topic of the delta, and reads the results
+    app, releases = app_of(entry.new), draft.table("releases")
+    if app_of(entry.live) != app:
+        raise ImpossibleEntry(f"it compares {entry.live} with {entry.new}, a release of another app")
+    for name, generation, result in (
+        (entry.live, entry.live_generation, entry.live_result),
+        (entry.new, entry.new_generation, entry.new_result),
+    ):
+        _refuse_unknown(name, releases)
+        _refuse_elsewhere(releases[name], generation, result)
+    for segment in (entry.forward, entry.backward):
+        if segment is not None and segment.topic != delta_topic(app, entry.id):
+            raise ImpossibleEntry(f"its delta is in {segment.topic}, which is not the delta topic of {entry.id}")
+
+
+def _refuse_unknown(name: str, releases: Mapping[str, Release]) -> None:
+    if name not in releases:
+        raise ImpossibleEntry(
+            f"it names release {name}, but this version can't read the entry that staged it, or there is none"
+        )
 
 
 def _refuse_elsewhere(release: Release, generation: int, position: ResultPosition) -> None:
     results = {topic: release.spec.outputs[name].partitions for name, topic in release.topics_of(generation).items()}
     for topic, offsets in position.topics.items():
         if topic not in results:
-            raise ImpossibleSwitch(f"{topic} is no result of {release.name} in generation {generation}")
+            raise ImpossibleEntry(f"{topic} is no result of {release.name} in generation {generation}")
         if any(not 0 <= partition < results[topic] or offset < 0 for partition, offset in offsets.items()):
-            raise ImpossibleSwitch(f"it names a partition or offset that {topic} can't have")
+            raise ImpossibleEntry(f"it names a partition or offset that {topic} can't have")
 
 
 class _Draft:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,17 +18,18 @@ import pytest
 
 import orchestration.commands
 from orchestration import cli
-from orchestration.commands import broker, overview, show, terminal
+from orchestration.commands import broker, overview, release, show, terminal
 from orchestration.commands.follow import _line, as_object
 from orchestration.defs import report
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.looking.in_use import notes
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, Table
+from orchestration.operations.procedures.wait import Hydration
 from pipelines.errors import Refused
 from pipelines.follow import LiveRecord
 from pipelines.logs import VisibleFormatter
-from pipelines.model.entries import Closed, Opened, StateSet
+from pipelines.model.entries import Carried, Closed, Holder, Opened, StateSet
 from tests.operations.builders import Log, context_of, staged
 
 HOSTILE = "[red]x[/red] [link=http://e]y[/] :boom: \x1b[2J\x1b]52;c;aGk=\x07 \x9b31m \x7f \u202e\u2066 a\rb\nok\tc"
@@ -133,8 +135,8 @@ def test_plan_log_and_status_obey_nothing(capsys: pytest.CaptureFixture[str], mo
     log = Log(*staged("a.v1"), opened, Closed(id=PLAN.id, outcome="done", op=PLAN.id))
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context_of(log))
     overview.log(PLAN.id, limit=50)
-    release = SimpleNamespace(name="a.v1", state=HOSTILE, spec=SimpleNamespace(app="a"))
-    broker._table([cast(Any, SimpleNamespace(release=release, health=HOSTILE, live=True, beat=None))])
+    held = SimpleNamespace(name="a.v1", state=HOSTILE, spec=SimpleNamespace(app="a"))
+    broker._table([cast(Any, SimpleNamespace(release=held, health=HOSTILE, live=True, beat=None))])
     said = capsys.readouterr().out
     assert obeyed(said.replace("\t", "")) == []
     # asked, a cell of the table, who, why, and both of the status; the rest is on lines of their own
@@ -146,16 +148,35 @@ def test_what_the_registry_says_starts_no_line(
 ) -> None:
     opened = Opened(id=PLAN.id, name="reset", releases=PLAN.releases, deadline_ms=2**60, plan=PLAN.for_journal(),
                     actor="ada\nno operation is under way")  # fmt: skip
-    log = Log(*staged("a.v1"), opened, StateSet(release="a.v1", state="failed", reason="lost\na.v1: all is well"))
+    carried = Carried(
+        id=PLAN.id, holder=Holder(host="far away\nno operation is under way", boot_id="b", pid=1, started=2)
+    )
+    log = Log(
+        *staged("a.v1"), opened, carried, StateSet(release="a.v1", state="failed", reason="lost\na.v1: all is well")
+    )
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context_of(log))
     overview.operations()
     state = log.state()
     failed = SimpleNamespace(release=state.releases["a.v1"], beat=None, notes=notes(state, state.releases["a.v1"]))
     broker._tell_notes([cast(Any, failed)], alone=True)
-    said = capsys.readouterr().out
+    monkeypatch.setattr("orchestration.operations.execute.abandon", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.supervising.overview.statuses", lambda _: [failed])
+    overview.abandon(PLAN.id)
+    waiting = {"position_records": 1, "total_records": 2, "records_per_s": 3.0, "unread_records": 1, "eta_s": None}
+    release._bar(as_json=False).update(
+        Hydration(release="a.v1", done=False, error="broken\na.v1: all is well", **cast(Any, waiting))
+    )
+    show.show_plan(replace(PLAN, warnings=("mind\na.v1: all is well",), undo="try\na.v1: all is well"))
+    show.show_comparison(replace(Comparison.none(), only_new_columns=("mine\na.v1: all is well",)))
+    captured = capsys.readouterr()
+    said = captured.out + captured.err
     assert "started by ada" in said and "no other operation on a.v1 until " in said
-    assert r"by ada\nno operation is under way" in said and r"lost\na.v1: all is well" in said
-    assert not [line for line in said.splitlines() if line.startswith(("no operation", "a.v1: all is well"))]
+    assert said.count(r"\nno operation is under way") == 2
+    for who in ("lost", "broken", "mind", "try", "mine"):
+        assert rf"{who}\na.v1: all is well" in said
+    # of the status, and of what is abandoned
+    assert said.count(r"lost\na.v1: all is well") == 2
+    assert not [line for line in said.splitlines() if line.strip().startswith(("no operation", "a.v1: all is well"))]
 
 
 def test_a_diff_obeys_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +197,11 @@ def comparison() -> Comparison:
 
 
 def test_dagster_s_markdown_has_no_markup_of_a_record() -> None:
-    for text in (PLAN.markdown(), report.comparison_markdown(comparison()), report.of_lines([MARKUP, HOSTILE]).value):
+    named = Comparison.together({MARKUP: comparison()})
+    for text in (
+        PLAN.markdown(), report.comparison_markdown(comparison()), report.comparison_markdown(named),
+        report.of_lines([MARKUP, HOSTILE]).value,
+    ):  # fmt: skip
         assert text is not None
         assert obeyed(text) == [] and "<" not in text and "](" not in text.replace("\\](", "")
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "\\| d" in text

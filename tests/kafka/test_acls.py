@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,18 @@ def test_an_operator_who_is_told_the_groups_sees_no_others() -> None:
     assert allows(rights("operator", "stock-stats", inputs=["trades"]), "group", "someone-else", "Describe")
 
 
+@pytest.mark.parametrize("role", ["driver", "operator"])
+def test_who_reads_another_app_s_result_reads_each_of_its_versions_and_generations(role: Role) -> None:
+    found = rights(role, "totals", upstream=["stock-stats"])
+    for topic in ("stock-stats.v1.g1", "stock-stats.v12.g3.alerts"):
+        assert allows(found, "topic", topic, "Read")
+        assert allows(found, "topic", topic, "DescribeConfigs") == (role == "operator")
+        assert not any(allows(found, "topic", topic, each) for each in ("Write", "Create", "Delete"))
+    assert not allows(found, "topic", "stock-stats-eu.v1.g1", "Read")
+    assert not any(allows(found, kind, "stock-stats.v1", each) for kind in ("group", "transactional-id")
+                   for each in ("Read", "Write", "Delete"))  # fmt: skip
+
+
 def test_nothing_is_allowed_twice_and_everything_has_a_reason() -> None:
     for role in ROLES:
         found = of(role)
@@ -85,12 +98,16 @@ def test_nothing_is_allowed_twice_and_everything_has_a_reason() -> None:
         ({"role": "driver", "app": "stock-stats.v1"}, "not the name of an app"),
         ({"role": "driver", "app": "stock-stats"}, "the inputs of stock-stats"),
         ({"role": "operator", "app": "stock-stats"}, "the inputs of stock-stats"),
+        (
+            {"role": "driver", "app": "totals", "upstream": ["stock-stats.v1"]},
+            "'stock-stats.v1' is not the name of an app",
+        ),
         ({"role": "follower", "app": "stock-stats"}, "needs a consumer group"),
     ],
 )
-def test_what_must_be_said_is_asked_for(arguments: dict[str, str], words: str) -> None:
+def test_what_must_be_said_is_asked_for(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(BadUsage, match=words):
-        rights(**arguments)  # type: ignore[arg-type]
+        rights(**arguments)
 
 
 def test_a_line_is_one_that_kafka_s_tool_takes() -> None:
@@ -117,6 +134,9 @@ def test_the_command_prints_the_table(
     )
     assert run([*told, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == len(rights("driver", "stock-stats", inputs=["trades"]))
+    reads = ["acls", "operator", "totals", "--upstream", "stock-stats", "--principal", "User:me"]
+    assert run(reads) == 0
+    assert "--topic stock-stats.v --resource-pattern-type prefixed" in capsys.readouterr().out
     assert run(["acls", "owner", "stock-stats", "--principal", "User:me"]) == 2
     assert "driver, operator, follower" in capsys.readouterr().err
 

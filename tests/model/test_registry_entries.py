@@ -50,7 +50,7 @@ AT = SourcePosition(sources={"lines": {0: 5, 11: 7}})
 RESULT = ResultPosition(topics={"sums.v1.g1": {0: 3}})
 GAP = Gap(topic="lines", partition=0, start=0, end=5, why="deleted")
 SUMMARY = {"only_live": 1, "only_new": 0, "changed": 2, "identical": 9, "samples": [{"key": "a"}], "ratio": 0.25}
-SEGMENT = DeltaSegment(topic="sums.delta.1", start=0, end=4)
+SEGMENT = DeltaSegment(topic="sums.delta.diff-1", start=0, end=4)
 OLD_END = ResultPosition(topics={"sums.v0.g1": {0: 3}})
 SWITCH = Switch(number=2, old="sums.v0", old_generation=1, old_end=OLD_END, new=NAME, new_generation=1, new_start=RESULT,
                 delta=(SEGMENT,), cut=AT, allowed="gap")  # fmt: skip
@@ -79,7 +79,7 @@ ENTRIES: list[Entry] = [
         new=NAME,
         new_generation=1,
         cut=AT,
-        live_result=RESULT,
+        live_result=OLD_END,
         new_result=RESULT,
         summary=SUMMARY,
         forward=SEGMENT,

@@ -20,7 +20,19 @@ from orchestration.operations.supervising.overview import audit
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.snapshots import Folding
 from pipelines.model import registry as model
-from pipelines.model.entries import Entry, EvidenceRecorded, Opened, Promoted, Repaired, WantedSet, decode, encode, read
+from pipelines.model.entries import (
+    DeltaSegment,
+    Entry,
+    EvidenceRecorded,
+    Opened,
+    Promoted,
+    Repaired,
+    WantedSet,
+    decode,
+    encode,
+    read,
+)
+from pipelines.model.positions import ResultPosition
 from pipelines.model.progress import Heartbeat, Progress, read_heartbeat, read_progress
 from pipelines.model.registry import RegistryState, fold
 from pipelines.model.switch import expired
@@ -234,6 +246,50 @@ def test_a_switch_without_an_operation_moves_no_consumer_and_holds_its_app(chang
         [found] = state.unread
         repaired = fold(state, [Repaired(offsets=(found.offset,))])
         assert repaired.not_understood("a") is None and repaired.live("a") == live
+
+
+DELTA = {"topic": "a.delta.diff-1", "start": 0, "end": 5}
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    **{f"a delta to write into {topic}": {side: {**DELTA, "topic": topic}}
+       for topic in ("payments", "switchyard.heartbeats", "a.v1.g1", "b.delta.diff-1", "a.delta.diff-2")
+       for side in ("forward", "backward")},
+    "a live result of somebody else": {"live_result": {"topics": {"payroll": {"0": 0}}}},
+    "a new result of somebody else": {"new_result": {"topics": {"payroll": {"0": 0}}}},
+    "the result of the other release": {"new_result": {"topics": {"a.v1.g1": {"0": 0}}}},
+    "the result of another generation": {"live_result": {"topics": {"a.v1.g2": {"0": 0}}}},
+    "a partition that the result does not have": {"live_result": {"topics": {"a.v1.g1": {"1": 0}}}},
+    "an offset before the first": {"new_result": {"topics": {"a.v2.g1": {"0": -1}}}},
+    "a release of another app": {"live": "b.v1", "live_result": {"topics": {"b.v1.g1": {"0": 3}}}},
+    "a release that there is not yet": {"new": "a.v3", "new_result": {"topics": {"a.v3.g1": {"0": 3}}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{}, *ELSEWHERE.values()], ids=["as it is", *ELSEWHERE])
+def test_evidence_that_names_what_no_diff_does_is_not_taken(changes: dict[str, Any]) -> None:
+    """A promotion writes into the topic of its delta, and reads its results."""
+    made = evidence("a.v1", "a.v2", live_result=ResultPosition(topics={"a.v1.g1": {0: 3}}),
+                    new_result=ResultPosition(topics={"a.v2.g1": {0: 3}}),
+                    forward=DeltaSegment(**DELTA), backward=DeltaSegment(**DELTA))  # fmt: skip
+    data = written(**{**json.loads(encode(made)), **changes})
+    assert isinstance(read(data, 7), EvidenceRecorded)
+    folding = Folding()
+    folding.take(list(enumerate([*map(encode, staged("a.v1", "a.v2", "b.v1")), data])))
+    state = folding.state
+    assert (len(state.evidence), len(state.unread)) == ((0, 1) if changes else (1, 0))
+    # a diff decides nothing, so nobody waits for it
+    assert state.not_understood("a") is None
+
+
+def test_evidence_of_a_reset_is_about_two_generations_of_one_release() -> None:
+    """The third writes on in the topic of the first, as after a reset with `--output keep`."""
+    began = [generation("a.v1", 2), generation("a.v1", 3, result=1)]
+    made = evidence("a.v1", "a.v1", id="reset-1", live_generation=2, new_generation=3,
+                    live_result=ResultPosition(topics={"a.v1.g2": {0: 3}}),
+                    new_result=ResultPosition(topics={"a.v1.g1": {0: 3}}),
+                    forward=DeltaSegment(topic="a.delta.reset-1", start=0, end=2))  # fmt: skip
+    folding = Folding()
+    folding.take(list(enumerate(map(encode, [*staged("a.v1"), *began, made]))))
+    assert folding.state.evidence == (made,) and folding.state.unread == ()
 
 
 @pytest.mark.parametrize("partitions", [0, -1, MAX_NUMBER])

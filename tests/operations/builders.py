@@ -164,7 +164,7 @@ class Log:
     def known(self) -> RegistryState:
         return fold(RegistryState(), self.entries)
 
-    def state(self) -> RegistryState:
+    def state(self, *, snapshots: bool = True) -> RegistryState:
         return self.known
 
     def history(self) -> Iterator[Entry]:

@@ -18,14 +18,16 @@ from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
 from pipelines.errors import Refused
 from pipelines.follow import LiveConsumer
+from pipelines.kafka import topics
 from pipelines.kafka.acls import ROLES, Role, as_commands, rights
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.failures import forbidden
 from pipelines.kafka.login import java_properties
 from pipelines.kafka.offsets import end_offsets
-from pipelines.kafka.topics import delete_topics, partition_count
+from pipelines.kafka.topics import delete_topics, ensure_topic, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic
-from tests.security.access import as_asked, asked_by, binding, bindings_of
+from tests.reset.world import HEAD
+from tests.security.access import allow, as_asked, asked_by, binding, bindings_of
 from tests.security.guarded import ADMIN, PLANTED, Guarded
 from tests.security.world import Office, follow, office
 from tests.shared.waiting import until
@@ -298,3 +300,64 @@ def test_the_operations_on_several_releases_need_every_right_and_no_other(
         unused = {as_asked(right) for right in live.rights(role)} - asked.used
         assert not unused, f"a {role} has used no right of {unused}"
         assert asked.denied[before[role] :] == ()
+
+
+@pytest.mark.long
+def test_an_operator_writes_tombstones_by_the_right_for_them(live: Office) -> None:
+    operator = live.user("operator")
+    every = rights("operator", live.app, inputs=[live.topic], groups=[live.group], tombstones=True)
+    [more] = set(every) - set(live.rights("operator"))
+    before = len(asked_by(live.broker, operator).denied)
+    allow(live.broker, operator, [more])
+    live.do("reset", f"{live.app}.v1", "--to-earliest", "--output", "tombstone", "--stop", "--execute")
+    live.do("wait", f"{live.app}.v1", "--for", "100ms", "--timeout", "200s")
+    asked = asked_by(live.broker, operator)
+    assert as_asked(more) in asked.used and asked.denied[before:] == ()
+
+
+NAMED = """
+NAMES = StaticTable(topic="NAMES", key="k string", value=Json("name string NOT NULL"))
+
+
+@app(name="NAME", inputs={**NUMBERS, "names": NAMES}, result=Table(key=("k",), partitions=2), suite="named_suite")
+def named(numbers: DataFrame, names: DataFrame, settings: AppSettings) -> DataFrame:
+    with_names = numbers.join(names, "k", "left")
+    return with_names.groupBy("k").agg(F.count(F.lit(1)).alias("records"), F.sum("n").alias("total"))
+"""
+SUITE = """
+from expectations.suites import base
+
+
+def suite(inputs):
+    return [base.not_empty()]
+"""
+
+
+@pytest.mark.long
+def test_a_driver_s_login_is_enough_to_check_and_to_bisect_and_reads_no_static_table(live: Office) -> None:
+    release, names = f"{live.app}.v3", f"names-of-{live.app}"
+    ensure_topic(live.admin, names, 1, topics.INPUT)
+    writer = producer(live.admin)
+    writer.produce(names, b'{"name": "ann"}', b"k1", partition=0)
+    assert writer.flush(60) == 0
+    # who stages reads it
+    allow(live.broker, live.user("operator"), rights("operator", live.app, inputs=[names], groups=[live.group]))
+    code = live.folder / "named"
+    code.mkdir()
+    head = HEAD.replace("Stream, Table", "StaticTable, Stream, Table")
+    text = (
+        (head + NAMED).replace("TOPIC", live.topic).replace('"NAMES"', f'"{names}"').replace('"NAME"', f'"{live.app}"')
+    )
+    (code / "named.py").write_text(text)
+    (code / "named_suite.py").write_text(SUITE)
+    live.do("stage", live.app, "--version", 3, "--from", code, "--execute")
+    live.do("start", release, "--execute")
+    live.do("wait", release, "--for", "100ms", "--timeout", "200s")
+    live.do("diff", release)
+    checked = live.cli("check", release, role="driver")
+    assert checked.code == 0 and "not empty" in checked.out, checked.text
+    live.do("stop", release, "--execute")
+    live.produce(10)
+    tried = live.cli("bisect", release, role="driver")
+    assert tried.code == 0 and "the next batch runs" in tried.out, tried.text
+    assert not [each for each in asked_by(live.broker, live.user("driver")).denied if names in each]

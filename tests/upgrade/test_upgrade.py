@@ -50,7 +50,9 @@ def recorded() -> list[tuple[str, bytes]]:
 
 def test_every_entry_of_0_1_is_read_and_means_the_same() -> None:
     entries = [decode(value) for topic, value in recorded() if topic == REGISTRY_TOPIC]
-    state = fold(RegistryState(), entries)
+    # none is taken for forged
+    state = fold(RegistryState(), entries, strict=True)
+    assert [(e.live, e.new) for e in state.evidence] == [("word-count.v1", "word-count.v2")]
     assert {name: r.state for name, r in state.releases.items()} == {
         "word-count.v1": "live", "word-count.v2": "standby", "stock-stats.v1": "live", "large-orders.v1": "live",
     }  # fmt: skip
