@@ -206,6 +206,8 @@ def delete_topic(work: Work, stage: DeleteTopic) -> None:
     if stage.name not in own and not any(is_delta_topic(stage.name, app_of(name)) for name in releases):
         raise work.foreign(f"topic {stage.name}")
     _refuse_used(work, state, stage.name)
+    # asking followers may have taken long. While this operation is open, no other one changes the release
+    work.now()
     work.context.cluster.delete_topics([stage.name])
 
 

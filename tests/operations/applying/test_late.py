@@ -361,6 +361,21 @@ def test_nor_one_that_another_release_came_to_read(tmp_path: Path) -> None:
     assert sleeper.kafka.gone == []
 
 
+def test_nor_one_that_an_undo_came_to_write_while_followers_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeper = Sleeper(tmp_path, *staged(NAME), generation(NAME, 2, ended=ENDED), operation=Kind.CLEAN, stages=OLD)
+
+    def nobody(*_: Any) -> list[str]:
+        sleeper.log.entries += UNDONE
+        return []
+
+    monkeypatch.setattr("orchestration.operations.applying.releases.needing_result", nobody)
+    with pytest.raises(Refused, match="op-1 was abandoned in the meantime"):
+        sleeper.run()
+    assert sleeper.kafka.gone == []
+
+
 def test_an_archive_that_nobody_needs_is_deleted(tmp_path: Path) -> None:
     sleeper = Sleeper(tmp_path, *staged(NAME), generation(NAME, 2, ended=ENDED), operation=Kind.CLEAN, stages=OLD)
     archived, current = sleeper.checkpoint(1, 1), sleeper.checkpoint(2, 2)
