@@ -25,7 +25,7 @@ from pipelines.engine.code import code_path
 from pipelines.engine.table_file import table_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
-from pipelines.model.entries import Staged, StaticTableSpec
+from pipelines.model.entries import Staged, StateSet, StaticTableSpec
 from pipelines.paths import below, remove
 from pipelines.settings import Settings
 from tests.operations.builders import Log, evidence, spec
@@ -57,7 +57,7 @@ def link(path: Path, to: Path) -> Path:
 
 def applied(settings: Settings, stage: DeleteFiles | DeleteCheckpoint) -> None:
     table = StaticTableSpec(topic="rates", topic_id="t", position={0: 1}, rows=1, size_bytes=9, digest=DIGEST)
-    log = Log(Staged(spec=spec(NAME, static_tables={"rates": table})))
+    log = Log(Staged(spec=spec(NAME, static_tables={"rates": table})), StateSet(release=NAME, state="retired"))
     context = Context(settings=settings, registry=cast(Registry, log), launcher=cast(Any, None))
     Applier(context, Plan(id="retire-1", operation=Kind.RETIRE, releases=(stage.release,), stages=(stage,))).apply(
         stage

@@ -51,8 +51,8 @@ def expire(registry: Registry) -> RegistryState:
 def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryState:
     """Opens the plan's operation, or resumes it if it is already open. `also`: entries to write in the same step.
 
-    Raises Refused while another operation is under way on one of its releases, and while another living process carries
-    this one out.
+    Raises Refused while another operation is under way on one of its releases, and while another process of this host
+    carries this one out. From one of another host, which may have died, it is taken over: that one does nothing more.
     """
     mine = this_process(context.settings)
     carried = Carried(id=plan.id, holder=mine)
@@ -217,17 +217,19 @@ def journaled(
         state = context.registry.state()
         if not stays_open(state):
             fail(context, plan.id, error, give_up)
-        elif isinstance(error, SwitchyardError) and _is_open(state, plan.id):
+        elif isinstance(error, SwitchyardError) and _is_left(context, state, plan.id):
             resume = f"to continue: `switchyard resume {plan.id}`"
             error.fix = f"{error.fix}; {resume}" if error.fix else resume
         raise
     finish(context, plan)
 
 
-def _is_open(state: RegistryState, plan_id: str) -> bool:
-    """Whether the operation can be resumed: someone else may have ended it while it was carried out."""
+def _is_left(context: Context, state: RegistryState, plan_id: str) -> bool:
+    """Whether the operation is left to be resumed: someone else may have ended it, or taken it over."""
     operation = state.known_operations.get(plan_id)
-    return operation is not None and operation.closed is None
+    if operation is None or operation.closed is not None:
+        return False
+    return operation.carrier in (None, this_process(context.settings))
 
 
 def has_started_generation(state: RegistryState, plan_id: str) -> bool:

@@ -102,10 +102,11 @@ def size_of(path: Path | None) -> int:
     return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
 
 
-def forget(settings: Settings, release: str, generation: int) -> None:
-    """Deletes the checkpoints of a generation."""
-    for _, path in _folders(settings, release, generation):
-        shutil.rmtree(path)
+def forget(settings: Settings, release: str, generation: int, upto: int | None = None) -> None:
+    """Deletes the checkpoints of a generation. `upto`: only those of this token and older ones."""
+    for token, path in _folders(settings, release, generation):
+        if upto is None or token <= upto:
+            shutil.rmtree(path)
 
 
 def inherit(

@@ -52,6 +52,7 @@ PLAN = Plan(
     releases=("a.v1",),
     stages=(Want(release="a.v1", wanted="stopped", before="running"), SetState(release="a.v1", state="ready"), BEGIN),
 )
+ELSEWHERE = Holder(host="another-host", boot_id="b", pid=7, started=1)
 
 
 def holder_of(log: Log, pid: int) -> Holder:
@@ -116,6 +117,20 @@ def test_one_process_at_a_time_carries_an_operation_out() -> None:
     length = len(log.entries)
     journal.begin(context_of(log), PLAN)
     assert len(log.entries) == length, "the same process goes on"
+
+
+def test_one_of_another_host_is_taken_over_and_does_nothing_more() -> None:
+    """Whether it lives can't be known, and the operation must not wait for it for ever."""
+    log = under_way()
+    log.entries.append(Carried(id=PLAN.id, holder=ELSEWHERE))
+    with pytest.raises(Refused, match="process 7 on another-host has taken over reset-1") as error:
+        Applier(context_of(log), PLAN).run()
+    assert "`switchyard operations`" in error.value.fix
+    assert not any(isinstance(entry, WantedSet) for entry in log.entries)
+    journal.begin(context_of(log), PLAN)
+    with before_stage(Want, lambda: log.entries.append(Carried(id=PLAN.id, holder=ELSEWHERE))), pytest.raises(Refused):
+        Applier(context_of(log), PLAN).run()
+    assert not any(isinstance(entry, WantedSet) for entry in log.entries)
 
 
 def test_an_operation_that_was_ended_does_nothing_more() -> None:
@@ -327,17 +342,22 @@ def test_a_reset_that_fails_before_it_has_changed_anything_leaves_its_release_ru
 
 
 @pytest.mark.parametrize(
-    ("ended", "fix"), [(False, "start them; to continue: `switchyard resume reset-1`"), (True, "start them")]
+    ("also", "fix"),
+    [
+        ([], "start them; to continue: `switchyard resume reset-1`"),
+        ([Closed(id=PLAN.id, outcome="abandoned", detail="by mistake")], "start them"),
+        ([Carried(id=PLAN.id, holder=ELSEWHERE)], "start them"),
+    ],
+    ids=["open", "ended", "taken over"],
 )
 def test_only_an_operation_that_is_still_open_is_to_be_resumed(
-    monkeypatch: pytest.MonkeyPatch, ended: bool, fix: str
+    monkeypatch: pytest.MonkeyPatch, also: list[Entry], fix: str
 ) -> None:
     log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
 
     def fail(_: Applier) -> None:
         log.entries.append(generation("a.v1", 2).model_copy(update={"op": PLAN.id}))
-        if ended:
-            log.entries.append(Closed(id=PLAN.id, outcome="abandoned", detail="by mistake"))
+        log.entries.extend(also)
         raise SwitchyardError("followers have not passed switch 2", fix="start them")
 
     monkeypatch.setattr(Applier, "run", fail)

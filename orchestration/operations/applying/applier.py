@@ -40,7 +40,7 @@ class Applier:
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
             for stage in self._left():
-                self._work.refuse_closed(self._context.registry.known)
+                self._work.now()
                 self._context.say(stage.describe())
                 self.apply(stage)
         finally:

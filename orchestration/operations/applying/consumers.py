@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from orchestration.operations.applying.effects import applies
-from orchestration.operations.applying.generations import take_lease
+from orchestration.operations.applying.generations import still_held, take_lease
+from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
 from orchestration.operations.comparing.fold import compare_at
@@ -42,12 +43,17 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
         return
     if stage.release not in work.tokens:
         take_lease(work, stage.release)
-    release = work.release(stage.release)
+    release = still_held(work, stage.release)
     ended = release.under.ended if release.under else None
     keys = _keys(work, release, ended.result) if ended else {}
     writer = Writer(work.context.settings, stage.release, release.result_partitions)
     try:
-        writer.connect()
+        # reading the keys may have taken long
+        still_held(work, stage.release)
+        last = writer.connect()
+        if last is not None and last.generation == stage.generation:
+            # its driver has started in the meantime
+            return
         writer.begin()
         for topic, gone in keys.items():
             writer.send(topic, ((key, None, None) for key in gone))
@@ -61,14 +67,17 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
 @applies(Reach)
 def reach(work: Work, stage: Reach) -> None:
     context, name = work.context, stage.release
-    tail = ProgressTail(context.settings, name)
+    tail, vigil = ProgressTail(context.settings, name), Vigil(context, name)
 
     def reached() -> bool:
-        release = work.release(name)
+        release = work.now().releases[name]
         if release.state == "failed":
             raise SwitchyardError(f"{name} failed: {release.failure}",
                                   fix=f"to take the reset back: `switchyard abandon {work.plan.id}`, then `switchyard undo {work.plan.id} --stop --execute`")  # fmt: skip
-        return _met(work, release, tail.poll(0)) is not None
+        if _met(work, release, tail.poll(0)) is not None:
+            return True
+        vigil.look()
+        return False
 
     try:
         context.until(
@@ -88,6 +97,17 @@ def _met(work: Work, release: Release, last: Progress | None) -> Mark | None:
     return reached if reached is not None and reached.op == work.plan.id else None
 
 
+def _at_the_end(work: Work, release: Release) -> Mark:
+    """The mark where the generation under way reached the old one's end. Raises SwitchyardError if it has not."""
+    found = _met(work, release, work.context.progress(release.name))
+    if found is None:
+        raise SwitchyardError(
+            f"{release.name} has not reached the end of the old result",
+            fix=f"`switchyard status {release.name}` shows how far it is; then `switchyard resume {work.plan.id}` finishes the {work.plan.operation}",
+        )
+    return found
+
+
 @applies(CompareGenerations)
 def compare_generations(work: Work, stage: CompareGenerations) -> None:
     context, settings = work.context, work.context.settings
@@ -95,12 +115,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     if any(e.id == work.plan.id for e in state.evidence):
         return
     release = state.releases[stage.release]
-    there, here = _met(work, release, work.context.progress(release.name)), release.ended[stage.old]
-    if there is None:
-        raise SwitchyardError(
-            f"{release.name} has not reached the end of the old result",
-            fix=f"`switchyard status {release.name}` shows how far it is; then `switchyard resume {work.plan.id}` finishes the {work.plan.operation}",
-        )
+    there, here = _at_the_end(work, release), release.ended[stage.old]
     found = compare_at(
         context.session(here.result.records + there.result.records),
         settings,
@@ -151,13 +166,7 @@ def _switch(work: Work, state: RegistryState, stage: AppendGeneration) -> Sequen
     release = state.releases[stage.release]
     ended, start = release.ended.get(stage.old), release.first_of(stage.new)
     if stage.met:
-        there = _met(work, release, work.context.progress(release.name))
-        if there is None:
-            raise SwitchyardError(
-                f"{release.name} has not reached the end of the old result",
-                fix=f"`switchyard status {release.name}` shows how far it is; then `switchyard resume {work.plan.id}` finishes the {work.plan.operation}",
-            )
-        start = there.result
+        start = _at_the_end(work, release).result
     old_end: ResultPosition | None = ended.result if ended else release.first_of(stage.old)
     if not stage.met and any(_is_lost(work, release, topic) for topic in release.topics_of(stage.old).values()):
         # a lost result can't be read to its end
@@ -190,7 +199,7 @@ def await_followers(work: Work, stage: AwaitFollowers) -> None:
     context = work.context
     context.until(
         f"followers of {stage.alias} have not passed switch {stage.number}",
-        lambda: not followers_before(context, context.registry.state(), stage.alias, stage.number),
+        lambda: not followers_before(context, work.now(), stage.alias, stage.number),
         timeout_s=stage.timeout_s,
         fix=f"start them, or `switchyard forget-follower {stage.alias} GROUP` for one that will not come back",
         poll_s=0.25,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.fencing import last_of
 from orchestration.operations.applying.work import Work
 from orchestration.operations.journal import has_started_generation, refuse_other_generation
-from orchestration.operations.lifecycle import refuse_blocked
+from orchestration.operations.lifecycle import find_release, refuse_blocked
 from orchestration.operations.looking.progress import by_group, differ, is_unfinished, processed, progress_of
 from orchestration.operations.plans.stages.generations import (
     BeginGeneration,
@@ -23,7 +24,7 @@ from orchestration.operations.plans.stages.generations import (
     InheritState,
     Seize,
 )
-from pipelines.engine.checkpoint import Checkpoint, forget, inherit, whole_folder
+from pipelines.engine.checkpoint import Checkpoint, forget, inherit, release_folder, whole_folder
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, GenerationStarted, LeaseEnded, LeaseTaken, StateSet, TopicsKnown
@@ -104,16 +105,34 @@ def give_lease_back(work: Work, stage: GiveBack) -> None:
 
 
 def give_back(work: Work, name: str) -> None:
-    """Ends the lease that this operation took, even if an earlier operator of it left it behind."""
-    work.tokens.pop(name, None)
+    """Ends the lease that this process took for its operation. If it took none: the one that an earlier operator of the
+    operation left behind.
+    """
+    token = work.tokens.pop(name, None)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
         lease = state.releases[name].lease
-        mine = lease is not None and lease.op == work.plan.id and not state.releases[name].lease_ended
-        return [LeaseEnded(release=name, token=lease.token)] if lease is not None and mine else []
+        if lease is None or lease.op != work.plan.id or state.releases[name].lease_ended:
+            return []
+        return [LeaseEnded(release=name, token=lease.token)] if token in (None, lease.token) else []
 
     # even if the operation has ended by now
     work.context.registry.step(decide, op=work.plan.id)
+
+
+def still_held(work: Work, name: str) -> Release:
+    """A release, as the registry has it now. Call it directly before changing what the release's next driver relies on.
+
+    Raises Refused if the operation was ended, or if its lease of the release was taken over.
+    """
+    release = work.now().releases[name]
+    _refuse_started(work, release)
+    return release
+
+
+def _refuse_started(work: Work, release: Release) -> None:
+    if release.token != work.tokens.get(release.name, release.token):
+        raise Refused(f"{release.name} was started in the meantime", fix=work.plan.again)
 
 
 @applies(InheritState)
@@ -130,51 +149,37 @@ def inherit_state(work: Work, stage: InheritState) -> None:
             f"{stage.release} has read more input since the plan was made",
             fix=f"the release is stopped now; {work.plan.again}",
         )
-    inherit(
-        settings,
-        stage.release,
-        stage.generation,
-        work.tokens[stage.release],
-        source,
-        lambda copy: Checkpoint(copy, release.spec.topics, release.name).move_end_of(
-            last.boundary.batch_id, stage.position
-        ),
-    )
+
+    def move(copy: Path) -> None:
+        Checkpoint(copy, release.spec.topics, release.name).move_end_of(last.boundary.batch_id, stage.position)
+        # or a driver of another operation's generation would start with this state
+        still_held(work, stage.release)
+
+    inherit(settings, stage.release, stage.generation, work.tokens[stage.release], source, move)
 
 
 @applies(BeginGeneration)
 def begin_generation(work: Work, stage: BeginGeneration) -> None:
     name = stage.release
+    before = still_held(work, name)
     # a start gives a candidate a new generation without holding its lease; a reset or an undo holds it
-    held = name in work.tokens
-    before = work.release(name)
-    ended = _ended(work, before) if held else None
+    ended = _ended(work, before) if name in work.tokens else None
     old = before if ended is None else _with_end(before, ended)
     seen = processed(work.context, work.context.registry.state(), before.spec, old)
     known = _topics(work, before, stage)
     if differ(known.inputs, before.input_ids.get(before.generation, {})):
         # old offsets mean nothing on a topic recreated under the same name
         seen = ()
-    if not stage.again and not stage.keeps:
-        # left by an earlier attempt that ended before it started this generation
-        forget(work.context.settings, name, stage.generation)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
         release = state.releases[name]
         if release.under is not None and release.under.op == work.plan.id:
             return []
-        # another operation on the release relies on its current generation
-        refuse_blocked(state, name, but=work.plan.id)
-        if held and release.token != work.tokens[name]:
-            raise Refused(f"{name} was started in the meantime", fix=work.plan.again)
-        refuse_other_generation(state, stage, work.plan)
-        if stage.at is not None and ended is not None and not ended.boundary.position.same(stage.at):
-            raise Refused(
-                f"{name} has read more input since the plan was made",
-                fix=f"the release is stopped now; {work.plan.again}",
-            )
-        if not stage.again and stage.generation <= max(release.generations, default=0):
-            raise Refused(f"{name} already has generation {stage.generation}", fix=work.plan.again)
+        _refuse_overtaken(work, state, stage, ended)
+        if not stage.again and not stage.keeps:
+            # left by an earlier attempt that ended before it started this generation. A driver that runs the generation
+            # has a newer token than the release had before
+            forget(work.context.settings, name, stage.generation, before.token)
         entry = GenerationStarted(
             release=name,
             generation=stage.generation,
@@ -193,6 +198,22 @@ def begin_generation(work: Work, stage: BeginGeneration) -> None:
         return [entry, *states, known]
 
     work.step(decide)
+
+
+def _refuse_overtaken(work: Work, state: RegistryState, stage: BeginGeneration, ended: Progress | None) -> None:
+    """Raises Refused if the release is no longer as planned. `ended`: where its current generation ended."""
+    name, release = stage.release, state.releases[stage.release]
+    # another operation on the release relies on its current generation
+    refuse_blocked(state, name, but=work.plan.id)
+    _refuse_started(work, release)
+    refuse_other_generation(state, stage, work.plan)
+    if stage.at is not None and ended is not None and not ended.boundary.position.same(stage.at):
+        raise Refused(
+            f"{name} has read more input since the plan was made",
+            fix=f"the release is stopped now; {work.plan.again}",
+        )
+    if not stage.again and stage.generation <= max(release.generations, default=0):
+        raise Refused(f"{name} already has generation {stage.generation}", fix=work.plan.again)
 
 
 def _ended(work: Work, release: Release) -> Progress | None:
@@ -229,4 +250,8 @@ def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown
 @applies(DeleteCheckpoint)
 def delete_checkpoint(work: Work, stage: DeleteCheckpoint) -> None:
     work.refuse_foreign(stage.release)
+    # a name that leads out of the state folder is refused as such
+    release_folder(work.context.settings, stage.release)
+    if stage.generation == find_release(work.now(), stage.release).generation:
+        raise work.in_use(f"the checkpoint of generation {stage.generation}", [stage.release])
     forget(work.context.settings, stage.release, stage.generation)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from orchestration.local.running import processes_of
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.work import Work
-from orchestration.operations.comparing.evidence import evidence_home
 from orchestration.operations.lifecycle import find_release, owned_topics, refuse_blocked, wanting
-from orchestration.operations.looking.in_use import refuse_live, refuse_needed
+from orchestration.operations.looking.files import files_of, folders_of
+from orchestration.operations.looking.in_use import needing_result, refuse_live, refuse_needed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import join
 from orchestration.operations.plans.stages.releases import (
@@ -28,15 +28,15 @@ from orchestration.operations.plans.stages.releases import (
     Want,
 )
 from pipelines.engine import table_file
-from pipelines.engine.code import FrozenCode, code_path, store
-from pipelines.engine.table_file import TableFile, table_path
+from pipelines.engine.code import FrozenCode, store
+from pipelines.engine.table_file import TableFile
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.offsets import GroupInUse
 from pipelines.model.entries import Entry, HistoryAccepted, Repaired, StateSet
 from pipelines.model.missing import without
 from pipelines.model.names import app_of, is_delta_topic
 from pipelines.model.registry import RegistryState, Release
-from pipelines.paths import below, remove
+from pipelines.paths import remove
 
 # longer than the session of a driver's member (`engine/member.py`): Kafka keeps that of a killed driver so long
 _MEMBERS_S = 20.0
@@ -200,12 +200,35 @@ def _await_ended(work: Work, stage: AwaitStopped) -> None:
 
 @applies(DeleteTopic)
 def delete_topic(work: Work, stage: DeleteTopic) -> None:
-    state, releases = work.context.registry.state(), work.plan.releases
+    state, releases = work.now(), work.plan.releases
     own = {topic for name in releases if name in state.releases for topic in owned_topics(state, name)}
     # the state doesn't keep every evidence, so a delta's topic is known by its name alone
     if stage.name not in own and not any(is_delta_topic(stage.name, app_of(name)) for name in releases):
         raise work.foreign(f"topic {stage.name}")
+    _refuse_used(work, state, stage.name)
+    # asking followers may have taken long. While this operation is open, no other one changes the release
+    work.now()
     work.context.cluster.delete_topics([stage.name])
+
+
+def _refuse_used(work: Work, state: RegistryState, topic: str) -> None:
+    """Raises Refused if a topic is in use. Of a release that is not retired, only archived results may be deleted, and
+    those only if nobody needs them.
+    """
+    for name in work.plan.releases:
+        release = state.releases.get(name)
+        if release is None or release.state == "retired":
+            continue
+        archived = set(release.all_results).difference(release.result_topics.values())
+        users = needing_result(work.context, state, release, [topic]) if topic in archived else [name]
+        if users:
+            raise work.in_use(f"topic {topic}", users)
+
+
+def _refuse_unretired(work: Work, name: str, what: str) -> None:
+    """Raises Refused if the release is not retired: then it uses `what`, which the plan would delete."""
+    if find_release(work.now(), name).state != "retired":
+        raise work.in_use(what, [name])
 
 
 @applies(DeleteGroup)
@@ -215,6 +238,7 @@ def delete_group(work: Work, stage: DeleteGroup) -> None:
     deadline = context.monotonic() + _MEMBERS_S
 
     def deleted() -> bool:
+        _refuse_unretired(work, stage.group, f"consumer group {stage.group}")
         try:
             context.cluster.delete_group(stage.group)
         except GroupInUse:
@@ -232,18 +256,14 @@ def delete_files(work: Work, stage: DeleteFiles) -> None:
     work.refuse_foreign(stage.release)
     settings, state = work.context.settings, work.context.registry.state()
     # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
-    code = [stage.code_digest] if stage.code_digest is not None else []
-    files = {code_path(settings, digest): digest for digest in code}
-    files |= {table_path(settings, digest): digest for digest in stage.tables}
-    folders = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
-    for folder in folders:
-        below(settings.state_dir, *folder)
+    files, folders = files_of(settings, stage), folders_of(settings, stage)
     _refuse_foreign_files(work, state, stage)
-    # a release may have been staged with the same code or table after the plan was made
-    kept = {digest for r in state.releases.values() if r.name != stage.release and r.state != "retired"
-            for digest in _digests(r)}  # fmt: skip
-    for folder in folders:
+    for folder in folders.values():
+        _refuse_unretired(work, stage.release, f"files of {stage.release}")
         remove(settings.state_dir, *folder)
+    # a release may have been staged with the same code or table after the plan was made
+    kept = {digest for r in work.now().releases.values() if r.name != stage.release and r.state != "retired"
+            for digest in _digests(r)}  # fmt: skip
     for file, digest in files.items():
         if digest not in kept:
             file.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.comparing.since import Since
 from orchestration.operations.context import Context
 from orchestration.operations.plans.plan import Plan, join
+from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.registry import Decide
@@ -76,8 +77,25 @@ class Work:
             fix=f"see who wrote that plan: `switchyard log {self.plan.id}`; then end it: `switchyard abandon {self.plan.id}`",
         )
 
+    def in_use(self, what: str, who: Sequence[str]) -> Refused:
+        """The error for a plan that would delete `what`, which `who` came to use after the plan was made."""
+        return Refused(
+            f"{self.plan.id} would delete {what}, but that is in use by {join(who)}",
+            fix=f"`switchyard log {self.plan.releases[0]}` shows what has changed; {self.plan.again}",
+        )
+
+    def now(self) -> RegistryState:
+        """The registry as it is now. Call it directly before deleting or fencing anything: this process may have slept.
+        Raises as `refuse_closed` does.
+        """
+        state = self.context.registry.state()
+        self.refuse_closed(state)
+        return state
+
     def refuse_closed(self, state: RegistryState) -> None:
-        """Raises Refused if this plan's operation was ended in the meantime: no more stages may be applied."""
+        """Raises Refused if this plan's operation was ended, or another process took it over: no more stages may be
+        applied.
+        """
         known = state.known_operations.get(self.plan.id)
         self._opened = self._opened or known is not None
         if known is None and self._opened:
@@ -87,14 +105,24 @@ class Work:
             why = f": {known.closed.detail}" if known.closed.detail else " by someone else"
             how = f"{_ENDED[known.closed.outcome]} in the meantime{why}"
         else:
+            if known is not None:
+                self._refuse_taken_over(known)
             return
         raise Refused(
             f"{self.plan.id} {how}",
             fix=f"`switchyard log {self.plan.id}` shows why; {self.plan.again}",
         )
 
+    def _refuse_taken_over(self, operation: Operation) -> None:
+        carrier = operation.carrier
+        if carrier is not None and carrier != this_process(self.context.settings):
+            raise Refused(
+                f"process {carrier.pid} on {carrier.host} has taken over {self.plan.id}",
+                fix="wait for it: `switchyard operations` shows when it is done",
+            )
+
     def operation(self, state: RegistryState) -> Operation:
-        """This plan's operation, from the journal. Raises Refused if it was ended in the meantime."""
+        """This plan's operation, from the journal. Raises Refused if it was ended, or another process took it over."""
         operation = state.known_operations.get(self.plan.id)
         if operation is None or operation.closed is not None or operation.aborted:
             how = _ENDED[operation.closed.outcome] if operation and operation.closed else "was aborted"
@@ -102,6 +130,7 @@ class Work:
                 f"{self.plan.id} {how} in the meantime: its deadline passed, or someone ended it",
                 fix=f"consumers stay where they are; `switchyard log {self.plan.id}` shows who ended it; {self.plan.again}",
             )
+        self._refuse_taken_over(operation)
         return operation
 
     def release(self, name: str) -> Release:

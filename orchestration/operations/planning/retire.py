@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestration.operations.lifecycle import find_release, owned_topics, refuse_blocked
+from orchestration.operations.looking.files import is_left
 from orchestration.operations.looking.in_use import refuse_live, refuse_needed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan, join, new_id
@@ -17,7 +18,6 @@ from orchestration.operations.plans.stages.releases import (
     Want,
 )
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import EvidenceRecorded
@@ -40,10 +40,6 @@ def plan_retire(
     """
     state = context.state_for_planning()
     release = find_release(state, name)
-    if release.state == "retired" and not _left_of(context, state, release):
-        raise Refused(
-            f"{release.name} is already retired", fix=f"nothing is left to do; see `switchyard log {release.name}`"
-        )
     refuse_live(state, release)
     refuse_blocked(state, release.name)
     idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(release)) / 1000
@@ -53,15 +49,19 @@ def plan_retire(
             f"{release.name} has been out of use for only {idle_s:,.0f} s, less than --after {after_s:,.0f} s",
             fix=f"wait, or give a shorter time: `switchyard retire {release.name} --after 0s --execute`",
         )
-    refuse_needed(context, state, release)
-    others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
-    shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
-    kept = {table.digest for r in others for table in r.spec.static_tables.values()}
+    # what is left of a retired release is of no use to anyone
+    if release.state != "retired":
+        refuse_needed(context, state, release)
     # from the whole log: the state keeps only the newest evidence
     compared = [
         e for e in context.registry.history() if isinstance(e, EvidenceRecorded) and release.name in (e.live, e.new)
     ]
     topics = [*owned_topics(state, release.name), *_delta_topics(state, release, compared)]
+    files = _files(state, release, compared)
+    if release.state == "retired" and not _is_left(context, topics, files):
+        raise Refused(
+            f"{release.name} is already retired", fix=f"nothing is left to do; see `switchyard log {release.name}`"
+        )
     return Plan(
         id=new_id("retire"),
         operation=Kind.RETIRE,
@@ -72,12 +72,7 @@ def plan_retire(
             SetState(release=release.name, state="retired"),
             *(DeleteTopic(name=topic) for topic in topics),
             DeleteGroup(group=release.name),
-            DeleteFiles(
-                release=release.name,
-                code_digest=None if shared else release.spec.code_digest,
-                evidence=tuple(e.id for e in compared),
-                tables=tuple(sorted({t.digest for t in release.spec.static_tables.values()} - kept)),
-            ),
+            files,
         ),
         reason=reason,
         facts={"state": release.state, "topics": join(topics)},
@@ -87,11 +82,24 @@ def plan_retire(
     )
 
 
-def _left_of(context: Reading, state: RegistryState, release: Release) -> bool:
-    """Whether an interrupted retirement left a topic, the group or checkpoints."""
-    topics = context.cluster.topic_names().intersection(owned_topics(state, release.name))
-    group = context.cluster.group_offsets(release.name)
-    return bool(topics or group) or release_folder(context.settings, release.name).exists()
+def _files(state: RegistryState, release: Release, compared: Sequence[EvidenceRecorded]) -> DeleteFiles:
+    """The stage that deletes its files. Code and tables stay if another release has the same."""
+    others = [r for r in state.releases.values() if r is not release and r.state != "retired"]
+    shared = any(r.spec.code_digest == release.spec.code_digest for r in others)
+    kept = {table.digest for r in others for table in r.spec.static_tables.values()}
+    return DeleteFiles(
+        release=release.name,
+        code_digest=None if shared else release.spec.code_digest,
+        evidence=tuple(e.id for e in compared),
+        tables=tuple(sorted({t.digest for t in release.spec.static_tables.values()} - kept)),
+    )
+
+
+def _is_left(context: Reading, topics: Sequence[str], files: DeleteFiles) -> bool:
+    """Whether an interrupted retirement left a topic, the group or a file."""
+    if context.cluster.topic_names().intersection(topics) or context.cluster.group_offsets(files.release):
+        return True
+    return is_left(context.settings, files)
 
 
 def _out_of_use_ms(release: Release) -> int:

@@ -19,7 +19,7 @@ from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss, Part
 from pipelines.model.positions import SourcePosition
-from pipelines.model.registry import Release
+from pipelines.model.registry import RegistryState, Release
 
 # a candidate that has lost one of these starts again in a new generation
 _REPLACED: set[Part] = {"result", "progress", "checkpoint", "input"}
@@ -66,7 +66,7 @@ def plan_start(
         releases=(release.name,),
         stages=(
             *(history.stages if candidate else ()),
-            *_stages_before(context, release, generation, lost),
+            *_stages_before(context, state, release, generation, lost),
             Want(release=release.name, wanted="running"),
             Launch(release=release.name, force=force),
         ),
@@ -105,16 +105,18 @@ def _refuse_cut_off(context: Reading, release: Release) -> None:
         )
 
 
-def _stages_before(context: Reading, release: Release, generation: int, lost: Sequence[Loss]) -> tuple[Stage, ...]:
+def _stages_before(
+    context: Reading, state: RegistryState, release: Release, generation: int, lost: Sequence[Loss]
+) -> tuple[Stage, ...]:
     """What has to be done before a driver starts in `generation`."""
     if generation != release.generation:
-        return _stages_of_generation(context, release, generation, lost)
+        return _stages_of_generation(context, state, release, generation, lost)
     # a driver whose login may not create topics can't do this
     return lost_topics_again(release, [loss for loss in lost if loss.part == "dead letters"])
 
 
 def _stages_of_generation(
-    context: Reading, release: Release, generation: int, lost: Sequence[Loss]
+    context: Reading, state: RegistryState, release: Release, generation: int, lost: Sequence[Loss]
 ) -> tuple[Stage, ...]:
     """The stages that start a new generation of a candidate, from its old start or the first offsets that are kept."""
     spec = release.spec
@@ -132,10 +134,12 @@ def _stages_of_generation(
             for source, i in spec.inputs.items()
         }
     )
+    # if consumers come to follow the candidate meanwhile, it is one no longer
+    links = len(state.chains.get(spec.app, ()))
     return (
         *create_results(spec, generation),
         *lost_topics_again(release, lost),
-        BeginGeneration(release=release.name, generation=generation, start=start),
+        BeginGeneration(release=release.name, generation=generation, start=start, old=release.generation, links=links),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,11 +51,11 @@ def log() -> Overtaken:
 
 
 @pytest.fixture
-def work(log: Overtaken, monkeypatch: pytest.MonkeyPatch) -> Work:
+def work(log: Overtaken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
     """A reset of `a.v1`, which is stopped and has read to `POSITION`."""
+    monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path))
     monkeypatch.setattr(Context, "beats", lambda _: {})
     monkeypatch.setattr(module, "processed", lambda *_: ())
-    monkeypatch.setattr(module, "forget", lambda *_: None)
     monkeypatch.setattr(module, "whole_folder", lambda *_: "a folder")
     has_read_to(POSITION, monkeypatch)
     return Work(context_of(log), Plan(id="reset-1", operation=Kind.RESET, releases=(NAME,), stages=()))

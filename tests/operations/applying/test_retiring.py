@@ -45,6 +45,7 @@ from tests.operations.builders import Kafka, Log, context_of, evidence, generati
 STOP = Want(release="a.v1", wanted="stopped")
 RETIRE = SetState(release="a.v1", state="retired")
 READY: list[Entry] = [*staged("a.v1", "a.v2"), WantedSet(release="a.v1", wanted="running")]
+RETIRED: list[Entry] = [*READY, StateSet(release="a.v1", state="retired")]
 
 
 def applied(stage: Stage, *entries: Entry, operation: Kind = Kind.RETIRE) -> list[Entry]:
@@ -184,7 +185,7 @@ def test_code_that_another_release_was_staged_with_since_the_plan_stays(
     code = tmp_path / "code" / f"{'0' * 64}.zip"
     code.parent.mkdir()
     code.touch()
-    applied(DeleteFiles(release="a.v1", code_digest="0" * 64), *READY, *([other] if other else []))
+    applied(DeleteFiles(release="a.v1", code_digest="0" * 64), *RETIRED, *([other] if other else []))
     assert code.exists() is (other is None)
 
 
@@ -192,8 +193,26 @@ def test_code_that_another_release_was_staged_with_since_the_plan_stays(
 def test_its_own_topics_are_deleted(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gone: list[str] = []
     monkeypatch.setattr(Kafka, "delete_topics", lambda _, names: gone.extend(names), raising=False)
-    applied(DeleteTopic(name=topic), *READY)
+    applied(DeleteTopic(name=topic), *RETIRED)
     assert gone == [topic]
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        DeleteTopic(name="a.v1.g1"),
+        DeleteTopic(name="a.v1.progress"),
+        DeleteTopic(name="a.delta.diff-1"),
+        DeleteGroup(group="a.v1"),
+        DeleteFiles(release="a.v1", code_digest="0" * 64),
+    ],
+    ids=lambda stage: f"{stage.kind} {stage.subject}",
+)
+def test_of_a_release_that_is_not_retired_nothing_is_deleted(stage: Stage) -> None:
+    """A plan in the journal may lack the stage that retires it."""
+    with pytest.raises(Refused, match=r"op-1 would delete .*, but that is in use by a\.v1") as error:
+        applied(stage, *READY)
+    assert "run the same `switchyard retire a.v1` again" in error.value.fix
 
 
 def test_the_results_of_all_generations_are_its_own() -> None:
@@ -214,7 +233,7 @@ def deleting_group(left: list[bool]) -> list[float]:
                 )
 
     waited: list[float] = []
-    context = context_of(Log(*READY), Cluster(), sleep=waited.append, monotonic=lambda: sum(waited))
+    context = context_of(Log(*RETIRED), Cluster(), sleep=waited.append, monotonic=lambda: sum(waited))
     stage = DeleteGroup(group="a.v1")
     Applier(context, Plan(id="op-1", operation=Kind.RETIRE, releases=("a.v1",), stages=(stage,))).apply(stage)
     return waited

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic
 from pipelines.errors import Refused
-from pipelines.model.entries import DeltaSegment, Entry, InputSpec, Staged, StateSet
-from tests.operations.builders import Log, context_of, evidence, generation, spec, staged, switched
+from pipelines.model.entries import DeltaSegment, Entry, FollowerRegistered, InputSpec, Opened, Staged, StateSet
+from pipelines.settings import Settings
+from tests.operations.builders import Kafka, Log, context_of, evidence, generation, spec, staged, switched
 
 DIGEST = spec("a.v1").code_digest
 
@@ -132,3 +135,49 @@ def test_a_retire_deletes_only_what_the_release_owns() -> None:
     assert {s.name for s in plan_retire(context_of(log), "a.v1").stages if isinstance(s, DeleteTopic)} == topics
     assert [s.group for s in plan.stages if isinstance(s, DeleteGroup)] == ["a.v1"]
     assert files(*log.entries).evidence == ("diff-1", "diff-3")
+
+
+# -- what an interrupted retirement left
+
+RETIRED = [
+    *staged("a.v1"), Staged(spec=spec("a.v2", code_digest="1" * 64)),
+    evidence("a.v1", "a.v2", forward=DeltaSegment(topic="a.delta.diff-1", start=0, end=1)),
+    StateSet(release="a.v1", state="retired"),
+]  # fmt: skip
+
+
+def retired_again(state_dir: Path, *also: Entry, topic: str | None = None) -> DeleteFiles:
+    """What is left to delete of the files of a.v1, which is retired. `topic`: one that is there."""
+    context = context_of(Log(*RETIRED, *also), Kafka(names={topic} if topic else frozenset()))
+    plan = plan_retire(replace(context, settings=Settings(state_dir=state_dir)), "a.v1")
+    [found] = [s for s in plan.stages if isinstance(s, DeleteFiles)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "left", ["checkpoints/a.v1", "run/a.v1", "evidence/diff-1", f"code/{DIGEST}.zip", "checkpoints/a.v1/g1.t1/state"]
+)
+def test_what_a_killed_retirement_left_is_deleted_by_the_next(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).mkdir(parents=True)
+    found = retired_again(tmp_path, FollowerRegistered(alias="a", group="new"))
+    assert (found.code_digest, found.evidence) == (DIGEST, ("diff-1",))
+
+
+@pytest.mark.parametrize("topic", ["a.v1.g1", "a.v1.progress", "a.delta.diff-1"])
+def test_so_is_a_topic_that_it_left(tmp_path: Path, topic: str) -> None:
+    assert retired_again(tmp_path, topic=topic).release == "a.v1"
+
+
+def test_when_nothing_is_left_it_says_so(tmp_path: Path) -> None:
+    for other in ("code", "checkpoints/a.v2", "run/a.v2", "evidence/diff-2"):
+        (tmp_path / other).mkdir(parents=True)
+    with pytest.raises(Refused, match=r"a\.v1 is already retired") as refused:
+        retired_again(tmp_path, topic="a.v2.g1")
+    assert refused.value.fix == "nothing is left to do; see `switchyard log a.v1`"
+
+
+def test_while_it_can_be_resumed_it_is_not_said_to_be_over(tmp_path: Path) -> None:
+    opened = Opened(id="retire-1", name="retire", releases=("a.v1",), deadline_ms=2**60)
+    with pytest.raises(Refused, match=r"retire-1, .* is under way on a\.v1") as refused:
+        retired_again(tmp_path, opened)
+    assert "`switchyard resume retire-1`" in refused.value.fix

@@ -1,0 +1,29 @@
+"""The files that a retirement deletes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestration.operations.comparing.evidence import evidence_home
+from orchestration.operations.plans.stages.releases import DeleteFiles
+from pipelines.engine.code import code_path
+from pipelines.engine.table_file import table_path
+from pipelines.paths import below
+from pipelines.settings import Settings
+
+
+def folders_of(settings: Settings, stage: DeleteFiles) -> dict[Path, tuple[str, str]]:
+    """Its folders: path -> the parts of it under the state folder. Raises SwitchyardError if a link leads out of that."""
+    parts = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
+    return {below(settings.state_dir, *each): each for each in parts}
+
+
+def files_of(settings: Settings, stage: DeleteFiles) -> dict[Path, str]:
+    """Its frozen code and static tables: path -> digest. Raises as `folders_of` does."""
+    code = {} if stage.code_digest is None else {code_path(settings, stage.code_digest): stage.code_digest}
+    return code | {table_path(settings, digest): digest for digest in stage.tables}
+
+
+def is_left(settings: Settings, stage: DeleteFiles) -> bool:
+    """Whether any of it is there."""
+    return any(path.exists() for path in (*folders_of(settings, stage), *files_of(settings, stage)))
