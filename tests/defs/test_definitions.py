@@ -277,11 +277,11 @@ NEVER_WAIT = {"promote", "rollback", "watch"}
 NO_SPARK = {"start", "stop", "retire", "refresh", "janitor"}
 
 
-def test_runs_with_spark_share_a_pool_but_those_that_consumers_wait_for(loaded: Any) -> None:
+def test_runs_that_take_long_are_in_pools_but_those_that_consumers_wait_for(loaded: Any) -> None:
     jobs = loaded["pools"]
     assert {name for name, pools in jobs.items() if pools == ["spark"]} == set(jobs) - NEVER_WAIT - NO_SPARK
     assert {name for name, pools in jobs.items() if not pools} == NEVER_WAIT | NO_SPARK
-    assert loaded["pools_of_checks"] == ["spark"] and loaded["pools_of_assets"] == []
+    assert loaded["pools_of_checks"] == ["spark"] and loaded["pools_of_assets"] == ["hydration"]
     assert set(loaded["urgent"]) == NEVER_WAIT | {"start"}
 
 
