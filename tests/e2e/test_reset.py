@@ -175,6 +175,9 @@ def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, k
 
 
 def test_an_undo_takes_a_reset_back(live: Cluster, follower: Follower) -> None:
+    done = live.cli("reset", NAME, "--to-earliest", "--stop", "--execute")
+    assert done.code == 0, done.text
+    goes_on(live, follower)
     reset, switches = live.state.releases[NAME].under, len(live.state.chains[APP])
     assert reset is not None and reset.op is not None
     before = live.world()

@@ -187,7 +187,7 @@ def test_a_changed_byte_stops_a_driver_before_any_of_it_runs(staged: Path, code:
         "`switchyard stage sums --from FOLDER --correction REASON --execute`" in refusal.value.fix
         and "backup" in refusal.value.fix
     )
-    assert not [name for name in sys.modules if name.startswith("app_")]
+    assert not [name for name in sys.modules if name.startswith(package_name(code.digest))]
 
 
 def test_code_that_was_imported_before_is_checked_again(staged: Path, code: FrozenCode) -> None:

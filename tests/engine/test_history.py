@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestration.operations.procedures.wait import wait_ready
+from pipelines.engine.sink import Sink
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.model.history import Look, portion
@@ -21,9 +22,10 @@ from pipelines.model.positions import SourcePosition
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.world import START_MS, World, world_of
+from tests.shared.waiting import until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DELAY_MS = 10_000
 NOW_MS = 2_000_000
@@ -157,6 +159,23 @@ def nothing_is_late(world: World) -> None:
     assert max(p.batch.rows_in for p in batches) <= 100
 
 
+def stopped_half_way(world: World) -> None:
+    """Starts the release, and stops it after its second batch."""
+    process_batch = Sink.process_batch
+
+    def process(sink: Sink, rows: DataFrame, batch_id: int) -> None:
+        process_batch(sink, rows, batch_id)
+        if batch_id == 1:
+            # Spark gets no third batch before the driver has been told to stop
+            until("the driver does not stop", lambda: not sink.turnstile.all_may_run, 60)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sink, "process_batch", process)
+        world.start()
+        world.until("it has not begun", lambda: len(progress_history(world.settings, world.name)) > 1)
+        world.stop()
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
@@ -164,10 +183,7 @@ def test_neither_a_partition_of_recent_data_nor_a_stop_makes_rows_late(
     broker: Settings, spark: SparkSession, tmp_path: Path
 ) -> None:
     with skewed(broker, spark, tmp_path) as world:
-        # stopped half-way
-        world.start()
-        world.until("it has not begun", lambda: len(progress_history(world.settings, world.name)) > 1)
-        world.stop()
+        stopped_half_way(world)
         read = progress_history(world.settings, world.name)[-1].total.rows_in
         assert read < len(world.records())
         world.start()

@@ -22,6 +22,7 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model import AppendStream, AppSettings, Comparable, Json, Stream, Table
 from pipelines.model.app import App, Result
 from pipelines.testing import AppFailed, AppTest
+from tests.shared.session import active_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -163,10 +164,11 @@ def test_a_query_of_an_app_s_own_is_refused_and_ended(spark: SparkSession) -> No
         trades.writeStream.foreachBatch(lambda rows, number: None).start()
         return renamed(trades)
 
+    before = active_in(spark)
     with pytest.raises(Refused, match="starts a query of its own") as refused:
         on_nothing(spark, app_of(body, "trades"))
     assert "several results" in refused.value.fix
-    assert not spark.streams.active
+    assert active_in(spark) <= before
 
 
 @pytest.mark.parametrize(

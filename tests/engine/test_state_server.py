@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,6 +22,7 @@ from pipelines.engine.jvm.classes import java_class
 from pipelines.model import App, AppendStream, Json, Stream, app
 from pipelines.testing import AppTest
 from tests.shared.sockets import is_local, listening
+from tests.shared.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,13 +75,14 @@ def test_a_message_that_comes_in_two_parts_is_read_whole(spark: SparkSession) ->
     server = java_class("org.apache.spark.sql.execution.python.streaming.LocalStateSocket")()
     with ThreadPoolExecutor(1) as pool, socket.create_connection(("127.0.0.1", server.getLocalPort())) as client:
         given = server.accept()
+        arrived = given.getInputStream().available
         # as Spark's server reads it
         stream = java_class("java.io.BufferedInputStream")(given.getInputStream())
         message = spark.sparkContext._gateway.new_array(java_class("byte"), 20)  # type: ignore[union-attr]
         client.sendall(b"0123456789")
+        until("the first part has not come", lambda: arrived() == 10, 10, poll_s=0.01)
         found = pool.submit(stream.read, message)
-        # it reads the first part meanwhile
-        wait([found], timeout=1)
+        until("the first part is not read", lambda: arrived() < 10, 10, poll_s=0.01)
         client.sendall(b"abcdefghij")
         assert found.result(10) == 20
     given.close()

@@ -21,6 +21,7 @@ from tests.follow.cluster import Cluster, Release
 from tests.follow.test_consumer import follower, rows, take, texts
 from tests.shared.terminal import Terminal
 from tests.shared.threads import Threads
+from tests.shared.transactions import await_ends
 
 pytestmark = pytest.mark.broker
 
@@ -38,10 +39,19 @@ def write(cluster: Cluster, *values: bytes) -> None:
 
 
 def say(release: Release, value: bytes) -> None:
-    """A record of a release's progress topic, committed."""
+    """A record of a release's progress topic, committed. Readers see it."""
     release._producer.begin_transaction()
     release._producer.produce(progress_topic(release.name), value, "none", partition=0)
     release._producer.commit_transaction(60)
+    await_ends(release.settings, progress_topic(release.name), 1)
+
+
+def beat(settings: Settings, *values: bytes) -> None:
+    """Records of the heartbeats topic, which has no others."""
+    delete_topics(settings, [HEARTBEATS_TOPIC])
+    ensure_topic(settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)
+    FencedWriter(settings, HEARTBEATS_TOPIC, "tests").append(lambda: values)
+    await_ends(settings, HEARTBEATS_TOPIC, 1)
 
 
 @pytest.mark.long
@@ -87,8 +97,7 @@ def test_progress_and_heartbeats_that_can_not_be_read_are_shown(cluster: Cluster
     v1 = cluster.first()
     v1.batch(rows(1, 1))
     say(v1, b'{"release": "a newer one"}')
-    _empty_heartbeats(cluster.settings)
-    FencedWriter(cluster.settings, HEARTBEATS_TOPIC, "tests").append(lambda: [b"\x1b[31mred", b"{}"])
+    beat(cluster.settings, b"\x1b[31mred", b"{}")
     terminal = Terminal(cluster.settings, tmp_path, Threads(cluster.settings))
     said = terminal.run("status")
     assert said.code == 0 and "2 heartbeats of the last minute can't be read by this version" in said.out
@@ -103,6 +112,7 @@ def test_progress_and_heartbeats_that_can_not_be_read_are_shown(cluster: Cluster
     found = json.loads(terminal.run("registry", "check", "--json").out)
     assert (found["unread"], [*found["unread_progress"]], found["unread_heartbeats"]) == ([], [v1.name], 2)
     v1.batch(rows(1, 2))
+    await_ends(cluster.settings, progress_topic(v1.name), 1)
     assert json.loads(terminal.run("registry", "check", "--json").out)["unread_progress"] == {}
 
 
@@ -116,20 +126,14 @@ def test_progress_that_can_not_be_read_moves_no_follower_and_is_refused_where_it
             newest_progress(cluster.settings, v1.name)
         v1.batch(rows(1, 2))
         assert texts(take(consumer, 1)) == ["k2=v1"]
+    await_ends(cluster.settings, progress_topic(v1.name), 1)
     assert len(progress_history(cluster.settings, v1.name)) == 2
 
 
 def test_a_heartbeat_that_can_not_be_read_is_left_out(broker: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    _empty_heartbeats(broker)
-    beat = {"release": "odd.v1", "generation": 1, "token": 1, "host": "h", "pid": 1, "at_ms": 1, "state": "running"}
-    newer = {"schema_version": 2, "mood": "good", **beat, "release": "newer.v1"}
-    values = [b"garbage", json.dumps(beat | {"mood": "good"}).encode(), json.dumps(newer).encode()]
-    FencedWriter(broker, HEARTBEATS_TOPIC, "tests").append(lambda: values)
+    odd = {"release": "odd.v1", "generation": 1, "token": 1, "host": "h", "pid": 1, "at_ms": 1, "state": "running"}
+    newer = {"schema_version": 2, "mood": "good", **odd, "release": "newer.v1"}
+    beat(broker, b"garbage", json.dumps(odd | {"mood": "good"}).encode(), json.dumps(newer).encode())
     with caplog.at_level(logging.WARNING):
         assert {*latest_heartbeats(broker)} == {"newer.v1"}
     assert sum("can't be read as a heartbeat" in each.message for each in caplog.records) == 2
-
-
-def _empty_heartbeats(settings: Settings) -> None:
-    delete_topics(settings, [HEARTBEATS_TOPIC])
-    ensure_topic(settings, HEARTBEATS_TOPIC, 1, HEARTBEATS)

@@ -90,13 +90,13 @@ def test_a_batch_goes_on_from_the_state_that_the_last_one_left_loaded(
         .start()
     )
     try:
-        (words / "1").write_text("a\na\nb\n")
+        put(words / "1", "a\na\nb\n")
         query.processAllAvailable()
         assert counts == {"a": 2, "b": 1}
         # a store that loads the state now finds none
         for file in (checkpoint / "state").glob("*/*/*"):
             shutil.rmtree(file) if file.is_dir() else file.unlink()
-        (words / "2").write_text("a\nc\n")
+        put(words / "2", "a\nc\n")
         if sparks_own:
             # SPARK-51955: once this no longer fails, our own class need not reuse what is loaded
             with pytest.raises(Exception, match="CANNOT_LOAD_STATE_STORE"):
@@ -144,8 +144,15 @@ def test_maintenance_does_not_create_a_deleted_checkpoint_again(
 
 def read(query: StreamingQuery, file: Path) -> None:
     """Has a query process a new file of one word."""
-    file.write_text("a\n")
+    put(file, "a\n")
     query.processAllAvailable()
+
+
+def put(file: Path, text: str) -> None:
+    """Puts a whole file into a folder that a query watches. It could read one that is still being written."""
+    aside = file.parent.with_name(f"{file.name}.unfinished")
+    aside.write_text(text)
+    aside.rename(file)
 
 
 @pytest.mark.spark

@@ -12,9 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from pipelines.errors import Unavailable
 from pipelines.kafka import kept as module
+from pipelines.kafka import log
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import FencedWriter, read_tail
 from pipelines.settings import Settings
+from tests.kafka.test_offsets import Clock
 
 
 class Client:
@@ -132,8 +134,9 @@ def test_one_reads_several_topics_in_turn_and_what_has_come_since(
 class Tail(Client):
     """A consumer of a topic with one record. One that is `stale` knows an older topic of that name: nothing comes."""
 
-    def __init__(self, stale: bool) -> None:
+    def __init__(self, clock: Clock, *, stale: bool) -> None:
         super().__init__()
+        self._clock = clock
         self.coming: list[Any] = [] if stale else [Came(b"newest"), Came(None)]
 
     def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
@@ -142,8 +145,11 @@ class Tail(Client):
     def assign(self, *_: object) -> None:
         """There is one partition."""
 
-    def poll(self, _: float) -> Any:
-        return self.coming.pop(0) if self.coming else None
+    def poll(self, timeout_s: float) -> Any:
+        if self.coming:
+            return self.coming.pop(0)
+        self._clock.sleep(timeout_s)
+        return None
 
     def consume(self, **_: object) -> list[Any]:
         return []
@@ -163,8 +169,9 @@ class Came:
 
 
 def test_a_topic_that_was_recreated_since_is_read_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings().model_copy(update={"request_timeout_s": 0.05})
-    clients = iter([Tail(stale=False), Tail(stale=False), Tail(stale=True)])
+    settings, clock = Settings(), Clock()
+    monkeypatch.setattr(log, "time", clock)
+    clients = iter(Tail(clock, stale=stale) for stale in (False, False, True))
     monkeypatch.setattr(module, "tail_consumer", lambda _: next(clients))
     kept = Kept(settings)
     assert read_tail(settings, "a.v1.progress", kept=kept) == [b"newest"]

@@ -15,7 +15,7 @@ from pipelines.errors import LoginRefused, Refused
 from pipelines.kafka import log
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, read_tail
 from pipelines.settings import Settings
-from tests.shared.transactions import transactional
+from tests.shared.transactions import await_ends, transactional
 
 pytestmark = pytest.mark.broker
 
@@ -34,7 +34,14 @@ def everything(settings: Settings, topic: str) -> list[bytes]:
 
 
 def append(settings: Settings, topic: str, *values: bytes) -> int:
-    return FencedWriter(settings, topic, topic).append(lambda: values)
+    return append_with(FencedWriter(settings, topic, topic), settings, topic, lambda: values)
+
+
+def append_with(writer: FencedWriter, settings: Settings, topic: str, decide: Callable[[], Sequence[bytes]]) -> int:
+    """A step of `writer`. Returns when readers see what it wrote: Kafka marks its end after the commit."""
+    end = writer.append(decide)
+    await_ends(settings, topic, 1)
+    return end
 
 
 def left_open(settings: Settings, topic: str, writer_id: str, *values: bytes) -> Callable[[bool], None]:
@@ -47,6 +54,7 @@ def left_open(settings: Settings, topic: str, writer_id: str, *values: bytes) ->
 
     def end(commit: bool) -> None:
         (client.commit_transaction if commit else client.abort_transaction)(10)
+        await_ends(settings, topic, 1)
 
     return end
 
@@ -87,7 +95,8 @@ def test_two_writers_at_once_are_one_after_the_other(broker: Settings, fresh_top
         seen["quick"].append(everything(broker, topic))
         return [b"quick"]
 
-    thread = threading.Thread(target=lambda: FencedWriter(broker, topic, topic).append(slow))
+    writer = FencedWriter(broker, topic, topic)
+    thread = threading.Thread(target=lambda: append_with(writer, broker, topic, slow))
     thread.start()
     assert entered.wait(30)
     # the slow one has decided but not written: it is fenced, and must decide again
@@ -120,7 +129,7 @@ def test_many_writers_lose_nothing_and_write_nothing_twice(broker: Settings, fre
         def decide() -> Sequence[bytes]:
             return [json.dumps({"by": number, "seen": len(everything(broker, topic))}).encode()]
 
-        FencedWriter(broker, topic, topic, attempts=60).append(decide)
+        append_with(FencedWriter(broker, topic, topic, attempts=60), broker, topic, decide)
 
     threads = [threading.Thread(target=count, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -138,8 +147,8 @@ def test_a_writer_that_another_has_fenced_since_its_last_step_decides_again(
 ) -> None:
     topic = fresh_topic()
     writer = FencedWriter(broker, topic, topic)
-    assert writer.append(lambda: [b"1"]) > 0
-    assert writer.append(list) == 0
+    assert append_with(writer, broker, topic, lambda: [b"1"]) > 0
+    assert append_with(writer, broker, topic, list) == 0
     seen = []
 
     def meanwhile() -> Sequence[bytes]:
@@ -148,7 +157,7 @@ def test_a_writer_that_another_has_fenced_since_its_last_step_decides_again(
             append(broker, topic, b"2")
         return [b"3"]
 
-    writer.append(meanwhile)
+    append_with(writer, broker, topic, meanwhile)
     assert seen == [[b"1"], [b"1", b"2"]]
     assert everything(broker, topic) == [b"1", b"2", b"3"]
 
@@ -167,7 +176,7 @@ def test_a_writer_that_another_fences_between_two_records_decides_again(
 ) -> None:
     topic = fresh_topic()
     writer = FencedWriter(broker, topic, topic)
-    writer.append(lambda: [b"1"])
+    append_with(writer, broker, topic, lambda: [b"1"])
     tries = []
 
     def meanwhile() -> Sequence[bytes]:
@@ -177,7 +186,7 @@ def test_a_writer_that_another_fences_between_two_records_decides_again(
         append(broker, topic, b"2")
         return WhileItCan([b"lost"])
 
-    writer.append(meanwhile)
+    append_with(writer, broker, topic, meanwhile)
     assert tries == [[b"1"], [b"1", b"2"]]
     assert everything(broker, topic) == [b"1", b"2", b"3"]
 

@@ -15,7 +15,7 @@ from demo.ledger import check_log, check_result
 from demo.ledger.reader import read
 from pipelines.kafka.client import producer
 from pipelines.settings import Settings
-from tests.shared.transactions import transactional
+from tests.shared.transactions import await_ends, transactional
 
 pytestmark = pytest.mark.broker
 
@@ -43,6 +43,7 @@ def topics(broker: Settings, fresh_topic: Callable[..., str]) -> tuple[str, str]
         writer.produce(result, json.dumps(fields).encode(), json.dumps(KEY).encode())
         writer.flush(10)
         writer.commit_transaction(10) if commits else writer.abort_transaction(10)
+    await_ends(broker, result, 1)
     return trades, result
 
 

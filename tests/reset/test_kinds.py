@@ -175,5 +175,6 @@ def test_a_result_is_not_deleted_before_its_consumers_have_passed_it(world: Worl
     assert old in topic_names(world.settings)
     with following(world) as follower:
         follower.comes_to(world.expected({}))
+        follower.passes_the_newest_switch()
         world.run(plan)
     assert old not in topic_names(world.settings)

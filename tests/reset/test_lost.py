@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +40,7 @@ from pipelines.model.entries import WantedSet
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic, progress_topic
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
+from tests.conftest import sweep
 from tests.defs.jobs import DEPRECATED, dagster
 from tests.e2e.harness import committed
 from tests.reset.world import PARTITIONS, World, following, live_world
@@ -348,9 +350,18 @@ def test_a_new_diff_replaces_a_lost_delta_and_lost_evidence(world: World) -> Non
     assert in_status(world, first) == "" and not [t for t in topic_names(world.settings) if t.startswith(first)]
 
 
-def test_a_recreated_registry_stops_a_driver_of_the_old_one(world: World) -> None:
+def test_a_recreated_registry_stops_a_driver_of_the_old_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, find = threading.Event(), Watch._find
+
+    def later(watch: Watch) -> PartLost | None:
+        # two looks at a registry that is not there yet would call it gone
+        assert made.wait(PATIENCE_S)
+        return find(watch)
+
+    monkeypatch.setattr(Watch, "_find", later)
     delete_topics(world.settings, [REGISTRY_TOPIC])
     ensure_topic(world.settings, REGISTRY_TOPIC, 1, APPEND_ONLY)
+    made.set()
 
     def heard() -> bool:
         beat = latest_heartbeats(world.settings).get(world.name)
@@ -362,6 +373,14 @@ def test_a_recreated_registry_stops_a_driver_of_the_old_one(world: World) -> Non
         assert not new.state().releases and not [*new.history()]
 
 
+@pytest.fixture
+def swept(broker: Settings) -> Iterator[None]:
+    """Deletes all topics after the test. Without a registry, no other test could start."""
+    yield
+    sweep(broker)
+
+
+@pytest.mark.usefixtures("swept")
 def test_a_lost_registry_is_not_recreated_while_releases_exist(world: World) -> None:
     delete_topics(world.settings, [REGISTRY_TOPIC])
 

@@ -27,7 +27,7 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import Unavailable
-from pipelines.follow import LiveConsumer
+from pipelines.follow import LiveConsumer, committed_number
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.offsets import end_offsets
 from pipelines.kafka.registry import Registry
@@ -40,6 +40,7 @@ from tests.operations.builders import tried
 from tests.shared.operators import Death, Operators
 from tests.shared.terminal import Said, Terminal
 from tests.shared.threads import Threads, patient
+from tests.shared.waiting import until
 
 PARTITIONS = 2
 START_MS = 1_600_000_000_000
@@ -360,6 +361,16 @@ class Following(threading.Thread):
         while (found := self.fold) != expected and time.monotonic() < deadline:
             time.sleep(0.1)
         assert found == expected
+
+    def passes_the_newest_switch(self, timeout_s: float = 60) -> None:
+        """Waits until it has committed that it reads what the newest switch leads to."""
+        chain = self.world.context.registry.state().chains[self.world.app]
+        newest = chain[-1].number
+
+        def has_passed() -> bool:
+            return committed_number(self.world.settings, self.group, self.world.app, chain) == newest
+
+        until(f"{self.name} has not passed switch {newest}", has_passed, timeout_s)
 
 
 @contextmanager

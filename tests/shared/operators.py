@@ -45,8 +45,9 @@ _PRELOAD = (
 class Death:
     """When an operator is killed. It kills itself, so it never misses the moment.
 
-    `line`: at the `line`-th distinct line of the product that it runs after it has opened its operation. `stage`: before
-    the stage of that id, or the first of that kind. `entry`: as soon as an entry of that kind is committed.
+    `line`: at the `line`-th line of the product that it runs after it has opened its operation. In each stage, a line
+    counts once. `stage`: before the stage of that id, or the first of that kind. `entry`: as soon as an entry of that kind
+    is committed.
     """
 
     line: int | None = None
@@ -222,7 +223,13 @@ def _die_at(death: Death) -> None:
 
         Registry.step = stepped  # type: ignore[method-assign]
     if death.line is not None:
-        begin, left, seen = journal.begin, death.line, set[tuple[str, int]]()
+        begin, apply, left, seen = journal.begin, Applier.apply, death.line, set[tuple[str, int]]()
+
+        def applied(self: Applier, stage: Stage) -> None:
+            seen.clear()
+            apply(self, stage)
+
+        Applier.apply = applied  # type: ignore[method-assign]
 
         def traced(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal left

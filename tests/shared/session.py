@@ -33,6 +33,11 @@ def configured(spark: SparkSession, properties: Mapping[str, str]) -> Iterator[N
             spark.conf.set(name, value)
 
 
+def active_in(spark: SparkSession) -> set[str]:
+    """The ids of the queries that run in a session."""
+    return {str(query.id) for query in spark.streams.active}
+
+
 def shared_session(folder: Path, *, heap_mb: int, young_mb: int) -> SparkSession:
     """A session with at most `heap_mb` MiB of heap, of which `young_mb` are for what is new."""
     from pipelines.engine.session import build_session
