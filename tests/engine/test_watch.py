@@ -175,9 +175,8 @@ def test_a_deleted_input_is_told_alike_before_and_after_someone_has_created_it_a
         == later.fix
         == (
             "restore the old topic from a backup of the brokers that keeps its id, then run "
-            f"`switchyard start {NAME} --execute`; or create the topic again, if nobody has, and read the new one: from its start with an "
-            f"empty state by `switchyard reset {NAME} --to-earliest --output new --missing-history accept --execute`, "
-            "or with a new release by `switchyard stage sums --execute`"
+            f"`switchyard start {NAME} --execute`; or create the topic again, if nobody has, and read the new one from its start, "
+            f"with an empty state: `switchyard reset {NAME} --to-earliest --output new --missing-history accept --execute`"
         )
     )
 
