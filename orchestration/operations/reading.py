@@ -95,7 +95,7 @@ class Reading:
         return held_by(release, beats.get(release.name), self.settings, at_ms=now_ms())
 
     def progress(self, release: str) -> Progress | None:
-        """The newest progress record of a release."""
+        """The newest progress record of a release. Raises as `newest_progress` does."""
         return newest_progress(self.settings, release, kept=self.registry.kept)
 
     def beats(self, window_s: float = 60.0) -> dict[str, Heartbeat]:

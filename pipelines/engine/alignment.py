@@ -9,8 +9,9 @@ from contextlib import closing
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
 from pipelines.engine.telemetry import DriverStatus, batch_number
+from pipelines.errors import Unavailable
 from pipelines.kafka.heartbeats import HeartbeatTail
-from pipelines.kafka.progress import ProgressTail
+from pipelines.kafka.progress import ProgressLost, ProgressTail
 from pipelines.model.entries import AlignOrdered
 from pipelines.model.progress import Flagging, Pausing
 from pipelines.model.switch import AwaitMark, Free, Met, PastTheMark, Pause, Run, candidate_move
@@ -69,6 +70,9 @@ class Alignment:
         try:
             with closing(ProgressTail(settings, order.other)) as tail, closing(HeartbeatTail(settings)) as beats:
                 self._move_to_mark(order, tail, beats)
+        except ProgressLost as error:
+            # a loss of the other release must not end this one
+            raise Unavailable(error.what, fix=error.fix) from error
         except PastTheMark as error:
             log.error("%s: %s", self._name, error)
             self._missed.add(order.id)

@@ -18,7 +18,8 @@ from pipelines.engine.metrics import BatchMetrics
 from pipelines.engine.records import Unsent, by_topic, dead_letters, records, too_large
 from pipelines.engine.turnstile import Turnstile
 from pipelines.engine.writer import OutcomeUnknown, Superseded, TransactionEnded, Writer
-from pipelines.errors import SwitchyardError
+from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.kafka.progress import ProgressLost
 from pipelines.model.names import dead_letter_topic
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Counts, Progress
@@ -295,6 +296,10 @@ class Sink:
                     self._write_seed(self.destination.seed)
             except Superseded as error:
                 raise self._fenced_without_heir() from error
+            except ProgressLost as error:
+                self._writer.drop()
+                # the driver's watch decides whether the topic is gone; until then this is an outage
+                raise Unavailable(error.what, fix=error.fix) from error
             except BaseException:
                 # the next batch must connect again
                 self._writer.drop()

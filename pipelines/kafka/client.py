@@ -29,6 +29,9 @@ MAX_RECORD_BYTES = 1_048_588 - 61
 # how long the first request waits before we look at the client's errors: a refused login shows up only there, and the
 # client would retry it until the timeout
 _LOOK_S = 0.5
+# a new client's metadata doesn't know the partition's leader yet
+UNLED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE,
+         KafkaError.NOT_LEADER_FOR_PARTITION)  # fmt: skip
 # shortest wait for an answer, even after the deadline
 _PAUSE_S = 0.05
 
@@ -178,9 +181,7 @@ def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
         try:
             return ask()
         except KafkaException as error:
-            unknown = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE,
-                       KafkaError.NOT_LEADER_FOR_PARTITION)  # fmt: skip
-            if error.args[0].code() not in unknown or time.monotonic() > deadline:
+            if error.args[0].code() not in UNLED or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 

@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Kaf
 from pipelines.kafka.client import drain, once_led
 from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.kept import Kept, reading
-from pipelines.kafka.log import LogReader
+from pipelines.kafka.log import LED_S, NO_TOPIC, LogReader
 from pipelines.kafka.topics import partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat, read_heartbeat
@@ -23,9 +23,6 @@ _LOOK_BACK = 64
 # how long a heartbeat is kept after it left the window of a call, because the next call's window may be longer. Without
 # a limit, a process that runs for months would keep one of every driver
 _KEEP_MS = 600_000
-# by then a new client knows the leader, if there is one
-_LED_S = 1.0
-_NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
 def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
@@ -99,9 +96,9 @@ class Heartbeats:
         topic = TopicPartition(HEARTBEATS_TOPIC, 0)
         try:
             # a kept consumer would notice much later that the topic was deleted
-            first, end = once_led(lambda: client.get_watermark_offsets(topic, timeout=_left_s(deadline)), _LED_S)
+            first, end = once_led(lambda: client.get_watermark_offsets(topic, timeout=_left_s(deadline)), LED_S)
         except KafkaException as error:
-            if error.args[0].code() not in _NO_TOPIC:
+            if error.args[0].code() not in NO_TOPIC:
                 raise
             return None
         # if not, the topic was recreated, or retention deleted unread records
@@ -119,10 +116,10 @@ class Heartbeats:
             return found[0]
 
         try:
-            start = ask(_LED_S)
+            start = ask(LED_S)
         except KafkaException as unled:
             # the topic was deleted. No driver is heard until one creates it again; `status` says so
-            if unled.args[0].code() not in _NO_TOPIC:
+            if unled.args[0].code() not in NO_TOPIC:
                 raise
             if partition_count(self._settings, HEARTBEATS_TOPIC) is None:
                 return None

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import SwitchyardError
-from pipelines.kafka.client import await_connection, consumer, drain, once_led, own, producer
+from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.kafka.client import UNLED, await_connection, consumer, drain, once_led, own, producer
 from pipelines.kafka.failures import failure, forbidden, unavailable, unreached
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
 # short enough to notice the end after an aborted transaction, which doesn't end a fetch (measured); long enough that an
@@ -23,12 +24,22 @@ _FETCH_WAIT_MS = 200
 _QUEUE_KB = 8_192
 # records per call of the client
 _AT_ONCE = 4_000
+# by then a new client knows the leader, if there is one
+LED_S = 1.0
+NO_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 # a kept producer saves the steps of one operation 65-500 ms each; an idle one isn't worth a connection
 _KEEP_S = 30.0
 
 
 # offset and value
 Record = tuple[int, bytes]
+
+
+class TopicGone(Unavailable):
+    """There is no such topic."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic}", fix="run `switchyard status`, then try again")
 
 
 class Aside(bytes):
@@ -153,15 +164,25 @@ class LogReader:
 
 
 def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, int]:
-    """First offset and last stable offset of a topic's only partition."""
-    try:
-        first, end = once_led(
-            lambda: client.get_watermark_offsets(TopicPartition(topic, 0), timeout=settings.request_timeout_s),
-            settings.request_timeout_s,
+    """First offset and last stable offset of a topic's only partition. Raises TopicGone if there is no topic."""
+
+    def ask(led_s: float) -> tuple[int, int]:
+        # `led_s`: how long a new client may not know the topic
+        return once_led(
+            lambda: client.get_watermark_offsets(TopicPartition(topic, 0), timeout=settings.request_timeout_s), led_s
         )
+
+    try:
+        try:
+            return ask(min(LED_S, settings.request_timeout_s))
+        except KafkaException as unled:
+            if unled.args[0].code() not in (*NO_TOPIC, *UNLED):
+                raise
+            if unled.args[0].code() in NO_TOPIC and partition_count(settings, topic) is None:
+                raise TopicGone(topic) from unled
+            return ask(settings.request_timeout_s)
     except KafkaException as error:
         raise failure(settings, error.args[0], topic=topic) from error
-    return first, end
 
 
 def read_tail(settings: Settings, topic: str, records: int = 1, *, kept: Kept | None = None) -> list[bytes]:

@@ -7,29 +7,46 @@ from collections.abc import Iterable, Iterator
 
 from pipelines.errors import Refused
 from pipelines.kafka.kept import Kept
-from pipelines.kafka.log import LogReader, read_tail
+from pipelines.kafka.log import LogReader, TopicGone, read_tail
 from pipelines.model.names import progress_topic
+from pipelines.model.parts import Loss
 from pipelines.model.progress import Progress, read_progress
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
+class ProgressLost(Refused):
+    """The progress topic of a release is gone, so its position is unknown. Its consumer group may still tell."""
+
+    def __init__(self, release: str) -> None:
+        loss = Loss(release=release, part="progress", name=progress_topic(release))
+        super().__init__(loss.what, fix=loss.way)
+
+
 def newest_progress(settings: Settings, release: str, *, kept: Kept | None = None) -> Progress | None:
     """The newest committed progress record of a release; None if there is none.
 
-    Raises Unavailable without a broker, Refused if the record can't be read: an older one would give a wrong position.
+    Raises Unavailable without a broker, ProgressLost without the topic, Refused if the record can't be read: an older one
+    would give a wrong position.
     """
-    values = read_tail(settings, progress_topic(release), kept=kept)
+    values = _tail(settings, release, 1, kept)
     return _newest(release, values[-1]) if values else None
 
 
 def progress_history(settings: Settings, release: str, records: int = 100_000) -> list[Progress]:
     """The last `records` readable progress records of a release, oldest first. Raises as `newest_progress` does."""
-    values = read_tail(settings, progress_topic(release), records)
+    values = _tail(settings, release, records)
     if not values:
         return []
     return [*_readable(release, values[:-1]), _newest(release, values[-1])]
+
+
+def _tail(settings: Settings, release: str, records: int, kept: Kept | None = None) -> list[bytes]:
+    try:
+        return read_tail(settings, progress_topic(release), records, kept=kept)
+    except TopicGone as error:
+        raise ProgressLost(release) from error
 
 
 def _newest(release: str, value: bytes) -> Progress:
@@ -51,12 +68,17 @@ def _readable(release: str, values: Iterable[bytes]) -> Iterator[Progress]:
 
 
 class ProgressTail:
-    """The newest progress record of a release, kept up to date without reading the topic again."""
+    """The newest progress record of a release, kept up to date without reading the topic again. Raises as
+    `newest_progress` does.
+    """
 
     def __init__(self, settings: Settings, release: str) -> None:
         self._release = release
         # the tail starts before the newest record is read, so that no record is missed in between
-        self._reader = LogReader(settings, progress_topic(release), start=None)
+        try:
+            self._reader = LogReader(settings, progress_topic(release), start=None)
+        except TopicGone as error:
+            raise ProgressLost(release) from error
         self.newest = newest_progress(settings, release)
 
     def poll(self, timeout_s: float) -> Progress | None:

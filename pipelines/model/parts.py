@@ -72,7 +72,7 @@ def refuse_cut(first: int, start: int) -> None:
 class Loss:
     """A lost part of `release`. `name`: of the topic, group or file. `how`: gone, or recreated under the same name.
 
-    `of`: of an input that is another release's result, that release.
+    `of`: of an input that is another release's result, that release. `streams`: whether `release` has a stream.
     """
 
     release: str
@@ -80,6 +80,7 @@ class Loss:
     name: str
     how: Literal["gone", "another"] = "gone"
     of: str | None = None
+    streams: bool = False
 
     @property
     def what(self) -> str:
@@ -105,15 +106,21 @@ class Loss:
         accept = "; add `--missing-history accept` if Kafka no longer keeps all of it"
         match self.part:
             case "input" if self.of is not None:
+                follow = (
+                    "release the app under another name: consumers of a stream can't continue exactly in another input"
+                    if self.streams
+                    else f"run `switchyard reprocess {app} --same-as {self.release} --upstream {self.of} --execute`: "
+                    "the new version reads it, and consumers move to its table"
+                )
                 return (
-                    f"restore the result of {self.of} first: `switchyard status {self.of}` names the way. If that gives it a new topic, "
-                    f"run `switchyard stage {app} --execute`: the new version reads it"
+                    f"restore the result of {self.of} first: `switchyard status {self.of}` names the way. If that keeps its topic, "
+                    f"run `switchyard start {self.release} --execute`; if that gives it a new one, {follow}"
                 )
             case "input":
                 return (
                     "restore the old topic from a backup of the brokers that keeps its id, then run "
                     f"`switchyard start {self.release} --execute`. Or create the topic again, unless that is done. "
-                    f"Then {accepting} reads it from its start; or `switchyard stage {app} --execute` makes a release that does"
+                    f"Then {accepting} reads it from its start, with an empty state"
                 )
             case "result" | "progress":
                 return f"run {reset} to write it again from the input{accept}"
@@ -194,13 +201,14 @@ def lost_topics(
     if registry_id is not None:
         known[REGISTRY_TOPIC] = registry_id
     others = {each.topic: each.release for each in release.spec.inputs.values()}
+    streams = bool(release.spec.streams)
     found = []
     for topic, part in parts.items():
         of = others.get(topic) if part == "input" else None
         if topic not in now:
-            found.append(Loss(release=release.name, part=part, name=topic, of=of))
+            found.append(Loss(release=release.name, part=part, name=topic, of=of, streams=streams))
         elif topic in known and now[topic] != known[topic]:
-            found.append(Loss(release=release.name, part=part, name=topic, how="another", of=of))
+            found.append(Loss(release=release.name, part=part, name=topic, how="another", of=of, streams=streams))
     return found
 
 

@@ -13,10 +13,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.engine.gap import ProgressGap
+from pipelines.engine.outages import is_outage
 from pipelines.engine.sink import Sink
 from pipelines.engine.turnstile import StopAtBoundary
 from pipelines.engine.writer import OutcomeUnknown, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.kafka.progress import ProgressLost
 from pipelines.model.positions import SourcePosition
 from tests.engine.sinks import RESULT, Rows, World
 
@@ -318,6 +320,21 @@ def test_no_older_boundary_is_written_after_a_commit_that_was_not_answered(world
         world.sink.announce(paused="promote-1")
     world.sink.announce(paused="promote-1")
     assert [p.boundary.batch_id for p in world.writer.progress] == [0, 1, 1]
+
+
+def test_to_a_driver_lost_progress_is_an_outage_until_its_watch_has_looked(world: World) -> None:
+    """A broker may not know the topic yet, and then nothing is lost."""
+
+    def unknown() -> None:
+        world.writer.while_connecting = dict
+        raise ProgressLost("sums.v1")
+
+    world.writer.while_connecting = unknown
+    with pytest.raises(Unavailable, match=r"progress sums\.v1\.progress of sums\.v1 is gone") as error:
+        world.sink.connect()
+    assert is_outage(error.value) and not world.writer.connected
+    world.run(0, ("a", "1"))
+    assert [p.boundary.batch_id for p in world.writer.progress] == [0]
 
 
 def test_a_batch_whose_end_is_held_has_no_transaction_open(world: World) -> None:

@@ -176,8 +176,8 @@ def test_a_deleted_input_is_told_alike_before_and_after_someone_has_created_it_a
         == (
             "restore the old topic from a backup of the brokers that keeps its id, then run "
             f"`switchyard start {NAME} --execute`. Or create the topic again, unless that is done. Then "
-            f"`switchyard reset {NAME} --to-earliest --output new --missing-history accept --execute` reads it from its start; "
-            "or `switchyard stage sums --execute` makes a release that does"
+            f"`switchyard reset {NAME} --to-earliest --output new --missing-history accept --execute` reads it from its start, "
+            "with an empty state"
         )
     )
 

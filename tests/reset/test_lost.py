@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import TopicPartition
 
+from demo.ledger.reader import read
 from orchestration.defs.jobs import reprocess_job
 from orchestration.defs.schedules import reprocessing_schedules
 from orchestration.operations.looking.history import MissingHistory
@@ -20,6 +22,7 @@ from orchestration.operations.planning.diff import plan_diff
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.reset.plan import plan_reset
 from orchestration.operations.planning.reset.request import Request
+from orchestration.operations.planning.reset.undo import plan_undo
 from orchestration.operations.planning.retire import plan_retire
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
@@ -34,6 +37,7 @@ from pipelines.engine.watch import PartLost, Watch
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin
 from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.progress import ProgressLost
 from pipelines.kafka.registry import Registry
 from pipelines.kafka.topics import APPEND_ONLY, INPUT, delete_topics, ensure_topic, topic_names
 from pipelines.model.entries import WantedSet
@@ -43,7 +47,7 @@ from pipelines.settings import Settings
 from tests.conftest import sweep
 from tests.defs.jobs import DEPRECATED, dagster
 from tests.e2e.harness import committed
-from tests.reset.world import PARTITIONS, World, following, live_world
+from tests.reset.world import PARTITIONS, World, following, live_world, reader_of, recomputed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,7 +225,7 @@ def test_a_recreated_input_stops_the_release_until_it_starts_in_the_new_topic(wo
         world.sent.clear()
         world.produce(400)
         failure = named(world, world.name, "was deleted", "restore the old topic")
-        assert "--to-earliest --output new" in failure and "switchyard stage" in failure
+        assert "--to-earliest --output new" in failure and "switchyard stage" not in failure
         assert in_status(world, world.name).count("was deleted") == 1
         after = world.context.progress(world.name)
         assert before is not None and after is not None
@@ -290,6 +294,102 @@ def test_lost_parts_are_named_and_recreated_one_after_the_other(world: World, tm
         assert f"frozen code {path} of {name} is gone" in in_status(world, name)
         world.run(plan_stage(context, world.app, version=2, code_dir=tmp_path / "code", correction="it was lost"))
         assert path.is_file() and in_status(world, name) == ""
+
+
+@pytest.mark.parametrize("kind", ["count", "stateless"])
+def test_consumers_go_back_from_a_release_whose_progress_is_lost(
+    kind: str, broker: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    with live_world(broker, spark, kind, tmp_path) as world, following(world) as follower:
+        context, first = world.context, world.name
+        world.run(plan_stage(context, world.app, version=2, same_as=first, correction="the same again"))
+        world.run(plan_start(context, f"{world.app}.v2"))
+        wait_ready(context, f"{world.app}.v2", for_s=0.1, timeout_s=120)
+        diff(context, f"{world.app}.v2")
+        world.run(plan_promote(context, world.app))
+        world.version = 2
+        # it is reset, too, so that there is something to undo; its consumers then follow generation 2
+        reset = world.reset(EARLIEST, stop=True)
+        world.start()
+        world.produce(20)
+        for world.version in (1, 2):
+            world.settle()
+        follower.comes_to(world.expected({}))
+        ended = committed(world.settings, world.name)
+        lost = progress_topic(world.name)
+        delete_topics(world.settings, [lost])
+        named(world, world.name, f"progress {lost} of {world.name} is gone")
+        with pytest.raises(ProgressLost, match=f"{lost} of {world.name} is gone") as refused:
+            plan_undo(context, reset.id)
+        assert f"`switchyard reset {world.name} --to-earliest --output new --execute`" in refused.value.fix
+        # a new version does not need it: the consumer group tells what the live release has read
+        assert plan_stage(context, world.app, same_as=first, correction="the same again").stages
+        said = world.cli("rollback", world.app, "--execute")
+        assert said.code == 0, said.text
+        link = context.registry.state().chains[world.app][-1]
+        assert (link.old, link.new) == (world.name, first) and link.old_end is not None and link.cut is not None
+        assert link.cut.same(ended.boundary.position) and link.old_end.dominates(ended.result)
+        assert world.release.wanted == "stopped" and not world.drivers.alive(world.name)
+        world.version = 1
+        world.produce(20)
+        world.settle()
+        # a stream's consumer gets each record once: the standby has a boundary exactly where the other ended
+        follower.comes_to(world.expected({}))
+
+
+def counted(upstream: World) -> dict[str, Any]:
+    """What a reader of the records of `upstream` counts now: key -> row."""
+    found = read(upstream.settings.bootstrap, upstream.release.result_topics[""])
+    return cast(
+        dict[str, Any],
+        recomputed("count", [r._replace(key=json.loads(r.key or b"")["k"].encode()) for r in found]),
+    )
+
+
+def test_consumers_move_to_a_version_that_reads_the_new_topic_of_an_input(
+    broker: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The input is another release's result. It is lost, and the reset that restores it writes a new topic."""
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    with (
+        live_world(broker, spark, "stateless", tmp_path) as upstream,
+        reader_of(upstream, folder, pinned=True) as reader,
+    ):
+        reader.make_live()
+        context, first = reader.context, reader.name
+        assert reader.release.spec.inputs["numbers"].release == upstream.name
+        with following(reader) as follower:
+            follower.comes_to(counted(upstream))
+            lost = upstream.release.result_topics[""]
+            delete_topics(upstream.settings, [lost])
+            failure = named(reader, first, f"input {lost} of {first} was deleted", f"switchyard status {upstream.name}")
+            named(upstream, upstream.name, f"result {lost} of {upstream.name} is gone", "--to-earliest --output new")
+            upstream.reset(EARLIEST)
+            upstream.start()
+            upstream.produce(20)
+            upstream.settle()
+            # it never runs again
+            with pytest.raises(Refused, match="was deleted"):
+                plan_start(context, first)
+            with pytest.raises(Refused, match="was deleted"):
+                plan_reset(context, first, Request(target=EARLIEST, accept_missing=True))
+            ended = committed(reader.settings, first)
+            [way] = re.findall(r"`switchyard (reprocess [^`]*)`", failure)
+            said = reader.cli(*way.split(), "--for", "0.1s", "--auto-promote")
+            assert said.code == 0, said.text
+            reader.version = 2
+            assert reader.release.spec.topics == {"numbers": upstream.release.result_topics[""]} != {"numbers": lost}
+            link = context.registry.state().chains[reader.app][-1]
+            assert (link.old, link.new) == (first, reader.name) and link.old_end is not None
+            assert link.old_end.dominates(ended.result)
+            old = context.registry.state().releases[first]
+            assert (old.state, old.wanted) == ("failed", "stopped") and not reader.drivers.alive(first)
+            upstream.produce(20)
+            upstream.settle()
+            reader.settle()
+            assert reader.result() == counted(upstream)
+            follower.comes_to(counted(upstream))
 
 
 def test_a_new_diff_replaces_a_lost_delta_and_lost_evidence(world: World) -> None:

@@ -51,7 +51,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.model import AppendStream, AppSettings, Json, Stream, Table, app
+from pipelines.model import AppendStream, AppSettings, Json, ResultOf, Stream, Table, app
 
 NUMBERS = {"numbers": Stream(topic="TOPIC", key="k string", value=Json("n long NOT NULL"))}
 """
@@ -124,6 +124,10 @@ def both(numbers: DataFrame, settings: AppSettings) -> DataFrame:
     return numbers.select(F.struct("k", F.col("partition").alias("p"), "n").alias("last"), even.alias("evens"))
 """,
 }
+# how an app reads a stream with a number `n` of each key `k`
+READS = {
+    "result": "", "table": False, "key_as": "JSON", "key": ["k"], "value_as": "JSON", "value": ["n"], "avro": None,
+}  # fmt: skip
 POISON = 237
 RECORDS = "`k` string, `n` bigint, `topic` string, `partition` int, `offset` bigint"
 STREAM = {"": {"table": False, "key": ["k"], "schema_ddl": RECORDS}}
@@ -384,17 +388,24 @@ def following(world: World, result: str = "") -> Iterator[Following]:
 
 
 @contextmanager
-def reader_of(upstream: World, folder: Path) -> Iterator[World]:
-    """A staged release of an app that counts what another app has written."""
+def reader_of(upstream: World, folder: Path, *, pinned: bool = False) -> Iterator[World]:
+    """A staged release of an app that counts what another app has written. `pinned`: it names that app, a stream with a
+    number `n` of each key `k`, not a topic.
+    """
     settings, topic = upstream.settings, upstream.release.result_topics[""]
-    with world_of(settings, upstream.context.spark(), "count", folder, topic=topic) as world:  # type: ignore[misc]
+    app = upstream.app if pinned else None
+    with world_of(settings, upstream.context.spark(), "count", folder, topic=topic, of=app) as world:  # type: ignore[misc]
         world.upstream = upstream
         yield world
 
 
 @contextmanager
-def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: str | None = None) -> Iterator[World]:
-    """A staged release of an app of `kind`: on a topic of its own with 200 records, or on another world's `topic`."""
+def world_of(
+    settings: Settings, spark: Any, kind: str, folder: Path, *, topic: str | None = None, of: str | None = None
+) -> Iterator[World]:
+    """A staged release of an app of `kind`: on a topic of its own with 200 records, or on another world's `topic`. `of`:
+    the app whose result that is, if its definition names it.
+    """
     unique = folder.name.replace("_", "-").lower()
     own, app = topic is None, f"{kind}-{abs(hash(str(folder))) % 10**8}"
     topic = topic or f"numbers-{abs(hash(str(folder))) % 10**8}-{unique[:20]}"
@@ -402,14 +413,17 @@ def world_of(settings: Settings, spark: Any, kind: str, folder: Path, *, topic: 
         ensure_topic(settings, topic, PARTITIONS, INPUT)
     code = folder / "code"
     code.mkdir()
-    (code / f"{kind}.py").write_text((HEAD + KINDS[kind]).replace("TOPIC", topic).replace("NAME", app))
+    text = (HEAD + KINDS[kind]).replace("NAME", app)
+    if of is not None:
+        text = text.replace('"TOPIC", key="k string"', f'ResultOf("{of}"), key=Json("k string NOT NULL")')
+    (code / f"{kind}.py").write_text(text.replace("TOPIC", topic))
     sources = ("left", "right") if kind == "joined" else ("numbers",)
     results, watermark = FACTS[kind]
     facts: dict[str, Any] = {
-        "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic), "watermark": watermark,
+        "module": kind, "settings": {}, "inputs": dict.fromkeys(sources, topic) if of is None else {}, "watermark": watermark,
         "watermark_delay_ms": None,
         "comparable": "exact", "reset_allowed": True, "tables": [], "suites": {}, "notes": [],
-        "sources": list(sources), "upstream": {},
+        "sources": list(sources), "upstream": {} if of is None else {"numbers": {"app": of, **READS}},
         "results": {name: {"partitions": 2, "suite": None, **result} for name, result in results.items()},
     }  # fmt: skip
     drivers = Threads(settings)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestration.operations.applying.effects import applies
-from orchestration.operations.applying.fencing import last_of
+from orchestration.operations.applying.fencing import has_lost_progress, last_of
 from orchestration.operations.applying.work import Work
 from orchestration.operations.journal import has_started_generation, refuse_other_generation
 from orchestration.operations.lifecycle import find_release, refuse_blocked
@@ -221,10 +221,8 @@ def _ended(work: Work, release: Release) -> Progress | None:
     offsets, which were committed together with it.
     """
     last = last_of(work.context, release)
-    topic = progress_topic(release.name)
-    now = work.context.cluster.topic_ids([topic]).get(topic)
-    lost = now != release.own_ids.get(topic, now)
-    return (by_group(work.context, release) or last) if lost or last is None else last
+    lost = last is None or has_lost_progress(work.context, release)
+    return (by_group(work.context, release) or last) if lost else last
 
 
 def _with_end(release: Release, ended: Progress) -> Release:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestration.operations.applying.effects import applies
-from orchestration.operations.applying.fencing import last_of
+from orchestration.operations.applying.fencing import end_of
 from orchestration.operations.applying.work import Work
 from orchestration.operations.plans.stages.switching import Align, ChooseStart, Fence, FlagBoundary, Meet, TakeNewest
 from pipelines.engine.lease import this_process
@@ -104,7 +104,7 @@ def fence(work: Work, stage: Fence) -> None:
             LeaseEnded(release=name, token=token),
         ]
 
-    last = last_of(work.context, work.step(decide).releases[name])
+    last = end_of(work.context, work.step(decide).releases[name])
     if last is None:
         raise SwitchyardError(
             f"{name} has committed nothing yet",

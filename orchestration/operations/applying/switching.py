@@ -25,9 +25,9 @@ from orchestration.operations.plans.stages.switching import (
     WriteDelta,
 )
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.progress import ProgressLost
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry, EvidenceRecorded, StateSet, Switch
-from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState
 from pipelines.model.switch import promotion
 
@@ -51,8 +51,8 @@ def compare_both(work: Work, stage: Compare) -> None:
     )
     summary = {
         **found.as_json(),
-        "live_late_dropped": _late(work.tail(stage.live).newest),
-        "new_late_dropped": _late(work.tail(stage.new).newest),
+        "live_late_dropped": _late(work, stage.live),
+        "new_late_dropped": _late(work, stage.new),
         "live_watermark_ms": here.boundary.watermark_ms,
         "new_watermark_ms": there.boundary.watermark_ms,
     }
@@ -75,8 +75,13 @@ def compare_both(work: Work, stage: Compare) -> None:
     work.step(lambda _: [entry])
 
 
-def _late(progress: Progress | None) -> int:
-    return progress.total.late_dropped if progress is not None else 0
+def _late(work: Work, name: str) -> int:
+    try:
+        newest = work.tail(name).newest
+    except ProgressLost as error:
+        work.context.say(f"{error.what}: how many late rows it dropped is unknown, and counts as 0")
+        return 0
+    return newest.total.late_dropped if newest is not None else 0
 
 
 # -- what both wrote since the evidence

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from orchestration.operations.comparing.upkeep import upkeep_of
 from orchestration.operations.reading import Reading
+from pipelines.kafka.progress import ProgressLost
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
 
@@ -50,8 +51,16 @@ def backlog_of(context: Reading, evidence: EvidenceRecorded) -> Backlog:
         (evidence.live, evidence.live_result, kept.live_result),
         (evidence.new, evidence.new_result, kept.new_result),
     ):
-        progress = context.progress(name)
         # a refresh reads tables only
         read = ResultPosition(topics={**since.topics, **refreshed.topics})
-        records += progress.result.records_since(read) if progress is not None else 0
+        records += _written(context, name, read)
     return Backlog(records=records, kept=kept.keys)
+
+
+def _written(context: Reading, name: str, since: ResultPosition) -> int:
+    """How many result records release `name` has written since a position."""
+    try:
+        progress = context.progress(name)
+    except ProgressLost:
+        return ResultPosition(topics=context.cluster.end_offsets(sorted(since.topics))).records_since(since)
+    return progress.result.records_since(since) if progress is not None else 0

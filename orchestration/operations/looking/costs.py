@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, size_of
+from pipelines.kafka.progress import ProgressLost
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 
@@ -74,10 +75,18 @@ def free_bytes(settings: Settings) -> int:
 def room_of(context: Reading, like: Release | None) -> str:
     """How much disk a replay of all history is expected to take: as much as release `like` has now."""
     free = f"{as_size(free_bytes(context.settings))} are free"
-    if like is None or context.progress(like.name) is None:
+    if like is None or not _has_run(context, like):
         return f"unknown, because nothing was measured yet; {free}"
     cost = cost_of(context, like, {like.generation})
     return f"state about {cost.state}, result {cost.result}, the same as {like.name}; {free}"
+
+
+def _has_run(context: Reading, release: Release) -> bool:
+    try:
+        return context.progress(release.name) is not None
+    except ProgressLost:
+        # then its state and its result still have a size
+        return True
 
 
 def as_size(count: float) -> str:

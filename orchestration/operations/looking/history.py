@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from orchestration.operations.lifecycle import live_release
-from orchestration.operations.looking.progress import by_group, progress_of
+from orchestration.operations.looking.progress import last_known
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import AcceptHistory
 from orchestration.operations.reading import Reading
@@ -170,6 +170,5 @@ def _as_started(release: Release) -> Reader:
 
 def _read(context: Reading, release: Release, reader: Reader) -> Reader:
     """The same reader, with what the release has read so far."""
-    # without its progress topic, its group still tells
-    last = progress_of(context, release) or by_group(context, release)
+    last = last_known(context, release)
     return replace(reader, reached=last.boundary.position.by_topic(release.spec.topics)) if last is not None else reader

@@ -1,4 +1,4 @@
-"""Lost parts of releases: `status` shows them; `start` and `reset` take them into account."""
+"""Lost parts of releases: `status` shows them; `start`, `reset`, `promote` and `rollback` take them into account."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import Checkpoint, newest_folder
 from pipelines.kafka.offsets import ends_of
+from pipelines.kafka.progress import ProgressLost
 from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import ReleaseSpec
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
@@ -24,6 +25,16 @@ def progress_of(context: Reading, release: Release) -> Progress | None:
     if last is not None and last.generation == release.generation:
         return last
     return release.under.seed if release.under else None
+
+
+def last_known(context: Reading, release: Release) -> Progress | None:
+    """As `progress_of`, or as the release's consumer group tells. Raises ProgressLost if neither tells."""
+    try:
+        return progress_of(context, release) or by_group(context, release)
+    except ProgressLost:
+        if (last := by_group(context, release)) is None:
+            raise
+        return last
 
 
 def by_group(context: Reading, release: Release) -> Progress | None:
@@ -50,6 +61,23 @@ def by_group(context: Reading, release: Release) -> Progress | None:
     )
 
 
+def end_by_group(context: Reading, release: Release) -> Progress:
+    """`by_group`, for a release that consumers leave. Raises ProgressLost if the group does not tell its end exactly.
+
+    Consumers of a stream need the offset of each source. Sources of one topic share an offset in the group, and another
+    tool may have moved some offsets.
+    """
+    last = by_group(context, release)
+    if last is None or (release.spec.streams and not _is_exact(release.spec, last.boundary.position)):
+        raise ProgressLost(release.name)
+    return last
+
+
+def _is_exact(spec: ReleaseSpec, at: SourcePosition) -> bool:
+    whole = all(at.sources.get(source, {}).keys() >= {*range(i.partitions)} for source, i in spec.inputs.items())
+    return whole and len({*spec.topics.values()}) == len(spec.topics)
+
+
 def is_unfinished(context: Reading, release: Release, last: Progress | None) -> bool:
     """Whether the batch of `last`, the newest progress, is committed to Kafka but missing in Spark's own log."""
     if last is None or last.boundary.batch_id < 0:
@@ -69,7 +97,7 @@ def processed(
     newest = state.live(spec.app)
     live = state.releases[newest.new] if newest is not None else None
     if live is not None and live.name != spec.release and live.spec.topics == spec.topics:
-        known += spans_of(live, context.progress(live.name), _followed(state, live))
+        known += spans_of(live, last_known(context, live), _followed(state, live))
     return tuple(known)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestration.operations.comparing.backlog import Backlog
+from orchestration.operations.looking.parts import refuse_lost
+from orchestration.operations.looking.progress import end_by_group
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.switching import (
     Align,
@@ -19,6 +21,7 @@ from orchestration.operations.plans.stages.switching import (
 )
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
+from pipelines.model.parts import lost_topics, parts_of
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release
 
@@ -68,6 +71,18 @@ def require_near(context: Reading, release: Release, beats: Mapping[str, Heartbe
     far = far_behind(context, release, beats)
     if far is not None:
         raise Refused(far, fix=f"`switchyard wait {release.name}`, then try again")
+
+
+def refuse_unknown_end(context: Reading, release: Release) -> None:
+    """Raises Refused if a lost part keeps consumers from leaving a release exactly at its end.
+
+    Without its result, they can't read up to the end. Without its progress, its consumer group may tell the end.
+    """
+    parts = {topic: part for topic, part in parts_of(release).items() if part in ("result", "progress")}
+    lost = lost_topics(release, parts, context.cluster.topic_ids(parts))
+    refuse_lost(loss for loss in lost if loss.part == "result")
+    if lost:
+        end_by_group(context, release)
 
 
 def stages_apart(old: Release, new: Release, *, compare: bool) -> tuple[Stage, ...]:

@@ -10,7 +10,13 @@ from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import readers_of, refuse_unfinished
 from orchestration.operations.planning.changes import changes
 from orchestration.operations.planning.kinds import refuse_other_encoding, refuse_other_input
-from orchestration.operations.planning.meeting import COMPARE_TIMEOUT_S, meeting_stages, stages_ahead, stages_apart
+from orchestration.operations.planning.meeting import (
+    COMPARE_TIMEOUT_S,
+    meeting_stages,
+    refuse_unknown_end,
+    stages_ahead,
+    stages_apart,
+)
 from orchestration.operations.planning.moving import deadline_of, switch_facts
 from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S, not_checked, not_compared, not_ready
 from orchestration.operations.planning.stage import incomparable, input_warnings, unchecked
@@ -56,13 +62,14 @@ def plan_promote(
     evidence = evidence_for(state, new, live) if live else None
     beats = context.beats()
     lacking = not_ready(context, new, beats) + not_checked(new, evidence, live, max_evidence_age_s)
-    stopped = False
+    stopped, apart = False, live is not None and live.spec.topics != new.spec.topics
     if live is not None:
         refuse_blocked(state, live.name)
         refuse_unfinished(state, live)
         kept_ms = upkeep_of(context.settings, evidence).at_ms if evidence is not None else None
         lacking += not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed, kept_ms=kept_ms)
-        if stopped := context.holder_by(live, beats) is None:
+        # without a position in common they don't meet, and the switch fences the live release
+        if stopped := not apart and context.holder_by(live, beats) is None:
             lacking.append(f"the live release {live.name} isn't running (`switchyard start {live.name} --execute`)")
     if lacking:
         fix = _way_there(new, live if stopped else None, evidence, max_changed, unmet=len(lacking))
@@ -70,7 +77,6 @@ def plan_promote(
     compared = evidence is not None and live is not None and are_compared(new, live)
     backlog = backlog_of(context, evidence) if compared and evidence is not None else None
     plan_id = new_id("promote")
-    apart = live is not None and live.spec.topics != new.spec.topics
     append = AppendSwitch(alias=alias, number=number, old=live.name if live else None, new=new.name,
                           evidence=plan_id if apart else evidence.id if evidence else None)  # fmt: skip
     return Plan(
@@ -121,6 +127,7 @@ def _stages_before_switch(
     refuse_other_encoding(live.spec, new.spec, is_live=True)
     if live.spec.topics != new.spec.topics:
         refuse_other_input(live.spec, new.spec)
+        refuse_unknown_end(context, live)
         delta = WriteDelta(evidence=switch.evidence or "", old=live.name, new=new.name, max_changed=max_changed)
         return (*stages_apart(live, new, compare=True), delta)
     meet = meeting_stages(context, new, live, switch=switch.number, alias=switch.alias)

@@ -18,10 +18,11 @@ from orchestration.operations.lifecycle import (
     unknown_app,
 )
 from orchestration.operations.looking.in_use import refuse_unfinished
-from orchestration.operations.looking.progress import progress_of
+from orchestration.operations.looking.progress import last_known
 from orchestration.operations.planning.meeting import (
     COMPARE_TIMEOUT_S,
     meeting_stages,
+    refuse_unknown_end,
     require_near,
     require_running,
     stages_ahead,
@@ -64,13 +65,12 @@ def plan_rollback(
     """
     state = context.state_for_planning()
     live, standby = _sides(state, app, leaving)
-    for release in (live, standby):
-        refuse_blocked(state, release.name)
-    refuse_unfinished(state, live)
     beats = context.beats()
     require_running(context, standby, beats)
     apart = live.spec.topics != standby.spec.topics
     dead = fence or apart or _is_dead(context, live, beats)
+    if dead:
+        refuse_unknown_end(context, live)
     evidence = evidence_for(state, standby, live, apart=True)
     lacking = _no_delta(context, standby, live, evidence)
     if lacking is not None and not dead:
@@ -129,6 +129,9 @@ def _sides(state: RegistryState, app: str, leaving: str | None) -> tuple[Release
             if standby.state == "failed"
             else f"release that code again: `switchyard reprocess {app} --from FOLDER`",
         )
+    for release in (live, standby):
+        refuse_blocked(state, release.name)
+    refuse_unfinished(state, live)
     return live, standby
 
 
@@ -205,7 +208,7 @@ def _accepted(
 def _warnings_without_meeting(
     context: Reading, live: Release, standby: Release, allowed: Literal["gap", "duplicates"] | None
 ) -> tuple[str, ...]:
-    last = progress_of(context, live)
+    last = last_known(context, live)
     if last is None:
         raise Refused(
             f"{live.name} is dead and has committed nothing",

@@ -11,6 +11,7 @@ from orchestration.operations.looking.history import history_of
 from orchestration.operations.planning.reset.refusals import refuse_over
 from orchestration.operations.procedures.accept import accept_now
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.progress import ProgressLost
 from pipelines.model.entries import Entry, ReadyRecorded, StateSet
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release
@@ -204,7 +205,12 @@ def _late_drops(context: Context, state: RegistryState, release: Release) -> Non
     live = live_release(state, release.spec.app)
     if live is None or live is release:
         return
-    theirs, ours = context.progress(live.name), context.progress(release.name)
+    try:
+        theirs = context.progress(live.name)
+    except ProgressLost as error:
+        context.say(f"{error.what}: how many late rows it dropped is unknown")
+        return
+    ours = context.progress(release.name)
     if theirs and ours and ours.total.late_dropped > theirs.total.late_dropped:
         raise SwitchyardError(
             f"{release.name} dropped {ours.total.late_dropped:,} late rows, more than the live release {live.name}, which dropped {theirs.total.late_dropped:,}",

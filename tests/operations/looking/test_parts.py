@@ -101,18 +101,26 @@ def test_an_input_that_was_made_again_after_its_driver_stopped_is_told_once() ->
 
 
 @pytest.mark.parametrize("now", [{}, {f"{NAME}.g1": "another"}], ids=["gone", "recreated"])
-def test_a_lost_result_of_another_release_is_not_made_by_hand(now: dict[str, str]) -> None:
+@pytest.mark.parametrize("table", [True, False], ids=["table", "stream"])
+def test_a_lost_result_of_another_release_is_not_made_by_hand(now: dict[str, str], table: bool) -> None:
     log = live()
     reads = {"trades": InputSpec(topic=f"{NAME}.g1", partitions=1, release=NAME)}
     known = TopicsKnown(release="down.v1", generation=1, inputs={f"{NAME}.g1": IDS[f"{NAME}.g1"]})
-    log.entries += [Staged(spec=spec("down.v1").model_copy(update={"inputs": reads})), generation("down.v1"), known]
+    log.entries += [
+        Staged(spec=spec("down.v1", table=table).model_copy(update={"inputs": reads})),
+        generation("down.v1"),
+        known,
+    ]
     ids = {**without(f"{NAME}.g1"), "down.v1.g1": "", "down.v1.progress": "", "down.v1.dead-letters": "", **now}
     context = context_of(log, Kafka(ids=lambda topics: {t: ids[t] for t in topics if t in ids}))
     found = told_losses(context, log.state())
     assert "switchyard reset a.v1" in found[NAME][0]
     [said] = found["down.v1"]
     assert "create it again" not in said and "switchyard reset down" not in said
-    assert f"switchyard status {NAME}" in said and "switchyard stage down --execute" in said
+    assert f"`switchyard status {NAME}` names the way" in said and "`switchyard start down.v1 --execute`" in said
+    # there is no switch between streams that read different topics
+    follow = f"`switchyard reprocess down --same-as down.v1 --upstream {NAME} --execute`"
+    assert (follow in said) is table and ("under another name" in said) is not table
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipelines.model.entries import (
     Entry,
     EvidenceRecorded,
     GenerationStarted,
+    InputSpec,
     Opened,
     ReadyRecorded,
     Staged,
@@ -24,7 +25,18 @@ from pipelines.model.entries import (
     VerdictRecorded,
 )
 from pipelines.model.positions import ResultPosition
-from tests.operations.builders import NOWHERE, POSITION, Log, context_of, evidence, generation, spec, staged, switched
+from tests.operations.builders import (
+    NOWHERE,
+    POSITION,
+    Kafka,
+    Log,
+    context_of,
+    evidence,
+    generation,
+    spec,
+    staged,
+    switched,
+)
 
 NEW, LIVE = "a.v2", "a.v1"
 
@@ -53,6 +65,7 @@ class World:
     running: set[str] = field(default_factory=lambda: {NEW, LIVE})
     lag: int = 0
     max_changed: float | None = 0.6
+    gone: str = ""
 
 
 @pytest.fixture
@@ -72,7 +85,8 @@ def promote(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], list[str]]:
         # worlds are made long before their test runs
         diff = [each.model_copy(update={"at_ms": now_ms() - world.age_ms}) for each in world.diff]
         log.entries += [*world.ready, *diff, *world.check, *world.also]
-        found = plan_promote(context_of(log), world.name, max_changed=world.max_changed)
+        kafka = Kafka(ids=lambda topics: {topic: "" for topic in topics if topic != world.gone})
+        found = plan_promote(context_of(log, kafka), world.name, max_changed=world.max_changed)
         return [type(stage).__name__ for stage in found.stages]
 
     return plan
@@ -89,6 +103,31 @@ def test_consumers_of_json_are_not_given_avro(promote: Callable[[World], list[st
     entries: list[Entry] = [e for each in specs for e in (Staged(spec=each), generation(each.release))]
     with pytest.raises(Refused, match=r"the result is JSON in a\.v1 and Avro in a\.v2"):
         promote(World(staged=entries))
+
+
+def other_input(release: str, topic: str, **changes: Any) -> list[Entry]:
+    reads = {"trades": InputSpec(topic=topic, partitions=1, release="up.v1")}
+    return [Staged(spec=spec(release, inputs=reads, suite=None, **changes)), generation(release)]
+
+
+def test_a_live_release_that_reads_another_input_does_not_have_to_run(promote: Callable[[World], list[str]]) -> None:
+    """Its input may be deleted, so that it can't. Its end is known: the switch fences it."""
+    both = [*other_input(LIVE, "up.v1.g1"), *other_input(NEW, "up.v1.g2")]
+    world = World(staged=both, diff=[], running={NEW})
+    assert promote(world) == ["Fence", "TakeNewest", "Compare", "WriteDelta", "AppendSwitch"]
+    with pytest.raises(Refused, match="it isn't running"):
+        promote(replace(world, running=set()))
+    streams = [*other_input(LIVE, "up.v1.g1", table=False), *other_input(NEW, "up.v1.g2", table=False)]
+    with pytest.raises(Refused, match="would miss records or get them twice"):
+        promote(replace(world, staged=streams))
+
+
+@pytest.mark.parametrize("part", ["g1", "progress"])
+def test_nor_do_consumers_leave_it_if_its_end_is_not_known(promote: Callable[[World], list[str]], part: str) -> None:
+    both = [*other_input(LIVE, "up.v1.g1"), *other_input(NEW, "up.v1.g2")]
+    world = World(staged=both, diff=[], running={NEW}, gone=f"{LIVE}.{part}")
+    with pytest.raises(Refused, match=rf"{LIVE}.{part} of {LIVE} is gone"):
+        promote(world)
 
 
 def test_a_release_is_not_promoted_as_another_version() -> None:
