@@ -17,7 +17,7 @@ from pipelines.kafka.acls import ROLES, Right, Role, as_commands, rights
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 
 
-def of(role: Role, **more: bool) -> tuple[Right, ...]:
+def of(role: Role, **more: Any) -> tuple[Right, ...]:
     return rights(role, "stock-stats", inputs=["trades"], groups=["my-service"], **more)
 
 

@@ -248,7 +248,7 @@ def test_a_switch_without_an_operation_moves_no_consumer_and_holds_its_app(chang
         assert repaired.not_understood("a") is None and repaired.live("a") == live
 
 
-DELTA = {"topic": "a.delta.diff-1", "start": 0, "end": 5}
+DELTA: dict[str, Any] = {"topic": "a.delta.diff-1", "start": 0, "end": 5}
 ELSEWHERE: dict[str, dict[str, Any]] = {
     **{f"a delta to write into {topic}": {side: {**DELTA, "topic": topic}}
        for topic in ("payments", "switchyard.heartbeats", "a.v1.g1", "b.delta.diff-1", "a.delta.diff-2")

@@ -75,7 +75,7 @@ class Lagging(Log):
     def known(self) -> RegistryState:
         return self._read
 
-    def state(self) -> RegistryState:
+    def state(self, *, snapshots: bool = True) -> RegistryState:
         if self.sleeps == 0:
             self.sleeps = None
             self.entries += self.meanwhile

@@ -436,7 +436,7 @@ def test_of_another_registry_nothing_is_remembered(world: World) -> None:
     world.enter(cast(Entry, Unread(offset=50, reason="odd")))
     world.log.close = lambda: None  # type: ignore[attr-defined]
 
-    def state() -> RegistryState:
+    def state(*, snapshots: bool = True) -> RegistryState:
         nonlocal asked
         asked += 1
         if asked > 100:
