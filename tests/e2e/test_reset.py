@@ -155,7 +155,7 @@ def test_an_operator_may_be_killed_anywhere(live: Cluster, follower: Follower, k
     while killed < kills:
         deadline.check()
         generation = live.state.releases[NAME].generation
-        lines = [random.randint(1, 500) for _ in range(3)]
+        lines = [random.randint(1, 1500) for _ in range(3)]
         command = ["reset", NAME, "--to-earliest", "--stop", "--execute"]
         for line in lines:
             dead = live.operators.start(*command, death=Death(line=line)).end()

@@ -343,7 +343,7 @@ def test_operators_of_switches_may_be_killed_anywhere(story: Story) -> None:
     diff(story.cluster.context(), OTHER)
     check(story.cluster.context(), OTHER)
     for command, live in ((PROMOTE, OTHER), (("rollback", APP), GOOD)) * 3:
-        number, line = story.switches + 1, random.randint(1, 500)
+        number, line = story.switches + 1, random.randint(1, 1000)
         dead = story.cluster.operators.start(
             *command, "--execute", death=Death(line=line), SWITCHYARD_SWITCH_TIMEOUT_S="250"
         ).end()

@@ -69,7 +69,7 @@ def finished_by_the_same_command(world: World, *command: str, kills: int, story:
         killed_before_each_stage(world, *command)
         return
     first, killed = None, 0
-    for line in Random(f"{SEED} {story}").choices(range(1, 250), k=kills):
+    for line in Random(f"{SEED} {story}").choices(range(1, 1200), k=kills):
         plan = world.killed(*command, "--execute", death=Death(line=line))
         if plan is None:
             break

@@ -229,14 +229,19 @@ class World:
         return Terminal(self.settings, self.settings.state_dir, self.drivers, self.context.spark).run(*arguments)
 
     def killed(self, *arguments: object, death: Death) -> Plan | None:
-        """The plan that the operator of this command had when it was killed; None: the command ended before."""
+        """The plan that the operator of this command had when it was killed; None: its operation was done before."""
         assert self.operators is not None
         said = self.operators.start(*arguments, death=death).end()
         if said.code != -signal.SIGKILL:
             assert said.code == 0, said.text
             return None
-        operation = self.context.registry.state().blocking(self.name)
-        assert operation is not None, said.text
+        state = self.context.registry.state()
+        operation = state.blocking(self.name)
+        if operation is None:
+            # killed after its last entry
+            closed = [*state.operations.values()][-1].closed
+            assert closed is not None and closed.outcome == "done", said.text
+            return None
         return Plan.from_journal(operation.opened)
 
     # -- what is right
