@@ -550,8 +550,11 @@ def test_a_retire_deletes_its_release_and_nothing_of_a_similar_name(story: Story
 
 
 def test_the_log_says_who_did_what_and_why(story: Story) -> None:
-    said = story.cli("log", APP, "--limit", 500, COLUMNS="600")
+    said = story.cli("log", APP, "--limit", 500)
     assert said.code == 0
+    # where a cell is wrapped depends on the widest cells, such as the process id of a driver
+    lines = [line.split("│") for line in said.out.splitlines() if "│" in line]
+    columns = [" ".join(" ".join(cells).split()) for cells in zip(*lines, strict=True)]
     for words in (
         "staged stock-stats.v3 (code)",
         "switch 2 of stock-stats: stock-stats.v1 -> stock-stats.v3",
@@ -561,6 +564,6 @@ def test_the_log_says_who_did_what_and_why(story: Story) -> None:
         "deadline passed",
         "stock-stats.v3 is now retired",
     ):
-        assert words in said.out, said.out
+        assert any(words in column for column in columns), said.out
     only = story.cli("log", BAD, "--limit", 500)
     assert "stock-stats.v30" in only.out and "staged stock-stats.v3 " not in only.out
