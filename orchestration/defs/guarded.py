@@ -38,11 +38,9 @@ def why_not(path: str, headers: Mapping[str, str], names: Set[str]) -> str | Non
     origin = headers.get("origin")
     # a proxy may ask by another name than its own, but another port of this machine is another program
     own = origin is None or _authority(origin) == headers["host"] or _host(origin) in names - LOCAL
-    return (
-        None
-        if own and headers.get("sec-fetch-site", "none") in _OWN
-        else "refused: a page of another site sent this request"
-    )
+    if own and headers.get("sec-fetch-site", "none") in _OWN:
+        return None
+    return "refused: a page of another site sent this request"
 
 
 def _authority(url: str) -> str:

@@ -45,19 +45,28 @@ def next_value(follower: LiveConsumer, timeout_s: float = 60) -> bytes | None:
     raise AssertionError("the follower gets nothing more")
 
 
+def recreate_progress(cluster: Cluster, name: str) -> Release:
+    """Deletes the progress topic of a release, and creates it again, as a reset does. Returns its new writer."""
+    delete_topics(cluster.settings, [progress_topic(name)])
+    return Release(cluster.settings, name, cluster.partitions)
+
+
+def outlives_a_restart(own: EmbeddedBroker, follower: LiveConsumer, writer: Release, value: str) -> None:
+    """Restarts the broker, and has the follower read one more record."""
+    own.stop()
+    own.start()
+    writer.batch([(0, "a", value)])
+    assert next_value(follower) == value.encode()
+
+
 def test_a_follower_reads_on_when_its_progress_topic_was_recreated(own: EmbeddedBroker, settings: Settings) -> None:
     cluster = Cluster(settings)
     live = cluster.first()
     live.batch([(0, "a", "1")])
     with LiveConsumer(cluster.alias, group="readers", settings=settings, earliest=True) as follower:
         assert next_value(follower) == b"1"
-        own.stop()
-        own.start()
-        live.batch([(0, "a", "2")])
-        assert next_value(follower) == b"2"
-        delete_topics(settings, [progress_topic(live.name)])
-        # creates it again
-        again = Release(settings, live.name, cluster.partitions)
+        outlives_a_restart(own, follower, live, "2")
+        again = recreate_progress(cluster, live.name)
         again.batch([(0, "a", "3")])
         assert next_value(follower) == b"3"
         again.batch([(1, "b", "4")])
@@ -67,12 +76,8 @@ def test_a_follower_reads_on_when_its_progress_topic_was_recreated(own: Embedded
         cluster.switch(again, other)
         other.batch([(0, "c", "5")])
         assert next_value(follower) == b"5"
-        own.stop()
-        own.start()
-        other.batch([(0, "c", "6")])
-        assert next_value(follower) == b"6"
-        delete_topics(settings, [progress_topic(live.name)])
-        back = Release(settings, live.name, cluster.partitions)
+        outlives_a_restart(own, follower, other, "6")
+        back = recreate_progress(cluster, live.name)
         back.batch()
         cluster.switch(other, back)
         back.batch([(0, "a", "7")])
