@@ -13,7 +13,7 @@ READ_ONLY ?= 0
 # how many runs of Dagster may have a Spark session at once; default: what the memory holds
 SPARK_RUNS ?=
 # processes that share the tests out, each with its own broker and Spark session (0: none but pytest itself)
-WORKERS ?= 2
+WORKERS ?= 3
 # more options for pytest: `make test PYTEST="-k registry"`
 PYTEST ?=
 # tests/shared/shares.py says which tests stay in one process
