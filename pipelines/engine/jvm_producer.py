@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ _FRAMES_BYTES = 1 << 20
 # large batches of a partition compress better, and need fewer requests
 _BATCH_BYTES = 256 << 10
 _LINGER_MS = 5
+_numbers = itertools.count(1)
 Answer = TypeVar("Answer")
 
 
@@ -53,6 +55,8 @@ class JvmProducer:
         write_ms = int(WRITE_SHARE * settings.transaction_timeout_s * 1000)
         properties = {
             **kafka_properties(settings),
+            # the JVM complains of two clients with one name, and a producer that was given up may still be ending
+            "client.id": f"{release}-{next(_numbers)}",
             "transactional.id": release,
             "transaction.timeout.ms": str(int(settings.transaction_timeout_s * 1000)),
             "max.block.ms": str(request_ms),

@@ -53,6 +53,9 @@ object BatchRecords {
   private implicit val formats: Formats = DefaultFormats
   private val ChunkBytes = 1 << 20
 
+  // of a row: a length of 8 bytes keeps the rows aligned
+  private[switchyard] val HeaderBytes = 8
+
   /** Rows as Spark's bytes, each after its length in bytes. */
   final case class Chunk(rows: Int, bytes: Array[Byte])
 
@@ -87,11 +90,11 @@ object BatchRecords {
             case unsafe: UnsafeRow => unsafe
             case other => projection(other)
           }
-          val needed = end + 4 + row.getSizeInBytes
+          val needed = end + HeaderBytes + row.getSizeInBytes
           if (needed > buffer.length)
             buffer = java.util.Arrays.copyOf(buffer, math.max(needed, math.min(2 * buffer.length, ChunkBytes + (1 << 12))))
-          ByteBuffer.wrap(buffer).putInt(end, row.getSizeInBytes)
-          row.writeToMemory(buffer, BYTE_ARRAY_OFFSET + end + 4)
+          ByteBuffer.wrap(buffer).putLong(end, row.getSizeInBytes)
+          row.writeToMemory(buffer, BYTE_ARRAY_OFFSET + end + HeaderBytes)
           end = needed
           count += 1
         }
@@ -158,9 +161,9 @@ private final class Sender(producer: TransactionalProducer, to: BatchRecords.To,
         val lengths = ByteBuffer.wrap(chunk.bytes)
         var at = 0
         while (at < chunk.bytes.length) {
-          val length = lengths.getInt(at)
-          row.pointTo(chunk.bytes, BYTE_ARRAY_OFFSET + at + 4, length)
-          at += 4 + length
+          val length = lengths.getLong(at).toInt
+          row.pointTo(chunk.bytes, BYTE_ARRAY_OFFSET + at + HeaderBytes, length)
+          at += HeaderBytes + length
           refused ++= one(row)
         }
       }

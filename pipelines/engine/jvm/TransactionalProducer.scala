@@ -8,13 +8,12 @@ import java.util.concurrent.TimeUnit.{MILLISECONDS, NANOSECONDS}
 import java.util.concurrent.atomic.{AtomicLong, AtomicReference}
 
 import org.apache.kafka.clients.consumer.{ConsumerGroupMetadata, OffsetAndMetadata}
-import org.apache.kafka.clients.producer.{Callback, KafkaProducer, ProducerRecord, RecordMetadata}
+import org.apache.kafka.clients.producer.{Callback, ExistingTopics, ProducerRecord, RecordMetadata}
 import org.apache.kafka.common.{KafkaException, TopicPartition}
 import org.apache.kafka.common.errors.{ApiException, AuthenticationException, InterruptException, RetriableException, TimeoutException}
 import org.apache.kafka.common.header.Header
 import org.apache.kafka.common.header.internals.{RecordHeader, RecordHeaders}
 import org.apache.kafka.common.protocol.Errors
-import org.apache.kafka.common.serialization.ByteArraySerializer
 
 /**
  * The transactional producer of a release, in the JVM of its driver. All tasks of the JVM send by it; the driver's thread
@@ -25,9 +24,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer
 final class TransactionalProducer(properties: JavaMap[String, Object], val maxRecordBytes: Long) {
   import TransactionalProducer._
 
-  private val producer = answered {
-    new KafkaProducer(properties, new ByteArraySerializer, new ByteArraySerializer)
-  }
+  private val producer = answered(ExistingTopics.producer(properties))
   // of the transaction under way
   @volatile private var sent = new Sent
 
