@@ -21,7 +21,7 @@ def compile_to(jar: Path, sources: Sequence[Path] = SCALA_SOURCES) -> None:
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=jar.parent) as work:
         made = Path(work) / jar.name
         run_java(
-            *("-Xmx512m", "-cp", str(pyspark_jars() / "*")),
+            *("-Xmx512m", "-cp", ":".join(str(folder / "*") for folder in (pyspark_jars(), jars_dir() / "spark"))),
             *("scala.tools.nsc.Main", "-usejavacp", "-Xfatal-warnings", "-d", str(made), *map(str, sources)),
             doing=f"compiling {', '.join(source.name for source in sources)}",
             timeout_s=COMPILE_TIMEOUT_S,

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.engine.alignment import Alignment
+from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
 from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.jvm_producer import JvmProducer
 from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
@@ -22,7 +24,6 @@ from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import StaticTables
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
-from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
@@ -105,7 +106,7 @@ class Boot:
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or resumes)
         self._path = path
         reads_from = known.boundary.position if known is not None and resumes else start
-        writer = Writer(self._settings, self._name, release.result_partitions)
+        writer = BatchWriter(self._settings, self._name, release.result_partitions, JvmProducer)
         checkpoint = Checkpoint(path, destination.inputs, self._name)
         query = Query(self._settings, app, spec, destination, checkpoint, writer, self._orders.admit)
         goal, limits = self._prepare(query, release, app, tables, code, reads_from, throttled)

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.expressions import Expressions
@@ -24,7 +25,6 @@ from pipelines.engine.results import result_of, serializer
 from pipelines.engine.sink import Sink
 from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.static import StaticTables
-from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
 from pipelines.model.entries import ReleaseSpec
@@ -51,7 +51,7 @@ class Query:
     _portion: Portion
 
     def __init__(
-        self, settings: Settings, app: App, spec: ReleaseSpec, destination: Destination, checkpoint: Checkpoint, writer: Writer,
+        self, settings: Settings, app: App, spec: ReleaseSpec, destination: Destination, checkpoint: Checkpoint, writer: BatchWriter,
         admit: Callable[[], None],
     ) -> None:  # fmt: skip
         self._settings = settings

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.engine.metrics import DeadLetter
-from pipelines.engine.writer import Headers, Record
+from pipelines.engine.writer import Headers
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import MAX_RECORD_BYTES
 from pipelines.model.names import REPLAY, SOURCE
@@ -21,7 +17,7 @@ _REPLAYED = (REPLAY, b"true")
 _SHOWN = 200
 # what librdkafka adds to key, value and headers when it measures a record
 _OVERHEAD_BYTES = 36
-_TOO_LARGE = "Unable to produce message: Broker: Message size too large"
+TOO_LARGE = f"the record would have more than {MAX_RECORD_BYTES:,} bytes"
 
 # key, value and headers of a record for the topic of dead letters
 Letter = tuple[bytes | None, bytes | None, Headers]
@@ -33,48 +29,26 @@ class RowTooLarge(SwitchyardError):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A record that is too large to send. `topic`: where it was to go."""
+    """A row that is too large to send, without its value. `topic`: where it was to go. `source`: the record that it came
+    from, if it names one. `again`: whether it is a replay.
+    """
 
     topic: str
-    record: Record
-    reason: str
-
-
-def by_topic(rows: pa.Table, results: Mapping[str, str]) -> Iterator[tuple[str, pa.Table]]:
-    """The topic of each result, with its part of a batch's rows. `results`: as in `Destination`."""
-    for result, topic in results.items():
-        yield topic, rows.filter(pc.equal(rows["result"], result)) if result else rows
-
-
-def records(rows: pa.Table, replays: Replays, replayed: Literal["all", "some", "none"]) -> Iterator[Record]:
-    """A record for each row: columns `key`, `value` and `source`, as `results.serialized` returns them.
-
-    Headers name the source record, if the row does, and mark a replay. `replayed`: how much of the batch's input is one.
-    """
-    unnamed: Headers | None = [_REPLAYED] if replayed == "all" else None
-    for batch in rows.to_batches(max_chunksize=50_000):
-        keys, values, sources = (batch.column(name).to_pylist() for name in ("key", "value", "source"))
-        for key, value, source in zip(keys, values, sources, strict=True):
-            if source is None:
-                yield key, value, unnamed
-                continue
-            again = replayed == "all" or (replayed == "some" and replays.record(source))
-            # one list for each record: this loop runs for each result
-            named = (SOURCE, source.encode())
-            yield key, value, [named, _REPLAYED] if again else [named]
+    key: bytes | None
+    value_bytes: int
+    source: str | None = None
+    again: bool = False
 
 
 def refusal(key: str | bytes | None, value: str | bytes | None, headers: Headers | None) -> str | None:
-    """Why the writer's producer would refuse a record, in its words; None: it would take it.
-
-    The producer asks no broker: it adds up key, value, headers and an overhead, and compares that with
-    `MAX_RECORD_BYTES`.
+    """Why a record can't be sent; None: it can. Key, value, headers and an overhead are compared with `MAX_RECORD_BYTES`,
+    as librdkafka measures a record. `BatchRecords.scala` does the same for rows.
     """
     size = _OVERHEAD_BYTES + _size(key) + _size(value)
     for name, content in headers or ():
         lengths = _size(name), _size(content)
         size += sum(length + _varint_bytes(length) for length in lengths)
-    return _TOO_LARGE if size > MAX_RECORD_BYTES else None
+    return TOO_LARGE if size > MAX_RECORD_BYTES else None
 
 
 def dead_letters(
@@ -88,24 +62,25 @@ def dead_letters(
         again = replays.record(f"{letter.topic}:{letter.partition}:{letter.offset}")
         yield letter.key, letter.value, _marked(letter.headers, again)
     for each in unsent:
-        text, value, given = each.record
-        key = (text or "").encode()
+        key = each.key or b""
         headers = [
             ("topic", each.topic.encode()),
-            ("reason", each.reason.encode()),
+            ("reason", TOO_LARGE.encode()),
             ("batch", str(batch_id).encode()),
-            ("value-bytes", str(_size(value)).encode()),
+            ("value-bytes", str(each.value_bytes).encode()),
         ]
-        if (source := _source(given)) is not None:
-            headers.append((SOURCE, source))
-        marked = _marked(headers, _REPLAYED in (given or ()))
+        if each.source is not None:
+            headers.append((SOURCE, each.source.encode()))
+        marked = _marked(headers, each.again)
         if refusal(key, None, marked) is not None:
-            marked.append(("key-start", (text or "")[:_SHOWN].encode()))
+            marked.append(("key-start", _start(key).encode()))
         yield key, None, marked
 
 
 def as_sent(letter: Letter) -> Letter:
-    """A dead letter as `Writer.send_dead` sends it: if it is too large, without its value and, if necessary, its key."""
+    """A dead letter as it is sent: if it is too large, without its value and, if necessary, its key. A header then gives
+    their size in bytes. A letter that can't be written would make the batch fail each time.
+    """
     key, value, headers = letter
     if value is not None and refusal(key, value, headers) is not None:
         headers, value = [*headers, ("value-bytes", str(_size(value)).encode())], None
@@ -116,15 +91,19 @@ def as_sent(letter: Letter) -> Letter:
 
 def too_large(release: str, batch_id: int, unsent: Unsent) -> RowTooLarge:
     """The error that stops a release because of an oversized row, if its app does not make them dead letters."""
-    key, value, headers = unsent.record
-    source = _source(headers)
-    comes = f" from {source.decode()}" if source is not None else ""
+    comes = f" from {unsent.source}" if unsent.source is not None else ""
+    key = "null" if unsent.key is None else _start(unsent.key)
     return RowTooLarge(
-        f"{release}: batch {batch_id} has a row for {unsent.topic}{comes}, with the key {(key or 'null')[:_SHOWN]}, "
-        f"whose value has {_size(value):,} bytes: {unsent.reason}",
+        f"{release}: batch {batch_id} has a row for {unsent.topic}{comes}, with the key {key}, "
+        f"whose value has {unsent.value_bytes:,} bytes: {TOO_LARGE}",
         fix="make the row smaller in a new version, or let such rows become dead letters: @app(oversized='dead-letter'); "
         f"`switchyard bisect {release}` finds the record that the row comes from",
     )
+
+
+def _start(key: bytes) -> str:
+    """The first letters of a key."""
+    return key.decode(errors="replace")[:_SHOWN]
 
 
 def _size(value: str | bytes | None) -> int:
@@ -134,11 +113,6 @@ def _size(value: str | bytes | None) -> int:
 def _varint_bytes(length: int) -> int:
     """How many bytes Kafka writes for a length: seven bits in each, and one bit for the sign."""
     return max(1, -(-(length.bit_length() + 1) // 7))
-
-
-def _source(headers: Headers | None) -> bytes | None:
-    """The source record that a row names."""
-    return next((each for name, each in headers or () if name == SOURCE and isinstance(each, bytes)), None)
 
 
 def _marked(headers: Sequence[tuple[str, bytes]], again: bool) -> Headers:

@@ -6,18 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 
-import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 
+from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.gap import is_committed
+from pipelines.engine.jvm_producer import BatchRecords
 from pipelines.engine.marks import Marks, announced
 from pipelines.engine.metrics import BatchMetrics
-from pipelines.engine.records import Unsent, by_topic, dead_letters, records, too_large
+from pipelines.engine.records import as_sent, dead_letters, too_large
 from pipelines.engine.turnstile import Turnstile
-from pipelines.engine.writer import OutcomeUnknown, Superseded, TransactionEnded, Writer
+from pipelines.engine.writer import OutcomeUnknown, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.kafka.progress import ProgressLost
 from pipelines.model.names import dead_letter_topic
@@ -30,7 +31,7 @@ class Sink:
     """Spark's foreachBatch function, and the driver's control of it. `turnstile` decides which batches run, and when;
     `marks`, which boundaries are flagged for operations. Only the sink writes.
 
-    `serialize` turns the batch's rows into records, as `results.serialized` does. `metrics` asks Spark about the batch
+    `serialize` turns the batch's rows into records, as `results.serialized` does. `execute` computes them. `metrics` asks Spark about the batch
     that just ran. `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while
     Spark waits, unless the number of batches is limited.
     """
@@ -38,11 +39,12 @@ class Sink:
     def __init__(
         self,
         destination: Destination,
-        writer: Writer,
+        writer: BatchWriter,
         checkpoint: Checkpoint,
         *,
         serialize: Callable[[DataFrame], DataFrame],
         metrics: Callable[[], BatchMetrics],
+        execute: Callable[[DataFrame], BatchRecords] = BatchRecords,
         admit: Callable[[], None] = lambda: None,
         after_batch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
@@ -51,6 +53,7 @@ class Sink:
         self._writer = writer
         self._checkpoint = checkpoint
         self._serialize = serialize
+        self._execute = execute
         self._metrics = metrics
         self._admit = admit
         self._after_batch = after_batch
@@ -183,14 +186,22 @@ class Sink:
         before = self.position
         boundary = self._checkpoint.boundary(batch_id, before, watermarked=self.destination.watermarked)
         # 1. execute: the one action of this batch
-        table = self._serialize(rows).toArrow()
-        metrics = self._metrics()
-        # the broker may have restarted while Spark read
-        self._reconnect()
+        records = self._execute(self._serialize(rows))
+        try:
+            metrics = self._metrics()
+            # the broker may have restarted while Spark read
+            self._reconnect()
+            self._write_batch(records, metrics, boundary, before)
+        finally:
+            records.close()
+
+    def _write_batch(
+        self, records: BatchRecords, metrics: BatchMetrics, boundary: Boundary, before: SourcePosition
+    ) -> None:
         try:
             self._writer.begin()
             # 2. produce, and wait for the acknowledgments: that is the result position
-            counts = self._produce(table, metrics, before, boundary)
+            counts = self._produce(records, metrics, before, boundary)
             written = self._writer.acknowledged()
             # 3. - 5. progress record, the group's offsets, commit
             progress = self._progress(boundary, written, counts)
@@ -199,29 +210,30 @@ class Sink:
             raise self._fenced_without_heir() from error
         except OutcomeUnknown:
             self.connect()
-            if self.last is None or self.last.boundary.batch_id != batch_id:
+            if self.last is None or self.last.boundary.batch_id != boundary.batch_id:
                 raise
-        except BaseException:
+        except BaseException as error:
             # after any error, even that of an offset request: the next try needs a new transaction
             self._writer.abort()
+            if self._halted is not None:
+                # it made the writer give up
+                raise self._halted from error
             raise
 
-    def _produce(self, table: pa.Table, metrics: BatchMetrics, before: SourcePosition, boundary: Boundary) -> Counts:
+    def _produce(
+        self, records: BatchRecords, metrics: BatchMetrics, before: SourcePosition, boundary: Boundary
+    ) -> Counts:
         """Queues a batch's records and its dead letters. Raises RowTooLarge if a row is, and must not become a dead letter."""
         to = self.destination
         replayed = self._replays.batch(before, boundary.position)
-        unsent = [
-            Unsent(topic, *each)
-            for topic, rows in by_topic(table, to.results)
-            for each in self._writer.send(topic, records(rows, self._replays, replayed))
-        ]
+        unsent = self._writer.write(records, to.results, self._replays, replayed)
         if unsent and to.oversized == "stop":
             raise too_large(to.release, boundary.batch_id, unsent[0])
-        for letter in dead_letters(boundary.batch_id, metrics.malformed, unsent, self._replays):
-            self._writer.send_dead(dead_letter_topic(to.release), *letter)
+        letters = dead_letters(boundary.batch_id, metrics.malformed, unsent, self._replays)
+        self._writer.send(dead_letter_topic(to.release), map(as_sent, letters))
         return Counts(
             rows_in=metrics.rows_in,
-            rows_out=table.num_rows - len(unsent),
+            rows_out=records.rows - len(unsent),
             late_dropped=metrics.late_dropped,
             dead_lettered=len(metrics.malformed) + len(unsent),
         )
@@ -242,7 +254,7 @@ class Sink:
     def _commit(self, progress: Progress, offsets: dict[str, dict[int, int]] | None) -> None:
         if self._halted is not None:
             raise self._halted
-        self._writer.commit(progress, offsets)
+        self._writer.commit_progress(progress, offsets)
         self.last = progress
 
     def _write(self, progress: Progress, offsets: dict[str, dict[int, int]] | None = None) -> None:

@@ -140,8 +140,8 @@ def _archived() -> str:
     return f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if path.is_file() else ""
 
 
-def spark_kafka_options(settings: Settings) -> dict[str, str]:
-    """Options for Spark's Kafka source, under the names of Kafka's Java client.
+def kafka_properties(settings: Settings) -> dict[str, str]:
+    """Properties of each client of Kafka in Spark's JVM: where the cluster is, the login, and how long to wait.
 
     If Spark runs on this machine only, they hold no secrets (`login.by_reference`). Executors on other hosts need the
     secrets themselves. Raises BadUsage for a login that this client can't use, see `login.java_properties`.
@@ -151,13 +151,19 @@ def spark_kafka_options(settings: Settings) -> dict[str, str]:
         login = by_reference(login)
     # also for Spark's admin client, which by default waits 60 s for the answer of a broker that has stopped
     request_ms = int(settings.request_timeout_s * 1000)
-    waits = {"request.timeout.ms": str(request_ms), "default.api.timeout.ms": str(2 * request_ms)}
+    waits = {"request.timeout.ms": str(request_ms)}
+    return {"bootstrap.servers": settings.bootstrap, **waits, **login}
+
+
+def spark_kafka_options(settings: Settings) -> dict[str, str]:
+    """Options for Spark's Kafka source, under the names of Kafka's Java client. Raises BadUsage as `kafka_properties` does."""
+    properties = kafka_properties(settings)
     options = {
-        "bootstrap.servers": settings.bootstrap,
+        **properties,
         "isolation.level": "read_committed",
         # with a broker's default settings, its consumers would create a deleted input again
         "allow.auto.create.topics": "false",
+        "default.api.timeout.ms": str(2 * int(properties["request.timeout.ms"])),
         **_FETCH,
-        **waits,
     }
-    return {f"kafka.{name}": value for name, value in {**options, **login}.items()}
+    return {f"kafka.{name}": value for name, value in options.items()}

@@ -22,10 +22,11 @@ from pipelines.settings import Settings
 # errors reach us as exceptions; librdkafka would also print each fencing, which is normal here, to the terminal
 _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
 Answer = TypeVar("Answer")
-# Kafka's default message.max.bytes (1 MiB and 12 bytes) minus the 61 bytes of a batch header, which librdkafka doesn't
-# count when it measures a record. So a broker accepts whatever librdkafka queues. librdkafka's own default, 1,000,000,
-# would refuse records that a Java producer (max.request.size: 1 MiB) has written
-MAX_RECORD_BYTES = 1_048_588 - 61
+# Kafka's default message.max.bytes (1 MiB and 12 bytes), less the 61 bytes of a batch header, which librdkafka doesn't
+# count when it measures a record, and less what LZ4 adds to what it can't compress: a block of 64 KiB gets 4 bytes, and
+# the whole gets 11. So a broker accepts whatever is queued. librdkafka's own default, 1,000,000, would refuse records that
+# a Java producer (max.request.size: 1 MiB) has written
+MAX_RECORD_BYTES = 1_048_588 - 61 - 79
 # how long the first request waits before we look at the client's errors: a refused login shows up only there, and the
 # client would retry it until the timeout
 _LOOK_S = 0.5

@@ -432,6 +432,18 @@ class Replays:
             self._covers(name, int(partition), int(offset), int(offset) + 1) for name in self._sources.get(topic, ())
         )
 
+    def by_topic(self) -> dict[str, list[dict[int, list[tuple[int, int]]]]]:
+        """What had been processed: topic -> for each source that reads it, partition -> ranges of offsets, each with its end
+        exclusive.
+        """
+        found: dict[str, list[dict[int, list[tuple[int, int]]]]] = {}
+        for topic, sources in self._sources.items():
+            found[topic] = [
+                {partition: ranges for (name, partition), ranges in self._ranges.items() if name == source}
+                for source in sources
+            ]
+        return found
+
     def _covers(self, source: str, partition: int, first: int, end: int) -> bool:
         return any(a <= first and end <= b for a, b in self._ranges.get((source, partition), ()))
 

@@ -326,11 +326,13 @@ class _Run:
 
     def _unsent(self, row: Row) -> Unsent | None:
         """A row that a driver's producer would refuse; None: it would take it."""
-        headers: Headers | None = None if row["source"] is None else [(SOURCE, row["source"].encode())]
-        reason = refusal(row["key"], row["sent"], headers)
-        if reason is None:
+        source, value = row["source"], row["sent"]
+        headers: Headers | None = None if source is None else [(SOURCE, source.encode())]
+        if refusal(row["key"], value, headers) is None:
             return None
-        return Unsent(result_topic(self._release, 1, row.get("result", "")), (row["key"], row["sent"], headers), reason)
+        sent = value if isinstance(value, bytes | None) else value.encode()
+        key = None if row["key"] is None else row["key"].encode()
+        return Unsent(result_topic(self._release, 1, row.get("result", "")), key, len(sent or b""), source)
 
     def _set_apart(self, batch_id: int, metrics: BatchMetrics, unsent: list[Unsent]) -> None:
         """Adds a batch's late rows and its dead letters. Raises RowTooLarge if a row that is too large stops a release."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.metrics import BatchMetrics, DeadLetter
+from pipelines.engine.records import Letter, Unsent
 from pipelines.engine.sink import Sink
-from pipelines.engine.writer import OutcomeUnknown, Record
+from pipelines.engine.writer import OutcomeUnknown
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import Oversized
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Progress
+from pipelines.model.reset import Replays
 from tests.engine.test_checkpoint import commit, plan
 
 RELEASE, RESULT, DEAD = "sums.v1", "sums.v1.g1", "sums.v1.dead-letters"
@@ -64,28 +64,27 @@ class FakeWriter:
         assert self._open is None, "a transaction is open already"
         self._open = []
 
-    def send(self, topic: str, records: Iterable[Record]) -> list[tuple[Record, str]]:
+    def write(self, records: Rows, topics: Mapping[str, str], replays: Replays, replayed: str) -> list[Unsent]:
         assert self._open is not None
-        refused = []
-        for record in records:
-            if record[1] == "too large":
-                refused.append((record, "too large"))
+        unsent = []
+        for key, value in records.values:
+            if value == "too large":
+                unsent.append(Unsent(RESULT, key.encode(), len(value), again=replayed == "all"))
             else:
-                self._open.append((topic, record))
-        self._may("send")
-        return refused
+                headers = [("replay", b"true")] if replayed == "all" else None
+                self._open.append((topics[""], (key, value, headers)))
+        self._may("write")
+        return unsent
 
-    def send_dead(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
-    ) -> None:
+    def send(self, topic: str, letters: Iterable[Letter]) -> None:
         assert self._open is not None
-        self._open.append((topic, (key, value, dict(headers))))
+        self._open += [(topic, (key, value, dict(headers))) for key, value, headers in letters]
 
     def acknowledged(self) -> ResultPosition:
         self._may("acknowledged")
         return ResultPosition(topics={RESULT: {0: len(self.written) + len(self._open or [])}})
 
-    def commit(self, progress: Progress, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
+    def commit_progress(self, progress: Progress, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
         assert self._open is not None
         error = self.fail.pop("commit", None)
         if error is None or (isinstance(error, OutcomeUnknown) and self.lost_commit_counts):
@@ -105,15 +104,16 @@ class FakeWriter:
 class Rows:
     """A batch's rows: how often they were executed, and into what."""
 
-    def __init__(self, *rows: tuple[str, str | None]) -> None:
-        self.rows = rows
+    def __init__(self, *values: tuple[str, str | None]) -> None:
+        self.values, self.rows = values, len(values)
         self.executed: list[str] = []
 
-    def toArrow(self) -> pa.Table:
-        self.executed.append("arrow")
-        columns = list(zip(*self.rows, strict=True)) or [(), ()]
-        text = [pa.array(column, pa.string()) for column in columns]
-        return pa.table({"key": text[0], "value": text[1], "source": pa.array([None] * len(self.rows), pa.string())})
+    def execute(self) -> Rows:
+        self.executed.append("written")
+        return self
+
+    def close(self) -> None:
+        self.executed.append("closed")
 
     @property
     def write(self) -> Rows:
@@ -164,6 +164,7 @@ class World:
             self.checkpoint,
             serialize=self._spark,
             metrics=lambda: BatchMetrics(5, 1, self.malformed),
+            execute=lambda rows: rows.execute(),  # type: ignore[operator, return-value]
             admit=self._admit,
             clock=lambda: self.now_s,
         )

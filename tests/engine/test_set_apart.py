@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.engine.metrics import DeadLetter
-from pipelines.engine.records import RowTooLarge
+from pipelines.engine.records import TOO_LARGE, RowTooLarge
 from pipelines.model.positions import SourcePosition, Span
 from tests.engine.sinks import DEAD, RELEASE, RESULT, START, World
 
@@ -23,7 +23,10 @@ def test_malformed_records_and_large_rows_become_dead_letters_in_the_same_transa
     assert world.writer.written == [
         (RESULT, ("a", "1", None)),
         (DEAD, (b"k", b"\xff", {"topic": b"trades", "partition": b"0", "offset": b"7", "reason": b"not JSON"})),
-        (DEAD, (b"b", None, {"topic": RESULT.encode(), "reason": b"too large", "batch": b"0", "value-bytes": b"9"})),
+        (
+            DEAD,
+            (b"b", None, {"topic": RESULT.encode(), "reason": TOO_LARGE.encode(), "batch": b"0", "value-bytes": b"9"}),
+        ),
     ]
     assert (world.writer.progress[-1].total.dead_lettered, world.writer.progress[-1].total.rows_out) == (2, 1)
 
@@ -32,7 +35,7 @@ def test_a_row_that_is_too_large_stops_the_release_unless_the_app_says_otherwise
     world = World(tmp_path, oversized="stop")
     with pytest.raises(RowTooLarge) as stopped:
         world.run(0, ("a", "1"), ("b" * 500, "too large"))
-    said = f"batch 0 has a row for {RESULT}, with the key {'b' * 200}, whose value has 9 bytes: too large"
+    said = f"batch 0 has a row for {RESULT}, with the key {'b' * 200}, whose value has 9 bytes: {TOO_LARGE}"
     assert said in stopped.value.what
     assert f"switchyard bisect {RELEASE}" in stopped.value.fix and "oversized='dead-letter'" in stopped.value.fix
     # nothing of the batch is written

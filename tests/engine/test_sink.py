@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> World:
 def test_a_batch_is_written_with_its_boundary_counts_and_offsets(world: World) -> None:
     world.run(0, ("a", "1"), ("b", None))
     batch = world.run(1, ("a", "2"))
-    assert batch.executed == ["arrow"]
+    assert batch.executed == ["written", "closed"]
     assert world.writer.written == [(RESULT, ("a", "1", None)), (RESULT, ("b", None, None)), (RESULT, ("a", "2", None))]
     last = world.writer.progress[-1]
     assert world.sink.last == last
@@ -70,7 +70,7 @@ def test_a_batch_that_is_committed_is_executed_again_and_written_nowhere(world: 
 def test_a_connection_that_is_lost_while_spark_reads_is_made_anew_before_the_batch_is_written(world: World) -> None:
     world.run(0, ("a", "1"))
     world.while_reading = world.writer.drop
-    assert world.run(1, ("a", "2")).executed == ["arrow"]
+    assert world.run(1, ("a", "2")).executed == ["written", "closed"]
     assert world.writer.connects == 2
     assert [progress.boundary.batch_id for progress in world.writer.progress] == [0, 1]
 
@@ -212,7 +212,7 @@ def test_a_batch_that_is_planned_when_the_sink_is_held_runs_and_is_held(world: W
         world.run(2, ("a", "3"))
 
 
-@pytest.mark.parametrize("where", ["begin", "send", "acknowledged", "commit"])
+@pytest.mark.parametrize("where", ["begin", "write", "acknowledged", "commit"])
 @pytest.mark.parametrize(
     "error", [KafkaException(KafkaError(KafkaError._TIMED_OUT)), Unavailable("gone"), ValueError("odd")]
 )

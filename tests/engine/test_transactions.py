@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.engine.writer import Writer
+from pipelines.engine.batch_writer import BatchWriter
 from pipelines.settings import Settings
 from tests.e2e.harness import open_transactions, topics_of
 from tests.reset.world import live_world
@@ -24,9 +24,9 @@ def test_a_batch_that_takes_longer_than_its_transaction_is_written_once(
 ) -> None:
     with live_world(broker, spark, "stateless", tmp_path, transaction_timeout_s=10.0) as world:
         token, topics = world.release.token, topics_of(world.context, world.name)
-        stuck, commit = threading.Event(), Writer.commit
+        stuck, commit = threading.Event(), BatchWriter.commit_progress
 
-        def slowly(self: Writer, *arguments: Any) -> None:
+        def slowly(self: BatchWriter, *arguments: Any) -> None:
             if not stuck.is_set():
                 stuck.set()
                 # the records are under way to the broker, which ends the transaction within 20 s
@@ -34,7 +34,7 @@ def test_a_batch_that_takes_longer_than_its_transaction_is_written_once(
                 world.until("the broker has not ended the transaction", lambda: not open_transactions(broker, topics))
             commit(self, *arguments)
 
-        monkeypatch.setattr(Writer, "commit", slowly)
+        monkeypatch.setattr(BatchWriter, "commit_progress", slowly)
         world.produce(100)
         world.until("no batch was written", stuck.is_set)
         world.settle()

@@ -292,7 +292,7 @@ class Forgetful:
         self.committed, self.given_up = 0, 0
         self.connected = True
 
-    def commit(self, *_: object) -> None:
+    def commit_progress(self, *_: object) -> None:
         self.committed += 1
 
     def begin(self) -> None:

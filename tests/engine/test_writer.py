@@ -1,50 +1,64 @@
-"""The writer on a real broker: one transaction per batch, and the newer driver always wins."""
+"""The writer of a driver on a real broker: one transaction per batch, and the newer driver always wins."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from base64 import b64encode
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from pyspark.sql import SparkSession
 
+from orchestration.local.process import ProcessRef
 from pipelines.engine import writer as engine_writer
-from pipelines.engine.writer import OutcomeUnknown, Superseded, Writer
+from pipelines.engine.batch_writer import BatchWriter
+from pipelines.engine.jvm_producer import BatchRecords, JvmProducer
+from pipelines.engine.records import Unsent, as_sent, refusal
+from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.client import MAX_RECORD_BYTES, consumer, producer
+from pipelines.kafka.client import MAX_RECORD_BYTES, consumer
 from pipelines.kafka.log import read_tail
 from pipelines.kafka.offsets import end_of, end_offsets, first_offsets, group_offsets
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import INPUT, PROGRESS, RESULT_STREAM, delete_topics, ensure_topic
 from pipelines.model.names import dead_letter_topic, progress_topic, result_topic
-from pipelines.model.positions import ResultPosition, SourcePosition
+from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
+from pipelines.model.reset import Replays
 from pipelines.settings import Settings
 from tests.shared.transactions import transactional
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 PARTITIONS = 2
+NO_REPLAYS = Replays([], {})
+# key, value, source
+Row = tuple[str | None, str | None, str | None]
 
 
 class World:
     """A release's topics, and writers of it."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, spark: SparkSession) -> None:
+        self.settings, self.spark = settings, spark
         self.release = f"sums-{uuid.uuid4().hex[:8]}.v1"
         self.result, self.input = result_topic(self.release, 1), f"{self.release}-input"
-        self.writers: list[Writer] = []
+        self.writers: list[BatchWriter] = []
         ensure_topic(settings, self.result, PARTITIONS, RESULT_STREAM)
         ensure_topic(settings, self.input, 1, INPUT)
         ensure_topic(settings, progress_topic(self.release), 1, PROGRESS)
         ensure_topic(settings, dead_letter_topic(self.release), 1, RESULT_STREAM)
 
-    def writer(self) -> Writer:
-        made = Writer(self.settings, self.release, {self.result: PARTITIONS})
+    def writer(self) -> BatchWriter:
+        made = BatchWriter(self.settings, self.release, {self.result: PARTITIONS}, JvmProducer)
         self.writers.append(made)
         return made
 
@@ -61,15 +75,27 @@ class World:
             release=self.release, generation=7, token=1, boundary=boundary, result=ResultPosition(topics={}), at_ms=0
         )
 
-    def write(self, writer: Writer, batch: int, *values: str) -> dict[int, int]:
+    def send(
+        self, writer: BatchWriter, rows: Sequence[Row], *, replays: Replays = NO_REPLAYS, replayed: Any = "none", parts: int = 1
+    ) -> list[Unsent]:  # fmt: skip
+        """Executes a batch of these rows, in so many partitions, and queues them."""
+        frame = self.spark.createDataFrame(list(rows), "key string, value string, source string")
+        records = BatchRecords(frame.coalesce(1) if parts == 1 else frame.repartition(parts))
+        assert records.rows == len(rows)
+        try:
+            return writer.write(records, {"": self.result}, replays, replayed)
+        finally:
+            records.close()
+
+    def write(self, writer: BatchWriter, *values: str) -> dict[int, int]:
         """Writes a batch up to its commit. Returns the result's end."""
         writer.begin()
-        assert writer.send(self.result, [(f"key-{v}", v, [("source", f"in:0:{v}")]) for v in values]) == []
+        assert self.send(writer, [(f"key-{v}", v, f"in:0:{v}") for v in values]) == []
         return writer.acknowledged().of(self.result)
 
-    def commit(self, writer: Writer, batch: int) -> None:
+    def commit(self, writer: BatchWriter, batch: int) -> None:
         """Commits, and waits until consumers see it: the broker writes the markers after its answer."""
-        writer.commit(self.progress(batch), {self.input: {0: batch + 1}})
+        writer.commit_progress(self.progress(batch), {self.input: {0: batch + 1}})
         topics = [self.result, dead_letter_topic(self.release)]
         deadline = time.monotonic() + 10
         while end_offsets(self.settings, topics) != end_offsets(self.settings, topics, committed=False):
@@ -101,8 +127,8 @@ class World:
 
 
 @pytest.fixture
-def world(broker: Settings) -> Iterator[World]:
-    made = World(broker)
+def world(broker: Settings, spark: SparkSession) -> Iterator[World]:
+    made = World(broker, spark)
     yield made
     made.close()
 
@@ -110,7 +136,7 @@ def world(broker: Settings) -> Iterator[World]:
 def test_a_batch_commits_its_records_its_progress_and_the_groups_offsets_together(world: World) -> None:
     writer = world.writer()
     assert writer.connect() is None
-    written = world.write(writer, 0, "1", "2", "3")
+    written = world.write(writer, "1", "2", "3")
     assert sum(written.values()) == 3
     assert world.read() == []
     world.commit(writer, 0)
@@ -126,12 +152,12 @@ def test_a_batch_commits_its_records_its_progress_and_the_groups_offsets_togethe
 def test_a_newer_writer_fences_the_older_one_whose_commit_is_refused(world: World) -> None:
     old, new = world.writer(), world.writer()
     old.connect()
-    world.write(old, 0, "old")
+    world.write(old, "old")
     assert new.connect() is None
     with pytest.raises(Superseded):
         world.commit(old, 0)
     assert not old.connected
-    world.write(new, 0, "new")
+    world.write(new, "new")
     world.commit(new, 0)
     assert [value for _, value, _ in world.read()] == [b"new"]
     assert world.writer().connect() == world.progress(0)
@@ -140,7 +166,7 @@ def test_a_newer_writer_fences_the_older_one_whose_commit_is_refused(world: Worl
 def test_a_batch_that_commits_at_the_last_moment_is_not_missed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = world.writer(), world.writer()
     old.connect()
-    world.write(old, 0, "old")
+    world.write(old, "old")
 
     def in_flight(*where: Any) -> Progress | None:
         found = newest_progress(*where)
@@ -160,7 +186,7 @@ def test_a_fenced_writer_can_not_begin_again(world: World) -> None:
     old.connect()
     new.connect()
     with pytest.raises(Superseded):
-        world.write(old, 0, "old")
+        world.write(old, "old")
         world.commit(old, 0)
     with pytest.raises(OutcomeUnknown):
         old.begin()
@@ -170,10 +196,10 @@ def test_a_fenced_writer_can_not_begin_again(world: World) -> None:
 def test_aborted_records_do_not_count_as_progress(world: World) -> None:
     writer = world.writer()
     writer.connect()
-    world.write(writer, 0, "kept")
+    world.write(writer, "kept")
     world.commit(writer, 0)
     # everything but the commit itself
-    world.write(writer, 1, "lost")
+    world.write(writer, "lost")
     client = transactional(world.settings, f"{world.release}-other", progress_topic(world.release))
     client.begin_transaction()
     client.produce(progress_topic(world.release), world.progress(1).model_dump_json(), "1", partition=0)
@@ -186,10 +212,10 @@ def test_aborted_records_do_not_count_as_progress(world: World) -> None:
 def test_after_an_abort_the_same_batch_can_be_written(world: World) -> None:
     writer = world.writer()
     writer.connect()
-    world.write(writer, 0, "first try")
+    world.write(writer, "first try")
     writer.abort()
     assert writer.connected
-    written = world.write(writer, 0, "second try")
+    written = world.write(writer, "second try")
     world.commit(writer, 0)
     assert [value for _, value, _ in world.read()] == [b"second try"]
     assert sum(written.values()) >= 2
@@ -199,12 +225,14 @@ def test_what_is_too_large_is_returned_and_the_rest_is_written(world: World) -> 
     writer = world.writer()
     writer.connect()
     writer.begin()
-    # the producer measures before it compresses
-    large = "x" * 2_000_000
-    refused = writer.send(world.result, [("a", "1", None), ("b", large, [("source", "in:0:1")]), ("c", None, None)])
-    assert [record for record, _ in refused] == [("b", large, [("source", "in:0:1")])]
-    assert "too large" in refused[0][1].lower()
-    writer.send_dead(dead_letter_topic(world.release), b"b", b"\xff", [("reason", b"too large")])
+    # it is measured before it is compressed
+    large = "größe" * 300_000
+    refused = world.send(writer, [("a", "1", None), ("b", large, "in:0:1"), (None, large, None), ("c", None, None)])
+    assert refused == [
+        Unsent(world.result, b"b", 2_100_000, "in:0:1", again=False),
+        Unsent(world.result, None, 2_100_000, None, again=False),
+    ]
+    writer.send(dead_letter_topic(world.release), [(b"b", b"\xff", [("reason", b"too large")])])
     writer.acknowledged()
     world.commit(writer, 0)
     assert sorted((key, value) for key, value, _ in world.read() if value) == [(b"a", b"1")]
@@ -212,21 +240,102 @@ def test_what_is_too_large_is_returned_and_the_rest_is_written(world: World) -> 
     assert world.read(dead_letter_topic(world.release)) == [(b"b", b"\xff", {"reason": b"too large"})]
 
 
-def test_the_largest_record_that_is_queued_is_taken_by_the_broker(world: World) -> None:
+def test_a_record_names_its_source_and_says_if_it_is_a_replay(world: World) -> None:
+    # offsets 3 to 9 had been processed
+    start, end = (SourcePosition(sources={"trades": {0: offset}}) for offset in (3, 10))
+    replays = Replays([Span(start=start, end=end)], {"trades": "trades"})
+    names = {"a": None, "b": "trades:0:9", "c": "trades:0:10", "d": "trades:0:2", "e": "trades:1:5"}
+    writer = world.writer()
+    writer.connect()
+    for batch, (replayed, again) in enumerate({"none": "", "some": "b", "all": "abcde"}.items()):
+        writer.begin()
+        rows = [(f"{key}-{replayed}", None if key == "b" else "1", source) for key, source in names.items()]
+        assert world.send(writer, rows, replays=replays, replayed=replayed, parts=2) == []
+        writer.acknowledged()
+        world.commit(writer, batch)
+        found = {key: (value, headers) for key, value, headers in world.read() if key and replayed.encode() in key}
+        for key, source in names.items():
+            said = {} if source is None else {"source": source.encode()}
+            marked = {"replay": b"true"} if key in again else {}
+            assert found[f"{key}-{replayed}".encode()] == (None if key == "b" else b"1", {**said, **marked})
+        assert len(found) == len(names)
+
+
+def test_two_sources_that_read_one_topic_must_both_have_read_a_record(world: World) -> None:
+    ends = {"trades": {0: 10}, "prices": {0: 5}}
+    span = Span(start=SourcePosition(sources={}), end=SourcePosition(sources=ends))
+    replays = Replays([span], {"trades": "trades", "prices": "trades"})
     writer = world.writer()
     writer.connect()
     writer.begin()
-    headers = [("topic", b"trades"), ("reason", b"the value is not JSON")]
-    # over librdkafka's default limit, under that of a Java producer and a broker, and not compressible
-    value = Random(1).randbytes(MAX_RECORD_BYTES)
-    sizes = MAX_RECORD_BYTES - 200, *range(MAX_RECORD_BYTES - 120, MAX_RECORD_BYTES + 1)
-    for size in sizes:
-        writer.send_dead(dead_letter_topic(world.release), b"IBM", value[:size], headers)
+    rows = [(str(offset), "1", f"trades:0:{offset}") for offset in (4, 5, 10)]
+    world.send(writer, rows, replays=replays, replayed="some")
     writer.acknowledged()
     world.commit(writer, 0)
-    found = [len(value) for _, value, _ in world.read(dead_letter_topic(world.release)) if value is not None]
-    assert max(found) > 1_048_400
-    assert tuple(found) == sizes[: len(found)]
+    found = {key: "replay" in headers for key, _, headers in world.read()}
+    assert found == {str(at).encode(): replays.record(f"trades:0:{at}") for at in (4, 5, 10)}
+    assert found == {b"4": True, b"5": False, b"10": False}
+
+
+def test_each_of_several_results_gets_its_own_rows(world: World) -> None:
+    frame = world.spark.createDataFrame(
+        [("a", b"\xff", None, "alerts"), ("b", None, None, "counts")],
+        "key string, value binary, source string, result string",
+    )
+    records = BatchRecords(frame)
+    writer = world.writer()
+    writer.connect()
+    writer.begin()
+    topics = {"counts": world.result, "alerts": dead_letter_topic(world.release)}
+    assert writer.write(records, topics, NO_REPLAYS, "none") == []
+    records.close()
+    writer.acknowledged()
+    world.commit(writer, 0)
+    assert world.read() == [(b"b", None, {})]
+    assert world.read(dead_letter_topic(world.release)) == [(b"a", b"\xff", {})]
+
+
+def test_a_batch_of_many_partitions_is_written_whole(world: World) -> None:
+    # some chunks for each partition
+    frame = world.spark.range(200_000, numPartitions=3).selectExpr(
+        "cast(id as string) key", "repeat(cast(id as string), 3) value", "concat('in:0:', id) source"
+    )
+    records = BatchRecords(frame)
+    assert records.rows == 200_000
+    writer = world.writer()
+    writer.connect()
+    writer.begin()
+    assert writer.write(records, {"": world.result}, NO_REPLAYS, "none") == []
+    assert sum(writer.acknowledged().of(world.result).values()) == 200_000
+    world.commit(writer, 0)
+    found = {key: (value, headers) for key, value, headers in world.read()}
+    records.close()
+    assert len(found) == 200_000
+    assert all(
+        found[str(n).encode()] == (str(n).encode() * 3, {"source": f"in:0:{n}".encode()}) for n in range(200_000)
+    )
+
+
+@pytest.mark.parametrize("key", [None, "", "größe", "k" * 500_000], ids=lambda key: str(key)[:5])
+def test_the_largest_record_that_is_sent_is_taken_by_the_broker(world: World, key: str | None) -> None:
+    def row(size: int) -> Row:
+        # not compressible
+        return key, text[:size], "in:0:1"
+
+    text = b64encode(Random(1).randbytes(MAX_RECORD_BYTES)).decode()
+    headers: list[tuple[str, str | bytes | None]] = [("source", b"in:0:1")]
+    sizes = range(400_000, MAX_RECORD_BYTES)
+    largest = sizes[bisect_left(sizes, True, key=lambda size: refusal(key, text[:size], headers) is not None) - 1]
+    writer = world.writer()
+    writer.connect()
+    writer.begin()
+    refused = world.send(writer, [row(largest + 1), row(largest)])
+    assert [each.value_bytes for each in refused] == [largest + 1]
+    writer.send(dead_letter_topic(world.release), [(key, Random(2).randbytes(largest), headers)])
+    writer.acknowledged()
+    world.commit(writer, 0)
+    assert [len(value or b"") for _, value, _ in world.read()] == [largest]
+    assert [len(value or b"") for _, value, _ in world.read(dead_letter_topic(world.release))] == [largest]
 
 
 def test_a_dead_letter_that_is_too_large_has_its_size_instead_of_its_value(world: World) -> None:
@@ -235,10 +344,8 @@ def test_a_dead_letter_that_is_too_large_has_its_size_instead_of_its_value(world
     writer.begin()
     reason = ("reason", b"the value is not JSON")
     large, topic = b"x" * 1_048_576, dead_letter_topic(world.release)
-    writer.send_dead(topic, b"IBM", large, [reason])
-    writer.send_dead(topic, large, b"1", [reason])
-    writer.send_dead(topic, large, None, [reason])
-    writer.send_dead(topic, b"IBM", b"1", [reason])
+    letters = [(b"IBM", large, [reason]), (large, b"1", [reason]), (large, None, [reason]), (b"IBM", b"1", [reason])]
+    writer.send(topic, map(as_sent, letters))  # type: ignore[arg-type]
     writer.acknowledged()
     world.commit(writer, 0)
     size, said = b"1048576", {"reason": b"the value is not JSON"}
@@ -250,28 +357,24 @@ def test_a_dead_letter_that_is_too_large_has_its_size_instead_of_its_value(world
     ]
 
 
-def test_letters_wait_where_the_queue_is_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(settings: Settings, **conf: Any) -> Producer:
-        return producer(settings, queue_buffering_max_messages=5, **conf)
-
-    monkeypatch.setattr(engine_writer, "producer", small)
+def test_a_record_that_is_too_large_is_not_sent(world: World) -> None:
     writer = world.writer()
     writer.connect()
     writer.begin()
-    for number in range(20):
-        writer.send_dead(dead_letter_topic(world.release), None, str(number).encode(), [])
+    with pytest.raises(KafkaException, match="more than 1,048,448 bytes"):
+        writer.send(dead_letter_topic(world.release), [(None, b"x" * MAX_RECORD_BYTES, None)])
     writer.acknowledged()
     world.commit(writer, 0)
-    assert [value for _, value, _ in world.read(dead_letter_topic(world.release))] == [b"%d" % n for n in range(20)]
+    assert world.read(dead_letter_topic(world.release)) == []
 
 
 def test_a_marker_without_a_batch_leaves_the_groups_offsets(world: World) -> None:
     writer = world.writer()
     writer.connect()
-    world.write(writer, 3, "1")
+    world.write(writer, "1")
     world.commit(writer, 3)
     writer.begin()
-    writer.commit(world.progress(4), None)
+    writer.commit_progress(world.progress(4), None)
     assert group_offsets(world.settings, world.release)[world.input][0] == (4, "7:3")
     assert world.writer().connect() == world.progress(4)
 
@@ -281,7 +384,7 @@ def test_order_is_kept_for_a_key(world: World) -> None:
     writer.connect()
     for batch in range(3):
         writer.begin()
-        writer.send(world.result, (("key", f"{batch}-{n:04}", None) for n in range(200)))
+        world.send(writer, [("key", f"{batch}-{n:04}", None) for n in range(200)])
         writer.acknowledged()
         world.commit(writer, batch)
     values = [value for _, value, _ in world.read()]
@@ -301,38 +404,13 @@ def test_a_writer_without_a_begun_transaction_does_not_write(world: World) -> No
         world.commit(writer, 0)
 
 
-def test_a_producer_that_had_no_broker_for_a_moment_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Callable[[KafkaError], None]] = []
-    real = engine_writer.producer
-
-    def made(settings: Settings, *, on_error: Callable[[KafkaError], None], **conf: Any) -> Producer:
-        told.append(on_error)
-        return real(settings, on_error=on_error, **conf)
-
-    monkeypatch.setattr(engine_writer, "producer", made)
-    writer = world.writer()
-    writer.connect()
-    # one of several connections: librdkafka opens it again
-    told[0](KafkaError(KafkaError._TRANSPORT))
-    assert writer.connected
-    told[0](KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    assert not writer.connected
-    writer.connect()
-    # errors of the previous producer don't count for this one
-    told[0](KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    assert writer.connected
-    world.write(writer, 0, "1")
-    world.commit(writer, 0)
-    assert len(world.read()) == 1
-
-
 # -- offsets
 
 
 def test_ends_are_told_with_and_without_what_is_not_committed(world: World) -> None:
     writer = world.writer()
     writer.connect()
-    world.write(writer, 0, *map(str, range(50)))
+    world.write(writer, *map(str, range(50)))
     assert sum(end_of(world.settings, world.result, PARTITIONS).values()) == 0
     assert sum(end_of(world.settings, world.result, PARTITIONS, committed=False).values()) == 50
     assert end_offsets(world.settings, [world.result, world.input])[world.input] == {0: 0}
@@ -351,6 +429,66 @@ def test_a_group_that_has_committed_nothing_has_no_offsets(broker: Settings) -> 
 # -- how long a transaction may take
 
 
+@contextmanager
+def standing_still(settings: Settings) -> Iterator[None]:
+    """While the block runs, the broker answers nothing."""
+    process = ProcessRef.read(settings.state_dir / "broker" / "broker.pid")
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("where", ["acknowledged", "commit"])
+def test_a_broker_that_stands_still_is_waited_for_as_long_as_a_request_may_take(world: World, where: str) -> None:
+    world.settings = world.settings.model_copy(update={"request_timeout_s": 2.0})
+    writer = world.writer()
+    writer.connect()
+    # it then knows the topic
+    world.write(writer, "0")
+    world.commit(writer, 0)
+    if where == "acknowledged":
+        writer.begin()
+        with standing_still(world.settings), pytest.raises(KafkaException, match=r"none of 1 records .* for 2 s"):
+            world.send(writer, [("a", "1", None)])
+            writer.acknowledged()
+        with standing_still(world.settings):
+            writer.abort()
+    else:
+        world.write(writer, "1")
+        # the client gives up the offsets, or the commit after them
+        with standing_still(world.settings), pytest.raises((KafkaException, OutcomeUnknown)):
+            writer.commit_progress(world.progress(1), {world.input: {0: 2}})
+        writer.abort()
+    # what was under way is in the result and the progress, or in none of them
+    world.settings = world.settings.model_copy(update={"request_timeout_s": 10.0})
+    heir = world.writer()
+    last = heir.connect()
+    written = sorted(value or b"" for _, value, _ in world.read())
+    assert (last, written) in ((world.progress(0), [b"0"]), (world.progress(1), [b"0", b"1"]))
+
+
+def test_a_writer_that_is_told_to_give_up_waits_for_nothing(world: World) -> None:
+    writer = world.writer()
+    writer.connect()
+    world.write(writer, "0")
+    world.commit(writer, 0)
+    writer.begin()
+    with standing_still(world.settings):
+        world.send(writer, [("key-0", "1", None)])
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(writer.acknowledged)
+            writer.give_up()
+            with pytest.raises(KafkaException):
+                waiting.result(5)
+        writer.abort()
+    assert not writer.connected
+    assert world.writer().connect() == world.progress(0)
+    assert [value for _, value, _ in world.read()] == [b"0"]
+
+
 def test_a_broker_that_takes_no_transaction_of_that_length_is_told_of(world: World) -> None:
     # the embedded broker's limit is 15 min
     world.settings = world.settings.model_copy(update={"transaction_timeout_s": 901.0})
@@ -364,7 +502,7 @@ def test_a_batch_that_the_broker_has_ended_is_in_no_result_until_it_is_written_a
     world.settings = world.settings.model_copy(update={"transaction_timeout_s": 10.0})
     slow = world.writer()
     slow.connect()
-    world.write(slow, 0, "1", "2")
+    world.write(slow, "1", "2")
     deadline = time.monotonic() + 120
     # the broker looks every 10 s
     while end_of(world.settings, world.result, PARTITIONS) != end_of(
@@ -374,12 +512,12 @@ def test_a_batch_that_the_broker_has_ended_is_in_no_result_until_it_is_written_a
         time.sleep(0.2)
     # runs on as if nothing had happened
     with pytest.raises((Superseded, KafkaException, OutcomeUnknown)):
-        slow.send(world.result, [("key-3", "3", None)])
+        world.send(slow, [("key-3", "3", None)])
         slow.acknowledged()
         world.commit(slow, 0)
     slow.abort()
     assert world.read() == [] and read_tail(world.settings, progress_topic(world.release)) == []
     assert slow.connect() is None
-    world.write(slow, 0, "1", "2", "3")
+    world.write(slow, "1", "2", "3")
     world.commit(slow, 0)
     assert sorted(str(value) for _, value, _ in world.read()) == ["b'1'", "b'2'", "b'3'"]

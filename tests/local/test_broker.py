@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from orchestration.local import server_config
@@ -28,6 +29,9 @@ from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.shared.ports import port_of
 from tests.shared.sockets import is_local, listening
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # beside the session's own broker and its controller
 PORT = port_of("local")
@@ -379,3 +383,23 @@ def test_no_client_creates_a_topic_by_asking_for_it(
     writer.produce("gone", b"late", on_delivery=lambda error, _: refused.append(error))
     assert writer.flush(30) == 0
     assert "gone" not in topic_names(settings) and len(refused) == 1 and refused[0] is not None
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_nor_does_the_producer_of_a_driver(
+    settings: Settings, own: EmbeddedBroker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.engine.jvm_producer import JvmProducer
+
+    changed = server_config._SERVER.replace("auto.create.topics.enable=false", "auto.create.topics.enable=true")
+    monkeypatch.setattr(server_config, "_SERVER", changed)
+    own.start(60)
+    writer = JvmProducer(settings.model_copy(update={"request_timeout_s": 2.0}), "words.v1")
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    writer.produce("gone", b"late", None)
+    with pytest.raises(KafkaException, match="Topic gone not present in metadata"):
+        writer.flush(10)
+    writer.close()
+    assert "gone" not in topic_names(settings)

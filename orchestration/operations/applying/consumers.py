@@ -21,6 +21,7 @@ from orchestration.operations.plans.stages.generations import (
     Tombstone,
     WriteClearing,
 )
+from pipelines.engine.librdkafka import LibrdkafkaProducer
 from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import consumer
@@ -46,7 +47,7 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
     release = still_held(work, stage.release)
     ended = release.under.ended if release.under else None
     keys = _keys(work, release, ended.result) if ended else {}
-    writer = Writer(work.context.settings, stage.release, release.result_partitions)
+    writer = Writer(work.context.settings, stage.release, release.result_partitions, LibrdkafkaProducer)
     try:
         # reading the keys may have taken long
         still_held(work, stage.release)
@@ -58,7 +59,7 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
         for topic, gone in keys.items():
             writer.send(topic, ((key, None, None) for key in gone))
         writer.acknowledged()
-        writer.commit(None, None)
+        writer.commit()
     finally:
         writer.close()
     work.context.say(f"wrote tombstones for {sum(map(len, keys.values())):,} keys")

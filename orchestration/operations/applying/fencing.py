@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestration.operations.context import Context
 from orchestration.operations.looking.progress import end_by_group
+from pipelines.engine.librdkafka import LibrdkafkaProducer
 from pipelines.engine.writer import Writer
 from pipelines.kafka.progress import ProgressLost
 from pipelines.model.names import progress_topic
@@ -15,7 +16,7 @@ def last_of(context: Context, release: Release) -> Progress | None:
     """The last committed progress record of the generation under way. Fences every writer that could commit another
     one. Then raises ProgressLost if the progress topic is gone.
     """
-    writer = Writer(context.settings, release.name, release.result_partitions)
+    writer = Writer(context.settings, release.name, release.result_partitions, LibrdkafkaProducer)
     try:
         last = writer.connect()
         if last is not None and last.generation == release.generation:

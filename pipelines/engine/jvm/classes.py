@@ -8,14 +8,13 @@ from pyspark import SparkContext
 
 
 def java_class(name: str) -> Any:
-    """The Java class with this full name, or the static side of a Scala object. Needs a Spark context in this process.
+    """The Java class with this full name, or the static side of a Scala object. Needs a JVM in this process.
 
     `jvm.org.apache...` would ask for each part of the name, and Java would look through all jars for a class `org`.
     """
-    # a session is active in some threads only
-    context = SparkContext._active_spark_context
-    assert context is not None and context._jvm is not None
-    return getattr(context._jvm, name)
+    # a session is active in some threads only, and comes later than the JVM
+    assert SparkContext._jvm is not None
+    return getattr(SparkContext._jvm, name)
 
 
 def class_name(found: Any) -> str:

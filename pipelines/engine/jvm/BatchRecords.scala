@@ -1,0 +1,229 @@
+// in Spark's package: what names an execution is visible only there
+package org.apache.spark.sql.switchyard
+
+import java.nio.ByteBuffer
+import java.util.concurrent.TimeUnit.MILLISECONDS
+
+import io.switchyard.{Failed, TransactionalProducer}
+import org.apache.kafka.common.header.Header
+import org.apache.kafka.common.header.internals.RecordHeader
+import org.json4s.{DefaultFormats, Formats}
+import org.json4s.jackson.JsonMethods.parse
+
+import org.apache.spark.TaskContext
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.{Dataset, Row}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.classic.{Dataset => ClassicDataset}
+import org.apache.spark.sql.execution.SQLExecution
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.storage.StorageLevel
+import org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET
+
+/**
+ * The records of a batch, which has been executed once. Until `close`, Spark keeps them in memory, and on disk where that is
+ * full. Columns: `key`, `value` and `source`, of an app with several results also `result`, as `results.serialized` has them.
+ */
+final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int, val rows: Long) {
+  import BatchRecords._
+
+  /**
+   * Sends all records that are not too large, in the order of each partition, and returns the others. `to`: JSON of `To`.
+   * Throws `Failed` if a record can't be sent, or if not all are queued within `timeoutMs`.
+   */
+  def send(producer: TransactionalProducer, to: String, timeoutMs: Long): Array[TooLarge] = {
+    if (rows == 0) return Array.empty
+    val id = Senders.enter(new Sender(producer, parse(to).extract[To], columns, timeoutMs))
+    try {
+      val context = chunks.sparkContext
+      // executors on other hosts don't have the producer
+      val refused =
+        if (context.isLocal) context.runJob(chunks, (found: Iterator[Chunk]) => Senders.of(id).send(found)).flatten
+        else Senders.of(id).send(chunks.toLocalIterator)
+      Senders.of(id).throwIfFailed()
+      refused
+    } finally Senders.leave(id)
+  }
+
+  def close(): Unit = chunks.unpersist(blocking = false)
+}
+
+object BatchRecords {
+  private implicit val formats: Formats = DefaultFormats
+  private val ChunkBytes = 1 << 20
+
+  // of a row: a length of 8 bytes keeps the rows aligned
+  private[switchyard] val HeaderBytes = 8
+
+  /** Rows as Spark's bytes, each after its length in bytes. */
+  final case class Chunk(rows: Int, bytes: Array[Byte])
+
+  /** Executes the plan of a batch's records: the one action of that batch. */
+  def execute(records: Dataset[Row]): BatchRecords = {
+    val execution = records.asInstanceOf[ClassicDataset[Row]].queryExecution
+    SQLExecution.withNewExecutionId(execution, Some("records")) {
+      val schema = records.schema
+      val chunks = execution.executedPlan.execute().mapPartitions(packed(_, schema))
+      chunks.persist(StorageLevel.MEMORY_AND_DISK)
+      try {
+        val rows = chunks.sparkContext.runJob(chunks, (found: Iterator[Chunk]) => found.map(_.rows.toLong).sum).sum
+        new BatchRecords(chunks, schema.length, rows)
+      } catch {
+        case error: Throwable =>
+          chunks.unpersist(blocking = false)
+          throw error
+      }
+    }
+  }
+
+  private def packed(rows: Iterator[InternalRow], schema: StructType): Iterator[Chunk] = {
+    val projection = UnsafeProjection.create(schema)
+    new Iterator[Chunk] {
+      override def hasNext: Boolean = rows.hasNext
+
+      override def next(): Chunk = {
+        var buffer = new Array[Byte](1 << 12)
+        var end, count = 0
+        while (end < ChunkBytes && rows.hasNext) {
+          val row = rows.next() match {
+            case unsafe: UnsafeRow => unsafe
+            case other => projection(other)
+          }
+          val needed = end + HeaderBytes + row.getSizeInBytes
+          if (needed > buffer.length)
+            buffer = java.util.Arrays.copyOf(buffer, math.max(needed, math.min(2 * buffer.length, ChunkBytes + (1 << 12))))
+          ByteBuffer.wrap(buffer).putLong(end, row.getSizeInBytes)
+          row.writeToMemory(buffer, BYTE_ARRAY_OFFSET + end + HeaderBytes)
+          end = needed
+          count += 1
+        }
+        Chunk(count, if (end == buffer.length) buffer else java.util.Arrays.copyOf(buffer, end))
+      }
+    }
+  }
+
+  /**
+   * Where records go. `topics`: result -> topic; the only result has an empty name. `replayed`: how much of the batch's input
+   * is a replay, `all`, `some` or `none`. `processed`: if some is, topic of an input -> for each source that reads it,
+   * partition -> ranges of offsets that it had read before.
+   */
+  final case class To(
+      topics: Map[String, String], replayed: String,
+      processed: Map[String, Seq[Map[String, Seq[Seq[Long]]]]]) {
+
+    def isReplay(source: String): Boolean = replayed == "all" || (replayed == "some" && {
+      val offsetAt = source.lastIndexOf(':')
+      val partitionAt = source.lastIndexOf(':', offsetAt - 1)
+      val offset = source.substring(offsetAt + 1).toLong
+      val partition = source.substring(partitionAt + 1, offsetAt)
+      processed.getOrElse(source.substring(0, partitionAt), Nil).forall { ranges =>
+        ranges.getOrElse(partition, Nil).exists(range => range.head <= offset && offset < range.last)
+      }
+    })
+  }
+
+  /** A record that was not sent, without its value. `source`: null if the row names none. */
+  final case class TooLarge(topic: String, key: Array[Byte], valueBytes: Long, source: String, replay: Boolean)
+}
+
+/** The batches that are being sent, by number: tasks get only the number. */
+private object Senders {
+  private val under = new java.util.concurrent.ConcurrentHashMap[Long, Sender]
+  private val next = new java.util.concurrent.atomic.AtomicLong
+
+  def enter(sender: Sender): Long = {
+    val id = next.incrementAndGet()
+    under.put(id, sender)
+    id
+  }
+  def of(id: Long): Sender = under.get(id)
+  def leave(id: Long): Unit = under.remove(id)
+}
+
+private final class Sender(producer: TransactionalProducer, to: BatchRecords.To, columns: Int, timeoutMs: Long) {
+  import BatchRecords._
+  import Sender._
+
+  private val deadline = System.nanoTime() + MILLISECONDS.toNanos(timeoutMs)
+  private val replay: Header = new RecordHeader("replay", "true".getBytes)
+  private val onlyReplay = Array(replay)
+  @volatile private var failure: Throwable = _
+
+  /** Sends the rows of a partition. Ends early if any partition has failed. */
+  def send(chunks: Iterator[Chunk]): Array[TooLarge] = {
+    val refused = Array.newBuilder[TooLarge]
+    val row = new UnsafeRow(columns)
+    // what a task throws, Spark would tell as text
+    try
+      for (chunk <- chunks) {
+        if (mayNotGoOn) return refused.result()
+        val lengths = ByteBuffer.wrap(chunk.bytes)
+        var at = 0
+        while (at < chunk.bytes.length) {
+          val length = lengths.getLong(at).toInt
+          row.pointTo(chunk.bytes, BYTE_ARRAY_OFFSET + at + HeaderBytes, length)
+          at += HeaderBytes + length
+          refused ++= one(row)
+        }
+      }
+    catch { case error: Exception => failure = error }
+    refused.result()
+  }
+
+  def throwIfFailed(): Unit = {
+    val found = if (producer.failure != null) producer.failure else failure
+    if (found != null) throw Failed.of(found, notCommitted = false)
+  }
+
+  private def mayNotGoOn: Boolean = {
+    Option(TaskContext.get()).foreach(_.killTaskIfInterrupted())
+    if (System.nanoTime() > deadline && failure == null)
+      failure = new Failed(Failed.TimedOut, "not all records are written", retriable = true, notCommitted = false)
+    failure != null || producer.failure != null
+  }
+
+  private def one(row: UnsafeRow): Option[TooLarge] = {
+    // a text's bytes are kept as those of a binary value
+    val key = if (row.isNullAt(Key)) null else row.getBinary(Key)
+    val value = if (row.isNullAt(Value)) null else row.getBinary(Value)
+    val source = if (row.isNullAt(Source)) null else row.getBinary(Source)
+    val topic = to.topics(if (columns > Result) row.getString(Result) else "")
+    val again = if (source == null) to.replayed == "all" else to.replayed != "none" && to.isReplay(row.getString(Source))
+    val headers =
+      if (source == null) { if (again) onlyReplay else null }
+      else {
+        val named: Header = new RecordHeader("source", source)
+        if (again) Array(named, replay) else Array(named)
+      }
+    if (bytesOf(key, value, headers) > producer.maxRecordBytes)
+      return Some(TooLarge(topic, key, if (value == null) 0 else value.length, if (source == null) null else row.getString(Source), again))
+    producer.send(topic, null, key, value, headers)
+    None
+  }
+}
+
+private object Sender {
+  private val Key = 0
+  private val Value = 1
+  private val Source = 2
+  private val Result = 3
+  // as in `records.refusal`
+  private val Overhead = 36L
+
+  /** The size of a record, as `records.refusal` measures it. */
+  def bytesOf(key: Array[Byte], value: Array[Byte], headers: Array[Header]): Long = {
+    var size = Overhead + lengthOf(key) + lengthOf(value)
+    if (headers != null)
+      for (header <- headers) {
+        val name = header.key.length
+        val content = lengthOf(header.value)
+        size += name + varintBytes(name) + content + varintBytes(content)
+      }
+    size
+  }
+
+  private def lengthOf(part: Array[Byte]): Int = if (part == null) 0 else part.length
+
+  private def varintBytes(length: Int): Int = math.max(1, (32 - Integer.numberOfLeadingZeros(length) + 1 + 6) / 7)
+}
