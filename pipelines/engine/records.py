@@ -17,7 +17,7 @@ _REPLAYED = (REPLAY, b"true")
 _SHOWN = 200
 # what librdkafka adds to key, value and headers when it measures a record
 _OVERHEAD_BYTES = 36
-TOO_LARGE = f"the record would have more than {MAX_RECORD_BYTES:,} bytes"
+TOO_LARGE = f"too large for a record, which may have {MAX_RECORD_BYTES:,} bytes at most"
 
 # key, value and headers of a record for the topic of dead letters
 Letter = tuple[bytes | None, bytes | None, Headers]

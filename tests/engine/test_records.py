@@ -35,7 +35,7 @@ def test_the_error_names_the_record_that_a_row_comes_from() -> None:
     named = too_large("app.v1", 7, Unsent("app.v1.g1", b"b", 2, "trades:0:3"))
     assert named.what == (
         "app.v1: batch 7 has a row for app.v1.g1 from trades:0:3, with the key b, whose value has 2 bytes: "
-        "the record would have more than 1,048,448 bytes"
+        "too large for a record, which may have 1,048,448 bytes at most"
     )
     unnamed = too_large("app.v1", 7, Unsent("app.v1.g1", None, 1234))
     assert "a row for app.v1.g1, with the key null, whose value has 1,234 bytes" in unnamed.what

@@ -371,7 +371,7 @@ def test_a_row_that_is_larger_than_a_record_is_a_dead_letter_if_the_app_says_so(
         [letter] = batch.dead_letters
         assert (letter.topic, letter.partition, letter.offset) == ("odd.v1.g1", None, None)
         assert (letter.key, letter.value) == (b'{"name":"a"}', None)
-        assert letter.reason == "the record would have more than 1,048,448 bytes"
+        assert letter.reason == "too large for a record, which may have 1,048,448 bytes at most"
         assert letter.headers == {
             "topic": b"odd.v1.g1",
             "reason": letter.reason.encode(),
