@@ -197,13 +197,10 @@ class Settings(BaseSettings):
         description="The most input records in one batch. Larger batches read history faster. Lower it if a batch takes "
         "too long to write; raise it if `wait` says that the new release dropped late rows.",
     )
-    # a batch's result passes through the driver's heap, which holds up to four copies. With 1 GiB of heap, an app that
-    # passes its input on managed 150 MB, but not 600 MB
     max_bytes_per_batch: int = Field(
         128 * 2**20,
         ge=1,
-        description="The most input bytes in one batch, estimated from samples. The driver's heap may hold up to four "
-        "copies of a batch's result. Lower it if a driver runs out of memory and `driver_heap_mb` can't grow.",
+        description="The most input bytes in one batch, estimated from samples. Lower it if a driver runs out of memory and `driver_heap_mb` can't grow.",
     )
 
     # 8 MiB, 90,000 rows, cost 0.3 s of CPU in each batch, 7 s when a driver starts, and 130 MB of its heap

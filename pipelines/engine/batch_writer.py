@@ -27,20 +27,30 @@ class BatchWriter(Writer[JvmProducer]):
         if live is not None:
             live.close()
 
+    def abort(self) -> None:
+        """Aborts the batch's transaction, and drops the producer: a task that has not ended yet could still send by it."""
+        super().abort()
+        self.drop()
+
     def write(
         self,
         records: BatchRecords,
         topics: Mapping[str, str],
         replays: Replays,
         replayed: Literal["all", "some", "none"],
+        *,
+        in_turn: bool,
     ) -> list[Unsent]:
-        """Queues the records of a batch; those of a partition stay in order. Returns the rows that are too large.
+        """Queues the records of a batch; those of a partition stay in order, and with `in_turn` one partition comes after the
+        other. Returns the rows that are too large.
 
         `topics`: result -> topic; the only result has an empty name. Headers name the source record, if the row does, and
         mark a replay. `replayed`: how much of the batch's input is one.
         """
         try:
-            found: list[Unsent] = self._guard(self._live().write, records, topics, replays, replayed, self._left_s())
+            found: list[Unsent] = self._guard(
+                self._live().write, records, topics, replays, replayed, in_turn, self._left_s()
+            )
         except KafkaException as error:
             if self._left_s() < 0 and error.args[0].code() == KafkaError._TIMED_OUT:
                 raise self._too_late("not all records are written") from error

@@ -20,7 +20,7 @@ from pipelines.engine.jvm_producer import JvmProducer
 from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
-from pipelines.engine.session import build_session, send_code
+from pipelines.engine.session import build_session, send_code, start_jvm
 from pipelines.engine.static import StaticTables
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids
@@ -137,6 +137,8 @@ class Boot:
         inputs, digest = query.sink.destination.inputs, release.spec.code_digest
         with ThreadPoolExecutor(2, "boot") as pool:
             sizes = pool.submit(self._sizes, reads_from.by_topic(inputs))
+            # the producer is in the JVM
+            start_jvm(self._settings)
             connected = pool.submit(query.sink.connect)
             spark = build_session(self._settings, self._name)
             if self._path is not None and (self._path / "state").is_dir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.model.app import App, Oversized
+from pipelines.model.app import App, Oversized, Table
 from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.progress import Progress
 from pipelines.model.registry import Release
@@ -17,6 +17,7 @@ class Destination:
     `results`: result name -> topic; the only result has an empty name. `inputs`: source name -> topic. `processed`:
     input whose results consumers may already have; its results are marked as a replay. `seed`: the generation's first
     progress record, if it continues an earlier one. `oversized`: what becomes of a row that is too large for a record.
+    `tables`: whether a result is a table. Then the last row of a key counts, so rows keep the order of Spark's partitions.
     """
 
     release: str
@@ -29,6 +30,7 @@ class Destination:
     processed: tuple[Span, ...] = ()
     seed: Progress | None = None
     oversized: Oversized = "stop"
+    tables: bool = False
 
 
 def destination_of(release: Release, app: App, start: SourcePosition, token: int) -> Destination:
@@ -44,4 +46,5 @@ def destination_of(release: Release, app: App, start: SourcePosition, token: int
         processed=release.under.processed if release.under else (),
         seed=release.under.seed if release.under else None,
         oversized=app.oversized,
+        tables=any(isinstance(result, Table) for result in app.results.values()),
     )

@@ -15,7 +15,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from pipelines.engine.spark_conf import session_conf
-from pipelines.errors import SwitchyardError
 from pipelines.private import private
 from pipelines.secrets import withheld, without_secrets
 from pipelines.settings import Settings
@@ -43,13 +42,6 @@ def start_jvm_early(settings: Settings) -> None:
 
 
 _starting = threading.Lock()
-_started = threading.Event()
-
-
-def await_jvm(settings: Settings) -> None:
-    """Waits until this process has a JVM. Raises SwitchyardError if nobody starts one."""
-    if not _started.wait(settings.boot_timeout_s):
-        raise SwitchyardError("this process has no JVM", fix="see its log for why it did not start")
 
 
 def need_jvm(settings: Settings, conf: dict[str, str]) -> None:
@@ -66,7 +58,6 @@ def need_jvm(settings: Settings, conf: dict[str, str]) -> None:
     with _starting:
         if SparkContext._gateway is None:
             _yield_session(_start_jvm(conf, settings.driver_environment), settings.driver_nice)
-    _started.set()
 
 
 def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:

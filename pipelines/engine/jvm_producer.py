@@ -13,7 +13,6 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from pipelines.engine.jvm.classes import java_class
-from pipelines.engine.jvm_process import await_jvm
 from pipelines.engine.records import Unsent, refusal
 from pipelines.engine.spark_conf import kafka_properties
 from pipelines.engine.writer import WRITE_SHARE, Headers
@@ -48,7 +47,6 @@ class JvmProducer:
     """A producer of Kafka's Java client, as `Transactional` in `writer.py` says. Needs a JVM in this process."""
 
     def __init__(self, settings: Settings, release: str) -> None:
-        await_jvm(settings)
         self._group = release
         self._frames = bytearray()
         request_ms = int(settings.request_timeout_s * 1000)
@@ -61,7 +59,8 @@ class JvmProducer:
             "transaction.timeout.ms": str(int(settings.transaction_timeout_s * 1000)),
             "max.block.ms": str(request_ms),
             "delivery.timeout.ms": str(write_ms),
-            "request.timeout.ms": str(min(request_ms, write_ms - _LINGER_MS)),
+            # a request of a slow link may take long. Without any acknowledgment the writer gives up sooner
+            "request.timeout.ms": str(min(3 * request_ms, write_ms - _LINGER_MS)),
             "linger.ms": str(_LINGER_MS),
             "batch.size": str(_BATCH_BYTES),
             "compression.type": "lz4",
@@ -102,6 +101,7 @@ class JvmProducer:
         topics: Mapping[str, str],
         replays: Replays,
         replayed: Literal["all", "some", "none"],
+        in_turn: bool,
         timeout_s: float,
     ) -> list[Unsent]:
         """Queues the rows of a batch, as `Writer.write` says."""
@@ -110,7 +110,8 @@ class JvmProducer:
             "replayed": replayed,
             "processed": replays.by_topic() if replayed == "some" else {},
         }
-        refused = _asked(lambda: records.java.send(self._java, json.dumps(to), max(0, int(timeout_s * 1000))))
+        timeout_ms = max(0, int(timeout_s * 1000))
+        refused = _asked(lambda: records.java.send(self._java, json.dumps(to), in_turn, timeout_ms))
         return [
             Unsent(each.topic(), each.key(), each.valueBytes(), each.source(), again=each.replay()) for each in refused
         ]
@@ -127,8 +128,9 @@ class JvmProducer:
         _asked(lambda: self._java.sendOffsets(self._group, lines, f"{note}\0"))
 
     def commit_transaction(self, timeout_s: float) -> None:
-        self._hand_over()
-        _asked(lambda: self._java.commit(int(timeout_s * 1000)))
+        frames = bytes(self._frames)
+        self._frames.clear()
+        _asked(lambda: self._java.commit(frames, int(timeout_s * 1000)))
 
     def abort_transaction(self, timeout_s: float) -> None:
         """Aborts. `timeout_s`: the client has its own."""

@@ -226,7 +226,7 @@ class Sink:
         """Queues a batch's records and its dead letters. Raises RowTooLarge if a row is, and must not become a dead letter."""
         to = self.destination
         replayed = self._replays.batch(before, boundary.position)
-        unsent = self._writer.write(records, to.results, self._replays, replayed)
+        unsent = self._writer.write(records, to.results, self._replays, replayed, in_turn=to.tables)
         if unsent and to.oversized == "stop":
             raise too_large(to.release, boundary.batch_id, unsent[0])
         letters = dead_letters(boundary.batch_id, metrics.malformed, unsent, self._replays)

@@ -64,7 +64,9 @@ class FakeWriter:
         assert self._open is None, "a transaction is open already"
         self._open = []
 
-    def write(self, records: Rows, topics: Mapping[str, str], replays: Replays, replayed: str) -> list[Unsent]:
+    def write(
+        self, records: Rows, topics: Mapping[str, str], replays: Replays, replayed: str, *, in_turn: bool
+    ) -> list[Unsent]:
         assert self._open is not None
         unsent = []
         for key, value in records.values:

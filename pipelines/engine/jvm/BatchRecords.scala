@@ -5,6 +5,7 @@ import java.nio.ByteBuffer
 import java.util.concurrent.TimeUnit.MILLISECONDS
 
 import io.switchyard.{Failed, TransactionalProducer}
+import org.apache.kafka.common.KafkaException
 import org.apache.kafka.common.header.Header
 import org.apache.kafka.common.header.internals.RecordHeader
 import org.json4s.{DefaultFormats, Formats}
@@ -25,24 +26,32 @@ import org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET
  * The records of a batch, which has been executed once. Until `close`, Spark keeps them in memory, and on disk where that is
  * full. Columns: `key`, `value` and `source`, of an app with several results also `result`, as `results.serialized` has them.
  */
-final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int, val rows: Long) {
+final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int, counts: Array[Long]) {
   import BatchRecords._
+
+  val rows: Long = counts.sum
 
   /**
    * Sends all records that are not too large, in the order of each partition, and returns the others. `to`: JSON of `To`.
-   * Throws `Failed` if a record can't be sent, or if not all are queued within `timeoutMs`.
+   * `inTurn`: one partition after the other; else tasks send at the same time. Throws `Failed` if a record can't be sent, or
+   * if not all are queued within `timeoutMs`.
    */
-  def send(producer: TransactionalProducer, to: String, timeoutMs: Long): Array[TooLarge] = {
-    if (rows == 0) return Array.empty
+  def send(producer: TransactionalProducer, to: String, inTurn: Boolean, timeoutMs: Long): Array[TooLarge] = {
+    val partitions = counts.indices.filter(counts(_) > 0)
     val id = Senders.enter(new Sender(producer, parse(to).extract[To], columns, timeoutMs))
     try {
       val context = chunks.sparkContext
       // executors on other hosts don't have the producer
-      val refused =
-        if (context.isLocal) context.runJob(chunks, (found: Iterator[Chunk]) => Senders.of(id).send(found)).flatten
-        else Senders.of(id).send(chunks.toLocalIterator)
+      def sent(some: Seq[Int]) = context.runJob(chunks, (found: Iterator[Chunk]) => Senders.of(id).send(found), some)
+      val parts =
+        if (!context.isLocal) Array(Senders.of(id).send(chunks.toLocalIterator))
+        else if (inTurn) partitions.toArray.flatMap(each => sent(Seq(each)))
+        else if (partitions.nonEmpty) sent(partitions)
+        else Array.empty[Part]
       Senders.of(id).throwIfFailed()
-      refused
+      val found = parts.map(_.rows).sum
+      if (found != rows) throw new IllegalStateException(s"a batch has $rows records, but $found were sent")
+      parts.flatMap(_.refused)
     } finally Senders.leave(id)
   }
 
@@ -51,7 +60,8 @@ final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int,
 
 object BatchRecords {
   private implicit val formats: Formats = DefaultFormats
-  private val ChunkBytes = 1 << 20
+  // Java's serializer, by which Spark writes chunks to disk, holds a hundred of them
+  private val ChunkBytes = 1 << 16
 
   // of a row: a length of 8 bytes keeps the rows aligned
   private[switchyard] val HeaderBytes = 8
@@ -67,8 +77,8 @@ object BatchRecords {
       val chunks = execution.executedPlan.execute().mapPartitions(packed(_, schema))
       chunks.persist(StorageLevel.MEMORY_AND_DISK)
       try {
-        val rows = chunks.sparkContext.runJob(chunks, (found: Iterator[Chunk]) => found.map(_.rows.toLong).sum).sum
-        new BatchRecords(chunks, schema.length, rows)
+        val counts = chunks.sparkContext.runJob(chunks, (found: Iterator[Chunk]) => found.map(_.rows.toLong).sum)
+        new BatchRecords(chunks, schema.length, counts)
       } catch {
         case error: Throwable =>
           chunks.unpersist(blocking = false)
@@ -123,6 +133,9 @@ object BatchRecords {
     })
   }
 
+  /** What became of a partition: how many rows it has, and those that were not sent. */
+  private[switchyard] final case class Part(rows: Long, refused: Array[TooLarge])
+
   /** A record that was not sent, without its value. `source`: null if the row names none. */
   final case class TooLarge(topic: String, key: Array[Byte], valueBytes: Long, source: String, replay: Boolean)
 }
@@ -151,13 +164,14 @@ private final class Sender(producer: TransactionalProducer, to: BatchRecords.To,
   @volatile private var failure: Throwable = _
 
   /** Sends the rows of a partition. Ends early if any partition has failed. */
-  def send(chunks: Iterator[Chunk]): Array[TooLarge] = {
+  def send(chunks: Iterator[Chunk]): Part = {
     val refused = Array.newBuilder[TooLarge]
     val row = new UnsafeRow(columns)
+    var rows = 0L
     // what a task throws, Spark would tell as text
     try
       for (chunk <- chunks) {
-        if (mayNotGoOn) return refused.result()
+        if (mayNotGoOn) return Part(rows, refused.result())
         val lengths = ByteBuffer.wrap(chunk.bytes)
         var at = 0
         while (at < chunk.bytes.length) {
@@ -165,15 +179,21 @@ private final class Sender(producer: TransactionalProducer, to: BatchRecords.To,
           row.pointTo(chunk.bytes, BYTE_ARRAY_OFFSET + at + HeaderBytes, length)
           at += HeaderBytes + length
           refused ++= one(row)
+          rows += 1
         }
       }
     catch { case error: Exception => failure = error }
-    refused.result()
+    Part(rows, refused.result())
   }
 
   def throwIfFailed(): Unit = {
     val found = if (producer.failure != null) producer.failure else failure
-    if (found != null) throw Failed.of(found, notCommitted = false)
+    found match {
+      case null =>
+      case _: Failed | _: KafkaException => throw Failed.of(found, notCommitted = false)
+      // of the app's rows, or of Spark: waiting for Kafka doesn't help
+      case _ => throw found
+    }
   }
 
   private def mayNotGoOn: Boolean = {

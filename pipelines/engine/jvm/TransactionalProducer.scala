@@ -10,7 +10,7 @@ import java.util.concurrent.atomic.{AtomicLong, AtomicReference}
 import org.apache.kafka.clients.consumer.{ConsumerGroupMetadata, OffsetAndMetadata}
 import org.apache.kafka.clients.producer.{Callback, ExistingTopics, ProducerRecord, RecordMetadata}
 import org.apache.kafka.common.{KafkaException, TopicPartition}
-import org.apache.kafka.common.errors.{ApiException, AuthenticationException, InterruptException, RetriableException, TimeoutException}
+import org.apache.kafka.common.errors._
 import org.apache.kafka.common.header.Header
 import org.apache.kafka.common.header.internals.{RecordHeader, RecordHeaders}
 import org.apache.kafka.common.protocol.Errors
@@ -50,6 +50,8 @@ final class TransactionalProducer(properties: JavaMap[String, Object], val maxRe
   /** Sends one record. `partition`: null leaves it to the key. `key`, `value`, `headers`: may be null. */
   def send(topic: String, partition: Integer, key: Array[Byte], value: Array[Byte], headers: Array[Header]): Unit = {
     val now = sent
+    // else each record after a failed one would wait as long as that did
+    if (now.failure.get != null) throw now.failure.get
     val record = new ProducerRecord(
       topic, partition, null, key, value, if (headers == null) null else new RecordHeaders(headers))
     now.left.incrementAndGet()
@@ -95,8 +97,12 @@ final class TransactionalProducer(properties: JavaMap[String, Object], val maxRe
     producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(group))
   }
 
-  /** Commits. An error that comes before Kafka is asked says so: `notCommitted`. */
-  def commit(timeoutMs: Long): Unit = {
+  /** Sends the last records, framed, and commits. An error that comes before Kafka is asked says so: `notCommitted`. */
+  def commit(frames: Array[Byte], timeoutMs: Long): Unit = {
+    try sendFramed(frames)
+    catch {
+      case error: Failed => throw new Failed(error.code, error.getMessage, error.retriable, notCommitted = true)
+    }
     val left = sent.await(timeoutMs)
     if (failure != null) throw Failed.of(failure, notCommitted = true)
     if (left > 0)
@@ -183,6 +189,8 @@ object Failed {
     case _: TimeoutException => TimedOut
     case _: InterruptException | _: InterruptedException => Interrupted
     case _: IllegalStateException => State
+    // the next transaction is another try
+    case _: OutOfOrderSequenceException | _: UnknownProducerIdException | _: TransactionAbortableException => Other
     case _: ApiException => codeOf(Errors.forException(error))
     // the client says of some answers only what the protocol says
     case _: KafkaException if error.getMessage != null => codeOf(
