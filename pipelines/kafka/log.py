@@ -82,7 +82,10 @@ class LogReader:
             queued_max_messages_kbytes=_QUEUE_KB,
         )  # fmt: skip
         # connects to the leader at once; an assignment alone waits a second or more for librdkafka's next round
-        self._first, end = _watermarks(settings, self._consumer, topic)
+        try:
+            self._first, end = _watermarks(settings, self._consumer, topic)
+        except KafkaException as error:
+            raise failure(settings, error.args[0], topic=topic) from error
         self._next = max(0, end - back) if start is None else start
         self._consumer.assign([TopicPartition(topic, 0, self._next)])
 
@@ -164,7 +167,9 @@ class LogReader:
 
 
 def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, int]:
-    """First offset and last stable offset of a topic's only partition. Raises TopicGone if there is no topic."""
+    """First offset and last stable offset of a topic's only partition. Raises TopicGone if there is no topic, else
+    KafkaException: another client may know more.
+    """
 
     def ask(led_s: float) -> tuple[int, int]:
         # `led_s`: how long a new client may not know the topic
@@ -173,16 +178,13 @@ def _watermarks(settings: Settings, client: Consumer, topic: str) -> tuple[int, 
         )
 
     try:
-        try:
-            return ask(min(LED_S, settings.request_timeout_s))
-        except KafkaException as unled:
-            if unled.args[0].code() not in (*NO_TOPIC, *UNLED):
-                raise
-            if unled.args[0].code() in NO_TOPIC and partition_count(settings, topic) is None:
-                raise TopicGone(topic) from unled
-            return ask(settings.request_timeout_s)
-    except KafkaException as error:
-        raise failure(settings, error.args[0], topic=topic) from error
+        return ask(min(LED_S, settings.request_timeout_s))
+    except KafkaException as unled:
+        if unled.args[0].code() not in (*NO_TOPIC, *UNLED):
+            raise
+        if unled.args[0].code() in NO_TOPIC and partition_count(settings, topic) is None:
+            raise TopicGone(topic) from unled
+        return ask(settings.request_timeout_s)
 
 
 def read_tail(settings: Settings, topic: str, records: int = 1, *, kept: Kept | None = None) -> list[bytes]:

@@ -180,3 +180,26 @@ def test_a_topic_that_was_recreated_since_is_read_by_a_new_one(monkeypatch: pyte
     # without one that was kept, nobody answers
     with pytest.raises(Unavailable, match="no Kafka broker answers"):
         read_tail(settings, "a.v1.progress")
+
+
+def test_one_that_does_not_find_a_recreated_topic_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, clock = Settings(request_timeout_s=0.05), Clock()
+    monkeypatch.setattr(log, "partition_count", lambda *_: 1)
+
+    class Lost(Tail):
+        """Knew the topic before it was recreated, and never finds it again."""
+
+        reads = 0
+
+        def get_watermark_offsets(self, *about: Any, **more: Any) -> tuple[int, int]:
+            self.reads += 1
+            if self.reads > 1:
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+            return super().get_watermark_offsets(*about, **more)
+
+    clients = iter([Lost(clock, stale=False), Tail(clock, stale=False)])
+    monkeypatch.setattr(module, "tail_consumer", lambda _: next(clients))
+    kept = Kept(settings)
+    assert read_tail(settings, "a.v1.progress", kept=kept) == [b"newest"]
+    assert read_tail(settings, "a.v1.progress", kept=kept) == [b"newest"]
+    assert next(clients, None) is None
