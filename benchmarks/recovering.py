@@ -104,6 +104,8 @@ def _kill_broker(context: Context, *, forward: bool) -> tuple[float, float]:
     process = broker.status().pid
     assert process is not None
     os.killpg(process, signal.SIGKILL)
+    # until then, the port is taken
+    context.until("the broker has not ended", lambda: broker.status().pid is None, timeout_s=30, poll_s=0.01)
     broker.start(120)
     back_ms, began = now_ms(), time.monotonic()
     plans: list[Plan] = []
