@@ -200,7 +200,8 @@ class Settings(BaseSettings):
     max_bytes_per_batch: int = Field(
         128 * 2**20,
         ge=1,
-        description="The most input bytes in one batch, estimated from samples. Lower it if a driver runs out of memory and `driver_heap_mb` can't grow.",
+        description="The most input bytes in one batch, estimated from samples. Lower it if a driver runs out of memory and "
+        "`driver_heap_mb` can't grow.",
     )
 
     # 8 MiB, 90,000 rows, cost 0.3 s of CPU in each batch, 7 s when a driver starts, and 130 MB of its heap

@@ -28,7 +28,7 @@ class BatchWriter(Writer[JvmProducer]):
             live.close()
 
     def abort(self) -> None:
-        """Aborts the batch's transaction, and drops the producer: a task that has not ended yet could still send by it."""
+        """Aborts the batch's transaction, and drops the producer: a task that has not ended yet could still use it."""
         super().abort()
         self.drop()
 

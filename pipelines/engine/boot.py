@@ -16,11 +16,12 @@ from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
 from pipelines.engine.history import all_at_once, by_time
 from pipelines.engine.jvm.classes import java_class
+from pipelines.engine.jvm_process import start_jvm
 from pipelines.engine.jvm_producer import JvmProducer
 from pipelines.engine.member import GroupMember
 from pipelines.engine.orders import Orders
 from pipelines.engine.query import Query
-from pipelines.engine.session import build_session, send_code, start_jvm
+from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import StaticTables
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number, lag_probe
 from pipelines.engine.watch import PartLost, Watch, unknown_ids

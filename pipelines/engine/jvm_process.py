@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
@@ -28,17 +29,27 @@ _OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sq
 
 
 def start_jvm_early(settings: Settings) -> None:
-    """Starts the JVM of a driver's session while this process does other things. `build_session` waits for it."""
-    conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
+    """Starts the JVM of a driver's session while this process does other things. `start_jvm` waits for it."""
+    conf = _driver_conf(settings)
 
     def started() -> None:
         try:
             need_jvm(settings, conf)
         except Exception as error:
-            # `build_session` tries again and raises
+            # `start_jvm` tries again and raises
             log.info("the JVM did not start early: %s", error)
 
     threading.Thread(target=started, name="spark", daemon=True).start()
+
+
+def start_jvm(settings: Settings) -> None:
+    """Starts the JVM of a driver's session, if it doesn't run yet. Returns when it does."""
+    with ThreadPoolExecutor(1, "spark") as pool:
+        pool.submit(need_jvm, settings, _driver_conf(settings)).result()
+
+
+def _driver_conf(settings: Settings) -> dict[str, str]:
+    return session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
 
 
 _starting = threading.Lock()

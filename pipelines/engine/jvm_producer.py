@@ -1,4 +1,4 @@
-"""A driver's transactional producer, which is in its JVM: Spark's tasks send a batch's rows by it, and no Python does."""
+"""A driver's transactional producer, which is in its JVM. Spark's tasks send a batch's rows through it, without Python."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class JvmProducer:
         in_turn: bool,
         timeout_s: float,
     ) -> list[Unsent]:
-        """Queues the rows of a batch, as `Writer.write` says."""
+        """Queues the rows of a batch, as `BatchWriter.write` says."""
         to = {
             "topics": dict(topics),
             "replayed": replayed,

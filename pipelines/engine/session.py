@@ -20,13 +20,6 @@ from pipelines.engine.spark_conf import session_conf
 from pipelines.settings import Settings
 
 
-def start_jvm(settings: Settings) -> None:
-    """Starts the JVM of a driver's session, if it doesn't run yet. Returns when it does."""
-    conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
-    with ThreadPoolExecutor(1, "spark") as pool:
-        pool.submit(need_jvm, settings, conf).result()
-
-
 def build_session(
     settings: Settings,
     name: str,

@@ -38,17 +38,18 @@ final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int,
    */
   def send(producer: TransactionalProducer, to: String, inTurn: Boolean, timeoutMs: Long): Array[TooLarge] = {
     val partitions = counts.indices.filter(counts(_) > 0)
-    val id = Senders.enter(new Sender(producer, parse(to).extract[To], columns, timeoutMs))
+    val sender = new Sender(producer, parse(to).extract[To], columns, timeoutMs)
+    val id = Senders.enter(sender)
     try {
       val context = chunks.sparkContext
-      // executors on other hosts don't have the producer
       def sent(some: Seq[Int]) = context.runJob(chunks, (found: Iterator[Chunk]) => Senders.of(id).send(found), some)
       val parts =
-        if (!context.isLocal) Array(Senders.of(id).send(chunks.toLocalIterator))
+        // executors on other hosts don't have the producer
+        if (!context.isLocal) Array(sender.send(chunks.toLocalIterator))
         else if (inTurn) partitions.toArray.flatMap(each => sent(Seq(each)))
         else if (partitions.nonEmpty) sent(partitions)
         else Array.empty[Part]
-      Senders.of(id).throwIfFailed()
+      sender.throwIfFailed()
       val found = parts.map(_.rows).sum
       if (found != rows) throw new IllegalStateException(s"a batch has $rows records, but $found were sent")
       parts.flatMap(_.refused)
@@ -168,15 +169,15 @@ private final class Sender(producer: TransactionalProducer, to: BatchRecords.To,
     val refused = Array.newBuilder[TooLarge]
     val row = new UnsafeRow(columns)
     var rows = 0L
-    // what a task throws, Spark would tell as text
+    // Spark would pass on only the text of what a task throws
     try
-      for (chunk <- chunks) {
-        if (mayNotGoOn) return Part(rows, refused.result())
-        val lengths = ByteBuffer.wrap(chunk.bytes)
+      while (chunks.hasNext && mayGoOn) {
+        val bytes = chunks.next().bytes
+        val lengths = ByteBuffer.wrap(bytes)
         var at = 0
-        while (at < chunk.bytes.length) {
+        while (at < bytes.length) {
           val length = lengths.getLong(at).toInt
-          row.pointTo(chunk.bytes, BYTE_ARRAY_OFFSET + at + HeaderBytes, length)
+          row.pointTo(bytes, BYTE_ARRAY_OFFSET + at + HeaderBytes, length)
           at += HeaderBytes + length
           refused ++= one(row)
           rows += 1
@@ -196,11 +197,11 @@ private final class Sender(producer: TransactionalProducer, to: BatchRecords.To,
     }
   }
 
-  private def mayNotGoOn: Boolean = {
+  private def mayGoOn: Boolean = {
     Option(TaskContext.get()).foreach(_.killTaskIfInterrupted())
     if (System.nanoTime() > deadline && failure == null)
       failure = new Failed(Failed.TimedOut, "not all records are written", retriable = true, notCommitted = false)
-    failure != null || producer.failure != null
+    failure == null && producer.failure == null
   }
 
   private def one(row: UnsafeRow): Option[TooLarge] = {

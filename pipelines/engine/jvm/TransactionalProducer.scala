@@ -16,7 +16,7 @@ import org.apache.kafka.common.header.internals.{RecordHeader, RecordHeaders}
 import org.apache.kafka.common.protocol.Errors
 
 /**
- * The transactional producer of a release, in the JVM of its driver. All tasks of the JVM send by it; the driver's thread
+ * The transactional producer of a release, in the JVM of its driver. All tasks of the JVM send through it; the driver's thread
  * alone begins, commits and aborts.
  *
  * `properties`: those of Kafka's client. `maxRecordBytes`: a larger record is not sent. Each method throws `Failed`.
