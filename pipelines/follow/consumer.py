@@ -243,7 +243,7 @@ class LiveConsumer:
             return
         state, chain = self._control.state, self._chain()
         several = self._member.count > 1 and link(chain, here.number + 1) is not None
-        commits = read_commits(self._settings, self.group, self.alias, self._admin) if several else None
+        commits = read_commits(self._settings, self.group, self.alias) if several else None
         reads = state.releases.get(self._release)
         move = next_move(
             here,
@@ -386,7 +386,7 @@ class LiveConsumer:
         """Raises BadUsage if the group follows another result of the app: what one follower commits of a delta would
         count for both.
         """
-        commits = read_commits(self._settings, self.group, self.alias, self._admin)
+        commits = read_commits(self._settings, self.group, self.alias)
         other = {result_of(topic) or c.result for topic, found in commits.items() for c in found.values()} - {
             self.result
         }
@@ -419,7 +419,7 @@ class LiveConsumer:
     def _join(self, timeout_s: float) -> None:
         """Starts where the group says; waits a little if member 0 has not started."""
         chain = self._chain()
-        commits = read_commits(self._settings, self.group, self.alias, self._admin)
+        commits = read_commits(self._settings, self.group, self.alias)
         first = oldest(chain, topic_names(self._settings, client=self._admin)) if self._earliest else None
         position = start(self.alias, commits, chain, self._partitions, self._member, first=first)
         if position is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from pipelines.follow.moves import Chain, Commits, Committed, FollowerPosition, group_number
 from pipelines.kafka.offsets import group_offsets
@@ -25,13 +24,13 @@ def to_commit(position: FollowerPosition) -> list[TopicPartition]:
     return [TopicPartition(position.topic, p, o, note) for p, o in position.offsets.items()]
 
 
-def read_commits(settings: Settings, group: str, alias: str, client: AdminClient | None = None) -> Commits:
+def read_commits(settings: Settings, group: str, alias: str) -> Commits:
     """What `group` has committed while it followed `alias`; offsets of anything else are left out.
 
     Raises Unavailable without a broker.
     """
     found: dict[str, dict[int, Committed]] = {}
-    for topic, partitions in group_offsets(settings, group, client=client).items():
+    for topic, partitions in group_offsets(settings, group).items():
         for partition, (offset, note) in partitions.items():
             committed = _parse(offset, note, alias)
             if committed is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.client import answer_of, own
+from pipelines.kafka.client import answer_of, consumer, own
 from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
@@ -150,22 +150,27 @@ def group_names(settings: Settings, *, client: AdminClient | None = None) -> set
     return {group.group_id for group in found.valid}
 
 
-def group_offsets(
-    settings: Settings, group: str, *, client: AdminClient | None = None
-) -> dict[str, dict[int, tuple[int, str]]]:
-    """Topic -> partition -> (next offset, metadata) that a consumer group has committed."""
-    client = own(settings, client)
-    deadline = time.monotonic() + settings.request_timeout_s
-    future = client.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group)], request_timeout=settings.request_timeout_s
-    )[group]
+def group_offsets(settings: Settings, group: str) -> dict[str, dict[int, tuple[int, str]]]:
+    """Topic -> partition -> (next offset, metadata) that a consumer group has committed, of topics that are there.
+
+    Asks with a consumer that never joins the group. librdkafka's admin client would end the process if the group's
+    coordinator has just moved or is not ready yet, as after a broker restart (librdkafka issue 5040, 2.16.0). Raises
+    Unavailable without a broker.
+    """
+    # the offsets of a transaction that is under way count once it is committed, and are not waited for
+    client = consumer(settings, group_id=group, isolation_level="read_uncommitted")
+    limit_s = settings.request_timeout_s
     try:
-        committed = answer_of(future, deadline).topic_partitions
+        topics = client.list_topics(timeout=limit_s).topics
+        asked = [TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions]
+        committed = client.committed(asked, timeout=limit_s) if asked else []
     except KafkaException as error:
         raise failure(settings, error.args[0], group=group) from error
+    finally:
+        client.close()
     found: dict[str, dict[int, tuple[int, str]]] = {}
-    for partition in committed or []:
-        if partition.offset >= 0:
+    for partition in committed:
+        if partition.error is None and partition.offset >= 0:
             found.setdefault(partition.topic, {})[partition.partition] = (partition.offset, partition.metadata or "")
     return found
 
