@@ -14,7 +14,7 @@ from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
-from pipelines.engine.history import all_at_once, by_time
+from pipelines.engine.history import by_share, by_time
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm_process import start_jvm
 from pipelines.engine.jvm_producer import JvmProducer
@@ -31,7 +31,7 @@ from pipelines.kafka.registry import Registry
 from pipelines.kafka.sizes import sizes_of
 from pipelines.model.app import App
 from pipelines.model.entries import TopicsKnown
-from pipelines.model.limits import Limits, Size, limits_of
+from pipelines.model.limits import FIRST_RECORDS, Limits, Size, limits_of
 from pipelines.model.parts import parts_of
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
@@ -111,7 +111,7 @@ class Boot:
         checkpoint = Checkpoint(path, destination.inputs, self._name)
         query = Query(self._settings, app, spec, destination, checkpoint, writer, self._orders.admit)
         goal, limits = self._prepare(query, release, app, tables, code, reads_from, throttled)
-        if limits.total < throttled:
+        if limits.total < min(throttled, FIRST_RECORDS):
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)
         self._query = query
         self._telemetry.watch_query(query, limits.total)
@@ -144,23 +144,26 @@ class Boot:
             spark = build_session(self._settings, self._name)
             if self._path is not None and (self._path / "state").is_dir():
                 java_class("org.apache.spark.sql.execution.streaming.state.EarlyReading").begin()
-            limits = limits_of(
-                {name: sizes.result().get(topic) for name, topic in inputs.items()},
-                batch_bytes=self._settings.max_bytes_per_batch,
-                at_most=at_most,
-                # a portion of history is limited as a whole
-                together=app.watermark is not None,
+            known = {name: sizes.result().get(topic) for name, topic in inputs.items()}
+            most, limits = (
+                limits_of(
+                    known,
+                    batch_bytes=self._settings.max_bytes_per_batch,
+                    at_most=records,
+                    # a portion of history is limited as a whole
+                    together=app.watermark is not None,
+                )
+                for records in (at_most, min(at_most, FIRST_RECORDS))
             )
             send_code(spark, code, digest, self._name)
             self._telemetry.watch_jvm()
             goal = Goal(
                 self._name, query, self._orders, self._status, started=release.under, batch_records=limits.total
             )
-            portion = (
-                all_at_once if app.watermark is None else by_time(self._settings, inputs, limits.total, goal.free_until)
-            )
+            portions = by_share if app.watermark is None else by_time
+            portion = portions(self._settings, inputs, goal.free_until)
             ahead = sum(size.records for size in sizes.result().values() if size is not None)
-            query.prepare(spark, limits, portion, tables, ahead_records=ahead)
+            query.prepare(spark, limits, most, portion, tables, ahead_records=ahead)
             connected.result()
         return goal, limits
 

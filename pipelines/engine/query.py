@@ -28,7 +28,7 @@ from pipelines.engine.static import StaticTables
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
 from pipelines.model.entries import ReleaseSpec
-from pipelines.model.limits import Limits
+from pipelines.model.limits import QUICK_S, Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
 from pipelines.model.switch import merged
@@ -48,6 +48,8 @@ class Query:
     _frame: DataFrame
     _expressions: Expressions
     _limits: Limits
+    _first: Limits
+    _most: Limits
     _portion: Portion
 
     def __init__(
@@ -75,16 +77,17 @@ class Query:
         )
 
     def prepare(
-        self, spark: SparkSession, limits: Limits, portion: Portion, tables: StaticTables, *, ahead_records: int
-    ) -> None:
-        """Makes the frame that runs. `ahead_records`: how many records the input has that are not read yet.
+        self, spark: SparkSession, first: Limits, most: Limits, portion: Portion, tables: StaticTables, *, ahead_records: int
+    ) -> None:  # fmt: skip
+        """Makes the frame that runs. `first`: limits of the first batches; while batches are quick, the limits rise up to
+        `most`. `ahead_records`: how many records the input has that are not read yet.
 
         Raises BadUsage if the result of the app's function can't be written, TableChanged as `StaticTables.frames` does.
         """
-        self._limits, self._portion = limits, portion
+        self._limits, self._first, self._most, self._portion = first, first, most, portion
         self._expressions = Expressions(spark, ahead_records)
         start = self.sink.destination.start
-        frames = input_streams(spark, self._settings, self._app, start, limits.by_source)
+        frames = input_streams(spark, self._settings, self._app, start, most.by_source)
         frames |= tables.frames(spark, self._app)
         self._frame = result_of(self._app, frames, self._spec.settings)
 
@@ -97,7 +100,7 @@ class Query:
             self.stop()
         if batches is None:
             self._plan_first_portion()
-        self._source_ends = None
+        self._source_ends, self._limits = None, self._first
         self._started.clear()
         self.sink.open(batches)
         self._expressions.start()
@@ -114,7 +117,7 @@ class Query:
 
     def _plan_first_portion(self) -> None:
         """Plans the first batch by hand if it reads a portion of history: its sources can't be limited before it."""
-        end = self._portion(self.sink.position)
+        end = self._portion(self.sink.position, self._first)
         if end is None:
             return
         if self._checkpoint.last_planned() is None:
@@ -136,6 +139,8 @@ class Query:
         self._started.wait(30)
         last = self.sink.last
         if last is None or self.is_bounded(last.boundary.batch_id) or self._full(last.boundary):
+            if last is not None and self._full(last.boundary) and self.sink.batch_s < QUICK_S:
+                self._limits = self._limits.grown(self._most)
             self._set_portion()
 
     def _full(self, boundary: Boundary) -> bool:
@@ -143,7 +148,7 @@ class Query:
 
     def _set_portion(self) -> None:
         """Ends Spark's sources at the end of the next portion of history, or removes their limit. Spark must wait."""
-        end = self._portion(self.sink.position)
+        end = self._portion(self.sink.position, self._limits)
         if end is not None:
             if self._source_ends is None:
                 self._find_sources()
@@ -262,7 +267,7 @@ class Query:
         return self._rests and self.sink.position.same(end)
 
     def _at_once(self, here: SourcePosition, end: SourcePosition) -> bool:
-        limits = self._limits.by_source
+        limits = self._most.by_source
         return all(SourcePosition(sources={n: o}).records_since(here) < limits[n] for n, o in end.sources.items())
 
     def run_first(self, check: Callable[[], None]) -> None:

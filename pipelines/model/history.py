@@ -7,7 +7,8 @@ all ten years are late.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 from pipelines.model.positions import SourcePosition
 
@@ -49,11 +50,40 @@ def portion(here: SourcePosition, end: SourcePosition, look: Look, now_ms: int, 
     return position if low else beyond
 
 
+def share(here: SourcePosition, end: SourcePosition, limits: Mapping[str, int]) -> SourcePosition | None:
+    """Where the next batch ends if it takes from each partition its share of what is left, as Spark does. None: no source
+    has more left up to `end` than its limit. `limits`: source -> records.
+    """
+    left = {
+        source: {p: max(0, last - _offset(here, source, p)) for p, last in offsets.items()}
+        for source, offsets in end.sources.items()
+    }
+    if all(sum(of.values()) <= limits[source] for source, of in left.items()):
+        return None
+
+    def taken(source: str, partition: int) -> int:
+        records = left[source][partition]
+        exact = records * min(1.0, limits[source] / max(1, sum(left[source].values())))
+        # no partition with records is left out
+        return min(records, max(1, math.floor(exact)))
+
+    return SourcePosition(
+        sources={
+            source: {p: _offset(here, source, p) + taken(source, p) for p in offsets}
+            for source, offsets in left.items()
+        }
+    )
+
+
+def _offset(position: SourcePosition, source: str, partition: int) -> int:
+    return position.sources.get(source, {}).get(partition, 0)
+
+
 def between(low: SourcePosition, position: SourcePosition, high: SourcePosition) -> SourcePosition:
     """`position`, for the partitions of `high`: not before `low` and, unless `low` is past it, not past `high`."""
 
     def bounded(source: str, p: int, last: int) -> int:
-        first = low.sources.get(source, {}).get(p, 0)
+        first = _offset(low, source, p)
         return max(first, min(last, position.sources.get(source, {}).get(p, last)))
 
     return SourcePosition(

@@ -14,10 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestration.operations.procedures.wait import wait_ready
+from pipelines.engine import boot, query
 from pipelines.engine.sink import Sink
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.progress import progress_history
-from pipelines.model.history import Look, portion
+from pipelines.model.history import Look, portion, share
+from pipelines.model.limits import Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
@@ -129,6 +131,37 @@ def test_what_is_dated_in_the_future_is_in_no_portion() -> None:
     assert portion(at(50, 50), at(100, 100), look_in([times, times]), 500, 30) is None
 
 
+PARTS = st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 50), st.integers(0, 200)), min_size=1)
+
+
+@given(st.dictionaries(st.sampled_from(["trades", "orders"]), PARTS, min_size=1), st.integers(1, 300))
+def test_shares_lead_to_the_end_and_are_about_as_large_as_the_limit(
+    parts: dict[str, dict[int, tuple[int, int]]], limit: int
+) -> None:
+    here = SourcePosition(sources={n: {p: first for p, (first, _) in of.items()} for n, of in parts.items()})
+    end = SourcePosition(sources={n: {p: first + more for p, (first, more) in of.items()} for n, of in parts.items()})
+    limits = dict.fromkeys(parts, limit)
+    while (after := share(here, end, limits)) is not None:
+        assert end.dominates(after) and after.dominates(here) and after != here
+        for name, partitions in end.sources.items():
+            taken = {p: after.sources[name][p] - here.sources[name][p] for p in partitions}
+            left = {p: partitions[p] - here.sources[name][p] for p in partitions}
+            # one record more for each partition whose share is less than one
+            assert sum(taken.values()) <= limit + len(partitions)
+            assert sum(taken.values()) >= min(sum(left.values()), limit) - len(partitions)
+            # no partition waits for another
+            assert all(taken[p] or not left[p] for p in partitions)
+        here = after
+    assert all(SourcePosition(sources={n: of}).records_since(here) <= limit for n, of in end.sources.items())
+
+
+def test_a_partition_that_is_new_is_read_from_its_beginning() -> None:
+    assert share(at(4), at(4, 100), {"trades": 10}) == at(4, 10)
+    assert share(at(4), at(4, 10), {"trades": 10}) is None
+    # one that was recreated is not read backwards
+    assert share(at(9, 0), at(4, 100), {"trades": 10}) == at(9, 10)
+
+
 @contextmanager
 def skewed(broker: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
     """A staged windowed count. Its first partition has 150 s of input, the second only the last 10 s."""
@@ -174,6 +207,58 @@ def stopped_half_way(world: World) -> None:
         world.start()
         world.until("it has not begun", lambda: len(progress_history(world.settings, world.name)) > 1)
         world.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["count", "windowed"])
+def test_batches_grow_while_they_are_quick(
+    kind: str, broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "FIRST_RECORDS", 20)
+    # however busy the machine is
+    monkeypatch.setattr(query, "QUICK_S", 600.0)
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    with world_of(settings, spark, kind, tmp_path) as world:
+        world.produce(200)
+        world.start()
+        world.settle()
+        read = [p.batch.rows_in for p in progress_history(world.settings, world.name) if p.batch.rows_in]
+        assert sum(read) == len(world.records()) == 400
+        # Spark's own limit is the last one from the beginning
+        for most, rows in zip([20, 40, 80], read, strict=False):
+            assert most // 2 <= rows <= most
+        assert 50 < max(read) <= 100
+        assert world.result() == world.expected({})
+        # a query that starts again begins with small ones
+        world.stop()
+        world.produce(100)
+        world.start()
+        world.settle()
+        again = [p.batch.rows_in for p in progress_history(world.settings, world.name) if p.batch.rows_in][len(read) :]
+        assert sum(again) == 100 and again[0] <= 20
+        assert world.result() == world.expected({})
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_batches_that_take_long_stay_small(
+    broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "FIRST_RECORDS", 50)
+    monkeypatch.setattr(query, "QUICK_S", 0.0)
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    with world_of(settings, spark, "count", tmp_path) as world:
+        world.start()
+        world.settle()
+        read = [p.batch.rows_in for p in progress_history(world.settings, world.name)]
+        assert sum(read) == 200 and max(read) <= 50
+
+
+def test_limits_double_up_to_the_most() -> None:
+    first, most = Limits(total=4, by_source={"a": 3, "b": 1}), Limits(total=10, by_source={"a": 10, "b": 1})
+    assert first.grown(most) == Limits(total=8, by_source={"a": 6, "b": 1})
+    assert first.grown(most).grown(most) == first.grown(most).grown(most).grown(most) == most
 
 
 @pytest.mark.long
