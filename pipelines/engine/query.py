@@ -28,7 +28,7 @@ from pipelines.engine.static import StaticTables
 from pipelines.errors import SwitchyardError
 from pipelines.model.app import App
 from pipelines.model.entries import ReleaseSpec
-from pipelines.model.limits import QUICK_S, Limits
+from pipelines.model.limits import QUICK_S, SLOW_S, Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
 from pipelines.model.switch import merged
@@ -117,6 +117,8 @@ class Query:
 
     def _plan_first_portion(self) -> None:
         """Plans the first batch by hand if it reads a portion of history: its sources can't be limited before it."""
+        # the standing plan may be that of a batch which Kafka has committed
+        self.sink.look_again()
         end = self._portion(self.sink.position, self._first)
         if end is None:
             return
@@ -139,9 +141,16 @@ class Query:
         self._started.wait(30)
         last = self.sink.last
         if last is None or self.is_bounded(last.boundary.batch_id) or self._full(last.boundary):
-            if last is not None and self._full(last.boundary) and self.sink.batch_s < QUICK_S:
-                self._limits = self._limits.grown(self._most)
+            if last is not None:
+                self._set_pace(last.batch.rows_in)
             self._set_portion()
+
+    def _set_pace(self, records: int) -> None:
+        """The limits of the next batch, after one that read `records`."""
+        if records >= self._limits.total // 2 and self.sink.batch_s < QUICK_S:
+            self._limits = self._limits.grown(self._most)
+        elif self.sink.batch_s > SLOW_S:
+            self._limits = self._first
 
     def _full(self, boundary: Boundary) -> bool:
         return boundary.previous is None or boundary.position.records_since(boundary.previous) >= self._limits.full
@@ -233,6 +242,8 @@ class Query:
 
     def catch_up(self) -> None:
         """Brings Spark's log up to progress: a batch committed only in Kafka runs again and is written nowhere."""
+        if not self.active or self._rests:
+            self.sink.look_again()
         last = self.sink.last
         if last is None or self._rests or self._is_level():
             return

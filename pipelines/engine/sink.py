@@ -317,6 +317,14 @@ class Sink:
                 self._writer.drop()
                 raise
 
+    def look_again(self) -> None:
+        """Connects if the producer was dropped: the last commit may have happened, and only Kafka knows. Raises as `connect`
+        does. The query must not be in a batch.
+        """
+        with self._lock:
+            if not self._writer.connected:
+                self.connect()
+
     def disconnect(self) -> None:
         """Drops the producer after an outage: it could ask for its coordinator forever. The next batch connects.
 

@@ -52,7 +52,7 @@ class Telemetry:
         self._heap = lambda: (int(runtime.totalMemory() - runtime.freeMemory()), int(runtime.maxMemory()))
 
     def watch_query(self, query: Query, batch_records: int) -> None:
-        """Reports `query` from here on. `batch_records`: the most that one of its batches reads."""
+        """Reports `query` from here on. `batch_records`: the most that one of its first batches reads."""
         self._batch_records = batch_records
         self._query = query
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused, SwitchyardError
@@ -17,6 +17,8 @@ from pipelines.settings import Settings
 # librdkafka asks for the leaders before a new admin client is connected, then only after 3 s: this hit one of 150 new
 # clients, on busy cores eight or more. Doubled each time, as a broker may really take that long
 _PATIENCE_S = 0.1
+# after this time without an answer, an event of the consumer may say why there is none
+_REFUSED_S = 2.0
 
 
 def _list(
@@ -163,16 +165,36 @@ def group_offsets(settings: Settings, group: str) -> dict[str, dict[int, tuple[i
     try:
         topics = client.list_topics(timeout=limit_s).topics
         asked = [TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions]
-        committed = client.committed(asked, timeout=limit_s) if asked else []
+        committed = _committed(client, asked, limit_s) if asked else []
     except KafkaException as error:
         raise failure(settings, error.args[0], group=group) from error
     finally:
         client.close()
     found: dict[str, dict[int, tuple[int, str]]] = {}
     for partition in committed:
+        # a topic may have been deleted meanwhile
+        if partition.error is not None and partition.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise failure(settings, partition.error, group=group)
         if partition.error is None and partition.offset >= 0:
             found.setdefault(partition.topic, {})[partition.partition] = (partition.offset, partition.metadata or "")
     return found
+
+
+def _committed(client: Consumer, asked: list[TopicPartition], limit_s: float) -> list[TopicPartition]:
+    """What the client's group has committed. Raises KafkaException. Why the group's coordinator refuses is only told as an
+    event of the consumer, and librdkafka goes on asking.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            return client.committed(asked, timeout=max(_PATIENCE_S, min(left_s, _REFUSED_S)))
+        except KafkaException as error:
+            event = client.poll(0)
+            if event is not None and (refused := event.error()) is not None:
+                raise KafkaException(refused) from error
+            if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._WAIT_COORD) or left_s <= _REFUSED_S:
+                raise
 
 
 class GroupInUse(SwitchyardError):

@@ -10,6 +10,8 @@ FIRST_RECORDS = 800_000
 # A batch that was full and took no longer may be followed by one of twice as many records. What a batch costs besides its
 # records, 0.4 s, then weighs less
 QUICK_S = 2.0
+# after a batch that took longer, the next one is as small as the first again
+SLOW_S = 8.0
 # assumed size of a record if there is none to measure: a topic that is filled later
 ASSUMED_BYTES = 1024
 

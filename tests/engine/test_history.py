@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine import boot, query
+from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.sink import Sink
+from pipelines.engine.writer import OutcomeUnknown
+from pipelines.errors import Unavailable
 from pipelines.kafka.client import await_connection, producer
 from pipelines.kafka.progress import progress_history
 from pipelines.model.history import Look, portion, share
 from pipelines.model.limits import Limits
 from pipelines.model.positions import SourcePosition
+from pipelines.model.progress import Progress
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.world import START_MS, World, world_of
@@ -253,6 +257,67 @@ def test_batches_that_take_long_stay_small(
         world.settle()
         read = [p.batch.rows_in for p in progress_history(world.settings, world.name)]
         assert sum(read) == 200 and max(read) <= 50
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_batches_that_become_slow_are_small_again(
+    broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "FIRST_RECORDS", 20)
+    monkeypatch.setattr(query, "QUICK_S", 600.0)
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+
+    def then_slow(self: query.Query, records: int) -> None:
+        if (last := self.sink.last) is not None and last.boundary.batch_id == 2:
+            monkeypatch.setattr(query, "QUICK_S", 0.0)
+            monkeypatch.setattr(query, "SLOW_S", 0.0)
+        set_pace(self, records)
+
+    set_pace = query.Query._set_pace
+    monkeypatch.setattr(query.Query, "_set_pace", then_slow)
+    with world_of(settings, spark, "count", tmp_path) as world:
+        world.start()
+        world.settle()
+        read = [p.batch.rows_in for p in progress_history(world.settings, world.name) if p.batch.rows_in]
+        assert sum(read) == 200 and max(read[:3]) > 40 and max(read[3:]) <= 20
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["count", "windowed"])
+def test_a_commit_without_an_answer_does_not_change_the_plan_of_its_batch(
+    kind: str, broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "FIRST_RECORDS", 20)
+    monkeypatch.setattr(query, "QUICK_S", 600.0)
+    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    commit, connect = BatchWriter.commit_progress, BatchWriter.connect
+    left = ["answer", "connection"]
+
+    def unanswered(self: BatchWriter, progress: Progress, offsets: dict[str, dict[int, int]] | None) -> None:
+        commit(self, progress, offsets)
+        # a batch that was larger than the first ones
+        if progress.boundary.batch_id == 2 and left == ["answer", "connection"]:
+            left.remove("answer")
+            self.drop()
+            raise OutcomeUnknown("the broker has ended")
+
+    def unconnected(self: BatchWriter) -> Progress | None:
+        if left == ["connection"]:
+            left.remove("connection")
+            raise Unavailable("the broker has not started yet", fix="wait")
+        return connect(self)
+
+    monkeypatch.setattr(BatchWriter, "commit_progress", unanswered)
+    monkeypatch.setattr(BatchWriter, "connect", unconnected)
+    with world_of(settings, spark, kind, tmp_path) as world:
+        world.produce(200)
+        world.start()
+        world.settle()
+        assert not left
+        assert world.result() == world.expected({})
+        assert progress_history(world.settings, world.name)[-1].total.rows_in == len(world.records())
 
 
 def test_limits_double_up_to_the_most() -> None:

@@ -23,7 +23,7 @@ from pipelines.kafka.acls import ROLES, Role, as_commands, rights
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.failures import forbidden
 from pipelines.kafka.login import java_properties
-from pipelines.kafka.offsets import end_offsets
+from pipelines.kafka.offsets import end_offsets, group_offsets
 from pipelines.kafka.topics import delete_topics, ensure_topic, partition_count
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic
 from tests.reset.world import HEAD
@@ -170,6 +170,13 @@ def commits(group: str) -> Callable[[Office, Role], None]:
     return attempt
 
 
+def asks_about(group: str) -> Callable[[Office, Role], None]:
+    def attempt(found: Office, role: Role) -> None:
+        group_offsets(found.settings(role), group)
+
+    return attempt
+
+
 def fences(transactional_id: str) -> Callable[[Office, Role], None]:
     def attempt(found: Office, role: Role) -> None:
         client = producer(found.settings(role), transactional_id=transactional_id.format(app=found.app))
@@ -203,6 +210,7 @@ RESULT, INPUT, RELEASE = "{app}.v1.g1", "numbers-of-{app}", "{app}.v1"
         ("follower", writes(REGISTRY_TOPIC)),
         ("follower", deletes(RESULT)),
         ("follower", commits(RELEASE)),
+        ("follower", asks_about("readers-of-another-app")),
         ("follower", fences(RELEASE)),
         ("follower", fences(REGISTRY_TOPIC)),
     ],

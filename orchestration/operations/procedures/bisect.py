@@ -17,6 +17,7 @@ from pipelines.engine.checkpoint import Checkpoint, copy_of, newest_folder, rele
 from pipelines.engine.trial import Trial
 from pipelines.errors import Refused
 from pipelines.kafka.client import consumer
+from pipelines.model.limits import FIRST_RECORDS
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import Release
 from pipelines.settings import Settings
@@ -172,7 +173,7 @@ def _ends(context: Context, release: Release, here: SourcePosition) -> SourcePos
     sources: dict[str, dict[int, int]] = {}
     for (source, partition), seen in look(context, release, here).items():
         sources.setdefault(source, {})[partition] = seen.end
-    return prefix(here, SourcePosition(sources=sources), context.settings.max_records_per_batch)
+    return prefix(here, SourcePosition(sources=sources), min(context.settings.max_records_per_batch, FIRST_RECORDS))
 
 
 def _record(settings: Settings, topic: str, partition: int, offset: int) -> tuple[str, str]:
