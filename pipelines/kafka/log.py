@@ -87,7 +87,8 @@ class LogReader:
         except KafkaException as error:
             raise failure(settings, error.args[0], topic=topic) from error
         self._next = max(0, end - back) if start is None else start
-        self._consumer.assign([TopicPartition(topic, 0, self._next)])
+        # not where nothing is kept any more: closing the consumer while librdkafka looks for another offset can wait for ever
+        self._consumer.assign([TopicPartition(topic, 0, max(self._next, self._first))])
 
     @property
     def position(self) -> int:
