@@ -166,7 +166,7 @@ docs: setup ## the documents as a site in build/docs, with a page for each comma
 runbook: setup ## write into docs/runbook.md and docs/tutorial.md what their commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py tests/e2e/test_tutorial.py $(PYTEST)
 
-bench: setup ## how fast each app hydrates history, beside the raw limits; how long a switch, a reset and a recovery take; a large registry
+bench: setup ## how fast each app hydrates history, beside the raw limits, and queries beside Flink, Kafka Streams and plain Spark; how long a switch, a reset and a recovery take; a large registry
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
 	@$(BIN)/python -m benchmarks apps
@@ -174,6 +174,7 @@ bench: setup ## how fast each app hydrates history, beside the raw limits; how l
 	@$(BIN)/python -m benchmarks reset
 	@$(BIN)/python -m benchmarks registry
 	@$(BIN)/python -m benchmarks recovery
+	@$(BIN)/python -m benchmarks race
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate -q

@@ -9,6 +9,8 @@
 - `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost.
 - `python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver or the broker was
   killed, and until a part that was deleted is named.
+- `python -m benchmarks race [--queries NAME ...] [--records N] [--rounds N]`: queries beside Flink, Kafka Streams and
+  plain Spark, on the same topics.
 
 Figures go to standard output as JSON. Ratios compare figures of one run on one machine. Speed is measured here, never
 in a test.
@@ -26,36 +28,42 @@ from typing import Any
 
 from benchmarks import growth, hydrating, recovering, resetting, switching
 from benchmarks.command import Command, as_process
+from benchmarks.race import measuring as racing
+from benchmarks.race.queries import QUERIES
 from orchestration.local.broker import EmbeddedBroker
 from orchestration.operations.context import open_context
 from pipelines.settings import Settings
 
 
-def measured(opened: hydrating.Open, switchyard: Command, asked: argparse.Namespace) -> dict[str, Any]:
-    """What `python -m benchmarks` prints."""
+def measured(opened: hydrating.Open, switchyard: Command, asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """What `python -m benchmarks` prints. `work`: a folder for what is made meanwhile."""
     match asked.what:
         case "hydrate":
             return hydrating.measure(opened, asked.records or 3_000_000, asked.density)
         case "apps":
             return hydrating.measure_apps(opened, asked.apps, asked.records or hydrating.RECORDS)
         case "switch":
-            return switching.measure(opened(), switchyard, asked.keys, asked.rounds)
+            return switching.measure(opened(), switchyard, asked.keys, asked.rounds or 1)
         case "reset":
             return resetting.measure(opened(), switchyard, asked.keys)
         case "registry":
             return growth.measure(opened())
-    return recovering.measure(opened(), asked.rounds)
+        case "race":
+            records, rounds = asked.records or racing.RECORDS, asked.rounds or racing.ROUNDS
+            return racing.measure(opened, asked.queries, records, rounds, work)
+    return recovering.measure(opened(), asked.rounds or 1)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What `arguments` ask for; None: those of this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    kinds = ("hydrate", "apps", "switch", "reset", "registry", "recovery")
+    kinds = ("hydrate", "apps", "switch", "reset", "registry", "recovery", "race")
     parser.add_argument("what", nargs="?", choices=kinds, default="hydrate")
     parser.add_argument("--apps", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--queries", nargs="+", default=[], choices=[*QUERIES], metavar="NAME")
     parser.add_argument("--records", type=int)
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--density", choices=("dense", "sparse"), default="dense")
     parser.add_argument("--port", type=int, default=19392)
     return parser.parse_args(arguments)
@@ -69,7 +77,10 @@ def main() -> None:
     broker.start(60)
     try:
         report = measured(
-            lambda **changes: open_context(settings.model_copy(update=changes)), as_process(settings), asked
+            lambda **changes: open_context(settings.model_copy(update=changes)),
+            as_process(settings),
+            asked,
+            home / "work",
         )
         print(json.dumps(report, indent=2))
     finally:

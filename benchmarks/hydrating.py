@@ -93,7 +93,7 @@ def _app(opened: Open, apps: Mapping[str, App], name: str, records: int) -> dict
     topics = _topics(context, release)
     report = {
         "kind": kind_of(operators(release_folder(settings, release))),
-        "keys": len({key for some in _read(settings, topics) for each in some if (key := each.key()) is not None}),
+        "keys": len({key for some in read(settings, topics) for each in some if (key := each.key()) is not None}),
         **found,
         "raw": raw,
         "to_raw": round(found["records_per_s"] / raw, 3),
@@ -154,7 +154,7 @@ def _beside_raw(opened: Open, release: str) -> tuple[int, dict[str, Any]]:
     """Records per second of a plain consumer that reads the input of a staged release, and what `hydrate` returns."""
     context = opened()
     began = time.monotonic()
-    records = sum(map(len, _read(context.settings, _topics(context, release))))
+    records = sum(map(len, read(context.settings, _topics(context, release))))
     raw = records / (time.monotonic() - began)
     return round(raw), hydrate(opened, release, records)
 
@@ -163,7 +163,7 @@ def _topics(context: Context, release: str) -> list[str]:
     return sorted(set(context.registry.state().releases[release].spec.topics.values()))
 
 
-def _read(settings: Settings, topics: Sequence[str]) -> Iterator[list[Message]]:
+def read(settings: Settings, topics: Sequence[str]) -> Iterator[list[Message]]:
     """All records of `topics`."""
     client = consumer(
         settings, auto_offset_reset="earliest", queued_max_messages_kbytes=262_144, enable_partition_eof=True

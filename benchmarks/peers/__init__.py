@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.java import compile_java
 from orchestration.local.jars import broker_jars, pyspark_jars, run_java
 from pipelines.engine.jvm.jars import jar_set
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.java")))
-COMPILE_TIMEOUT_S = 120
 HEAP_MB = 256
 
 
@@ -28,23 +28,8 @@ class Peer:
 
 
 def compile_to(folder: Path) -> None:
-    """Writes the classes to `folder`. Raises SwitchyardError with the compiler's output, also for a warning."""
-    run_java(
-        *("-Xmx256m", "--module", "jdk.compiler/com.sun.tools.javac.Main"),
-        *(
-            "-proc:none",
-            "-Xlint:all,-classfile,-path",
-            "-Werror",
-            "-d",
-            str(folder),
-            "-cp",
-            _path(),
-            *map(str, SOURCES),
-        ),
-        doing="compiling the peers",
-        timeout_s=COMPILE_TIMEOUT_S,
-        fix="use a Java that has the module jdk.compiler: `java --list-modules` says so",
-    )
+    """Writes the classes to `folder`. Raises SwitchyardError as `compile_java` does."""
+    compile_java(folder, SOURCES, _jars(), doing="compiling the peers")
 
 
 def run(bootstrap: str, peers: Sequence[Peer], *, classes: Path, folder: Path, name: str, timeout_s: int) -> None:
@@ -58,7 +43,7 @@ def run(bootstrap: str, peers: Sequence[Peer], *, classes: Path, folder: Path, n
         # it lives for seconds: the optimizing compiler would cost more than it gains
         *(f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=error"),
         # RocksDB unpacks its library there
-        *(f"-Djava.io.tmpdir={folder}", "-cp", f"{classes}:{_path()}", "peers.Peers"),
+        *(f"-Djava.io.tmpdir={folder}", "-cp", ":".join(map(str, [classes, *_jars()])), "peers.Peers"),
         *(bootstrap, str(folder), name, str(timeout_s), *topics),
         doing=f"running {', '.join(each.app for each in peers)} in Kafka Streams",
         # time to start and to end besides
@@ -67,7 +52,6 @@ def run(bootstrap: str, peers: Sequence[Peer], *, classes: Path, folder: Path, n
     )
 
 
-def _path() -> str:
-    """The class path: Kafka Streams, the broker's jars, which have what else it needs, and RocksDB as Spark brings it."""
-    rocksdb = pyspark_jars().glob("rocksdbjni-*.jar")
-    return ":".join(map(str, [*jar_set("peers"), *broker_jars(), *rocksdb]))
+def _jars() -> Sequence[Path]:
+    """Kafka Streams, the broker's jars, which have what else it needs, and RocksDB as Spark brings it."""
+    return [*jar_set("peers"), *broker_jars(), *pyspark_jars().glob("rocksdbjni-*.jar")]
