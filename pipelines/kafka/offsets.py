@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import answer_of, consumer, own
-from pipelines.kafka.failures import failure, unavailable
+from pipelines.kafka.failures import failure, forbidden, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
@@ -191,7 +191,8 @@ def _committed(client: Consumer, asked: list[TopicPartition], limit_s: float) ->
             return client.committed(asked, timeout=max(_PATIENCE_S, min(left_s, _REFUSED_S)))
         except KafkaException as error:
             event = client.poll(0)
-            if event is not None and (refused := event.error()) is not None:
+            # other events are of an outage that may end in time
+            if event is not None and (refused := event.error()) is not None and forbidden(refused):
                 raise KafkaException(refused) from error
             if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._WAIT_COORD) or left_s <= _REFUSED_S:
                 raise
