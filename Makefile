@@ -166,7 +166,7 @@ docs: setup ## the documents as a site in build/docs, with a page for each comma
 runbook: setup ## write into docs/runbook.md and docs/tutorial.md what their commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py tests/e2e/test_tutorial.py $(PYTEST)
 
-bench: setup ## how fast each app hydrates history, beside the raw limits, and queries beside Flink, Kafka Streams and plain Spark; how long a switch, a reset and a recovery take; a large registry
+bench: setup ## how fast history is read, beside Flink, Kafka Streams and plain Spark, too; how long a switch, a reset and a recovery take; a large registry
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
 	@$(BIN)/python -m benchmarks apps

@@ -22,7 +22,6 @@ class Query:
     """
 
     name: str
-    says: str
     app: str
     code_dir: Path | None
     measured: str
@@ -43,7 +42,6 @@ _TRADE = {"ticker": "STRING", "side": "STRING", "price": "DECIMAL(8, 2)", "size"
 
 WINDOWS = Query(
     name="windows",
-    says="windows of 5 s every second: lowest, count and average of 10 tickers",
     app="stock-stats",
     code_dir=None,
     measured="trades",
@@ -67,7 +65,6 @@ WINDOWS = Query(
 )
 FILTER = Query(
     name="filter",
-    says="a filter that passes 5% of the records",
     app="filter-trades",
     code_dir=APPS,
     measured="trades",
@@ -78,7 +75,6 @@ FILTER = Query(
 )
 PASS = Query(
     name="pass-through",
-    says="every record is read and written",
     app="pass-trades",
     code_dir=APPS,
     measured="trades",
@@ -89,7 +85,6 @@ PASS = Query(
 )
 COUNT = Query(
     name="count",
-    says="count and maximum by 100,000 keys",
     app="count-visits",
     code_dir=APPS,
     measured="visits",
@@ -100,7 +95,6 @@ COUNT = Query(
 )
 JOIN = Query(
     name="join",
-    says="a stream joined with a table of 100,000 keys, as the table was at the time of the record",
     app="join-visits",
     code_dir=APPS,
     measured="visits",

@@ -59,22 +59,8 @@ def chart(report: Mapping[str, Any], path: Path) -> None:
     for axis, rate, title in zip(
         axes, ("records_per_s", "warm_records_per_s"), ("from the start", "warm"), strict=True
     ):
-        taking_part = [name for name in _COLORS if any(name in engines for engines in queries.values())]
-        width = 0.8 / len(taking_part)
-        for place, name in enumerate(taking_part):
-            for number, engines in enumerate(queries.values()):
-                if rate not in engines.get(name, {}):
-                    continue
-                least, median, most = (value / 1000 for value in engines[name][rate])
-                axis.bar(
-                    number + (place - (len(taking_part) - 1) / 2) * width,
-                    median,
-                    width * 0.92,
-                    color=_COLORS[name],
-                    label=NAMES[name] if number == 0 else None,
-                    yerr=[[median - least], [most - median]],
-                    ecolor="#999999",
-                )
+        for place, name in enumerate(_COLORS):
+            _bars(axis, queries, name, rate, place)
         axis.set_xticks(range(len(queries)), list(queries))
         axis.set_title(title)
         axis.grid(axis="y", alpha=0.3)
@@ -83,6 +69,22 @@ def chart(report: Mapping[str, Any], path: Path) -> None:
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _bars(axis: Any, queries: Mapping[str, Any], engine: str, rate: str, place: int) -> None:
+    """An engine's bar for each query that it has a rate of, at its place beside the others, from the left."""
+    width = 0.8 / len(_COLORS)
+    shift = (place - (len(_COLORS) - 1) / 2) * width
+    found = {number: of[engine][rate] for number, of in enumerate(queries.values()) if rate in of.get(engine, {})}
+    if not found:
+        return
+    least, median, most = ([value / 1000 for value in each] for each in zip(*found.values(), strict=True))
+    spread = [
+        [m - low for low, m in zip(least, median, strict=True)],
+        [h - m for m, h in zip(median, most, strict=True)],
+    ]
+    at = [number + shift for number in found]
+    axis.bar(at, median, width * 0.92, color=_COLORS[engine], label=NAMES[engine], yerr=spread, ecolor="#999999")
 
 
 def main() -> None:

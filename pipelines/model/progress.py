@@ -95,7 +95,7 @@ class Flagging(Frozen):
 class Heartbeat(Frozen):
     """What a driver says about itself each second. Sizes in bytes, rates in records per second.
 
-    `batch_records`: how many records a batch may hold. `behind_records`: records that were there when the last batch
+    `batch_records`: how many records a first batch may hold. `behind_records`: records that were there when the last batch
     was planned, but were not part of it. `lag_records`: records between the committed position and the current end of
     the input. `best_records_per_s`: the rate of the fastest batch since this driver started its query, even if no
     heartbeat was sent during that batch.

@@ -169,7 +169,7 @@ def test_a_partition_that_is_new_is_read_from_its_beginning() -> None:
 @contextmanager
 def skewed(broker: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
     """A staged windowed count. Its first partition has 150 s of input, the second only the last 10 s."""
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    settings = of_100(broker)
     with world_of(settings, spark, "windowed", folder) as world:
         produce(world, range(300))
         yield world
@@ -213,16 +213,26 @@ def stopped_half_way(world: World) -> None:
         world.stop()
 
 
+def of_100(broker: Settings) -> Settings:
+    """Settings for batches of at most 100 records."""
+    return broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+
+
+def paced(broker: Settings, monkeypatch: pytest.MonkeyPatch, *, first: int, quick_s: float) -> Settings:
+    """The same. First batches have at most `first` records, and each that takes less than `quick_s` counts as quick."""
+    monkeypatch.setattr(boot, "FIRST_RECORDS", first)
+    monkeypatch.setattr(query, "QUICK_S", quick_s)
+    return of_100(broker)
+
+
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.parametrize("kind", ["count", "windowed"])
 def test_batches_grow_while_they_are_quick(
     kind: str, broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "FIRST_RECORDS", 20)
-    # however busy the machine is
-    monkeypatch.setattr(query, "QUICK_S", 600.0)
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    # quick, however busy the machine is
+    settings = paced(broker, monkeypatch, first=20, quick_s=600.0)
     with world_of(settings, spark, kind, tmp_path) as world:
         world.produce(200)
         world.start()
@@ -249,9 +259,7 @@ def test_batches_grow_while_they_are_quick(
 def test_batches_that_take_long_stay_small(
     broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "FIRST_RECORDS", 50)
-    monkeypatch.setattr(query, "QUICK_S", 0.0)
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    settings = paced(broker, monkeypatch, first=50, quick_s=0.0)
     with world_of(settings, spark, "count", tmp_path) as world:
         world.start()
         world.settle()
@@ -264,9 +272,7 @@ def test_batches_that_take_long_stay_small(
 def test_batches_that_become_slow_are_small_again(
     broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "FIRST_RECORDS", 20)
-    monkeypatch.setattr(query, "QUICK_S", 600.0)
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    settings = paced(broker, monkeypatch, first=20, quick_s=600.0)
 
     def then_slow(self: query.Query, records: int) -> None:
         if (last := self.sink.last) is not None and last.boundary.batch_id == 2:
@@ -289,9 +295,7 @@ def test_batches_that_become_slow_are_small_again(
 def test_a_commit_without_an_answer_does_not_change_the_plan_of_its_batch(
     kind: str, broker: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "FIRST_RECORDS", 20)
-    monkeypatch.setattr(query, "QUICK_S", 600.0)
-    settings = broker.model_copy(update={"trigger_s": 0.1, "heartbeat_s": 0.2, "max_records_per_batch": 100})
+    settings = paced(broker, monkeypatch, first=20, quick_s=600.0)
     commit, connect = BatchWriter.commit_progress, BatchWriter.connect
     left = ["answer", "connection"]
 
