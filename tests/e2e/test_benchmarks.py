@@ -47,7 +47,7 @@ def bench(cluster: Cluster, *options: str) -> dict[str, Any]:
         assert said.code == 0, said.text
         return said.out
 
-    return measured(cluster.context, switchyard, parsed(options))
+    return measured(cluster.context, switchyard, parsed(options), cluster.folder / "work")
 
 
 def test_hydration_is_measured_beside_the_raw_limit() -> None:
