@@ -129,6 +129,12 @@ class Settings(BaseSettings):
         description="Heap of a driver's JVM. Raise it if `status` shows that the heap is nearly full, or if a driver says "
         "that a batch needs more.",
     )
+    diff_memory_mb: int = Field(
+        1024,
+        ge=128,
+        description="Memory for the rows that a diff compares. It keeps what doesn't fit in the state folder. Raise it if a "
+        "diff says that it needs more.",
+    )
     driver_cores: int = Field(
         2,
         ge=1,

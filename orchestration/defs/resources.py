@@ -1,4 +1,4 @@
-"""Resources: the operations, a Spark session for checks and diffs, and the destination of alerts."""
+"""Resources: the operations, a Spark session for checks, and the destination of alerts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_dagster(entry: ReadyRecorded | VerdictRecorded) -> bool:
 class SparkResource(PySparkResource):
     """Dagster's PySpark resource with Switchyard's own session: jars, memory limit, UTC.
 
-    The session starts when a check or a diff first asks for it, because most runs need no JVM. Streams never run in it.
+    The session starts when a check first asks for it, because most runs need no JVM. Streams never run in it.
     """
 
     spark_config: dict[str, Any] = Field(

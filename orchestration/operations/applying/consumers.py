@@ -118,7 +118,6 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
     release = state.releases[stage.release]
     there, here = _at_the_end(work, release), release.ended[stage.old]
     found = compare_at(
-        context.session(here.result.records + there.result.records),
         settings,
         work.plan.id,
         live=(release.spec, here.result),

@@ -41,7 +41,6 @@ def compare_both(work: Work, stage: Compare) -> None:
     live, new = state.releases[stage.live], state.releases[stage.new]
     here, there = work.end(stage.live, "evidence"), work.end(stage.new, "aligned")
     found = compare_at(
-        context.session(here.result.records + there.result.records),
         settings,
         plan_id,
         live=(live.spec, here.result),

@@ -1,31 +1,54 @@
-"""Compares two results as of one cut, with Spark: folds both, and compares them key by key."""
+"""Compares two results as of one cut: folds both in DuckDB, and compares them key by key."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestration.operations.comparing.evidence import Comparison, evidence_path
+from orchestration.operations.comparing.evidence import Comparison, evidence_home, evidence_path
+from orchestration.operations.comparing.loading import database, load
 from orchestration.operations.comparing.tags import prefix, split
+from orchestration.operations.comparing.values import columns_of, differing
 from pipelines.model.entries import ReleaseSpec, ResultSpec
-from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition
+from pipelines.paths import below, remove
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from duckdb import DuckDBPyConnection
 
 
 # Samples are part of a registry entry. Kafka takes no record over 1 MB, so a diff would fail at its very end; and every
 # command, driver and follower reads the entry from then on. So a quarter of that. The rest of the entry is much
 # smaller.
 SAMPLES_BYTES = 256 * 1024
+# rows that Python has at once
+_AT_ONCE = 10_000
+# each core has one in memory
+_ROW_GROUP = "16MB"
+
+# the last value of each key, without deleted keys
+_TABLE = """
+    SELECT key AS identity, key, value
+    FROM {side}_records JOIN (SELECT key, max(place) AS place FROM {side}_records GROUP BY key) USING (key, place)
+    WHERE value IS NOT NULL"""
+# each record by its key and source record, or by its key and value if it names no source record
+_STREAM = """
+    SELECT identity || CASE WHEN copies > 1 THEN ' x' || copies ELSE '' END AS identity, key, value
+    FROM (SELECT identity, key, value, count(*) AS copies
+          FROM (SELECT concat_ws('|', key, coalesce(source, value)) AS identity, key, value FROM {side}_records)
+          GROUP BY ALL)"""
+_BOTH = """
+    SELECT identity, coalesce(live.key, new.key) AS key, live.value AS live_value, new.value AS new_value
+    FROM live FULL JOIN new USING (identity)"""
+
+# key, live value, new value
+Row = tuple[str | None, str | None, str | None]
 
 
 def compare_at(
-    spark: SparkSession,
     settings: Settings,
     evidence: str,
     *,
@@ -34,69 +57,49 @@ def compare_at(
     tolerance: float,
     samples: int,
 ) -> Comparison:
-    """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence."""
+    """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence.
+
+    Raises SwitchyardError if records of a result are deleted, or if there is no room on the disk.
+    """
+    home, fold = evidence_home(evidence), evidence_path(settings, evidence)
+    # of an attempt that did not end
+    remove(settings.state_dir, *home)
     found: dict[str, Comparison] = {}
     for name, mine in live[0].outputs.items():
         theirs = new[0].outputs[name]
-        path = evidence_path(settings, evidence)
-        path = path / name if name else path
-        here, there = live[1].only({name}), new[1].only({name})
-        write_fold(folded(spark, settings, mine, here), folded(spark, settings, theirs, there), path)
-        found[name] = compare(
-            spark, path, mine, theirs, tolerance=tolerance, samples=samples, share=len(live[0].outputs)
-        )
+        with database(below(settings.state_dir, *home, "spill"), settings.diff_memory_mb) as data:
+            for side, spec, upto in (("live", mine, live[1]), ("new", theirs, new[1])):
+                [topic] = upto.only({name}).topics
+                load(data, f"{side}_records", settings, topic, upto.of(topic), spec.avro)
+            path = write_fold(data, fold / name, name, table=mine.table)
+            found[name] = compare(
+                data, path, mine, theirs, tolerance=tolerance, samples=samples, share=len(live[0].outputs)
+            )
     return Comparison.together(found)
 
 
-def folded(spark: SparkSession, settings: Settings, result: ResultSpec, upto: ResultPosition) -> DataFrame:
-    """A result as of a position of its topic: `identity string, key string, value string`; key and identity are tagged if
-    the app has several results.
+def write_fold(data: DuckDBPyConnection, folder: Path, result: str, *, table: bool) -> Path:
+    """Writes a Parquet file with both results, loaded as `live_records` and `new_records`: `identity, key, live_value,
+    new_value`, null if a side lacks the key. Returns its path.
 
-    A table: one row per key with its last value, without deleted keys. A stream: one row per record; its identity is
-    key and source record, or key and value if it names no source record; `copies` counts repetitions.
+    A table: one row per key. A stream: one row per record, whose identity is key and source record, or key and value if it
+    names no source record; an identity tells how often the same record is there. Key and identity are tagged if the app has
+    several results.
     """
-    from pyspark.sql import functions as F
-
-    from pipelines.engine import avro
-    from pipelines.engine.frames import read_range
-
-    [topic] = upto.topics
-    raw = read_range(spark, settings, topic, {}, upto.of(topic))
-    key, value = F.col("key").cast("string"), F.col("value").cast("string")
-    if result.avro is not None:
-        value = avro.as_json(F.col("value"), result.avro)
-    if tag := prefix(result_of(topic)):
-        key = F.concat(F.lit(tag), F.coalesce(key, F.lit("")))
-    if result.table:
-        last = raw.groupBy(key.alias("key")).agg(
-            F.max_by(F.struct(value.alias("value")), F.col("offset")).alias("last")
-        )
-        rows = last.select(F.col("key").alias("identity"), "key", F.col("last.value").alias("value"))
-        return rows.where(F.col("value").isNotNull())
-    source = F.expr("get(filter(headers, h -> h.key = 'source'), 0).value").cast("string")
-    rows = raw.select(
-        key.alias("key"), value.alias("value"), F.concat_ws("|", key, F.coalesce(source, value)).alias("identity")
-    )
-    return rows.groupBy("identity", "key", "value").agg(F.count(F.lit(1)).alias("copies")).select(
-        F.when(F.col("copies") > 1, F.concat_ws(" x", "identity", "copies")).otherwise(F.col("identity")).alias("identity"),
-        "key",
-        "value",
-    )  # fmt: skip
-
-
-def write_fold(live: DataFrame, new: DataFrame, path: Path) -> None:
-    """Writes both folds joined, as Parquet: `identity, key, live_value, new_value`, null if a side lacks the key."""
-    left = live.select("identity", live["key"].alias("live_key"), live["value"].alias("live_value"))
-    right = new.select("identity", new["key"].alias("new_key"), new["value"].alias("new_value"))
-    from pyspark.sql import functions as F
-
-    joined = left.join(right, "identity", "full_outer")
-    rows = joined.select("identity", F.coalesce("live_key", "new_key").alias("key"), "live_value", "new_value")
-    rows.write.mode("overwrite").parquet(str(path))
+    for side in ("live", "new"):
+        if tag := prefix(result):
+            data.execute(f"UPDATE {side}_records SET key = ? || coalesce(key, '')", [tag])
+        # step by step: all at once would take the memory of each step
+        data.execute(f"CREATE TABLE {side} AS {(_TABLE if table else _STREAM).format(side=side)}")
+        data.execute(f"DROP TABLE {side}_records")
+    folder.mkdir(parents=True)
+    path = folder / "rows.parquet"
+    data.sql(_BOTH).write_parquet(str(path), row_group_size_bytes=_ROW_GROUP)
+    return path
 
 
 def compare(
-    spark: SparkSession,
+    data: DuckDBPyConnection,
     path: Path,
     live: ResultSpec,
     new: ResultSpec,
@@ -110,29 +113,28 @@ def compare(
     `tolerance`: relative, for floating-point columns. `share`: how many results share the room for samples in the
     registry entry.
     """
-    from pyspark.sql import functions as F
-
-    rows = spark.read.parquet(str(path))
-    # each query is a Spark job of its own; if this one finds no difference, the others are not needed
-    sides = rows.agg(
-        F.count_if(F.col("new_value").isNull()).alias("only_live"),
-        F.count_if(F.col("live_value").isNull()).alias("only_new"),
-        F.count_if(F.col("live_value") != F.col("new_value")).alias("differing"),
-        F.count(F.lit(1)).alias("total"),
-    ).collect()[0]
-    changed, columns = 0, dict[str, int]()
-    picked: list[Row] = []
-    if sides["differing"]:
-        changed, columns, picked = _changed(rows, live, new, tolerance, samples)
-    if sides["only_live"] + sides["only_new"] and len(picked) < samples:
-        one = rows.where("live_value is null or new_value is null").orderBy("key").limit(samples - len(picked))
-        picked += one.select("key", "live_value", "new_value").collect()
+    data.read_parquet(str(path)).create_view("rows")
+    counts = "count(*) FILTER (new_value IS NULL), count(*) FILTER (live_value IS NULL), count(*)"
+    [(only_live, only_new, total)] = data.execute(f"SELECT {counts} FROM rows").fetchall()
+    both = columns_of(live, new, tolerance)
+    changed, columns, picked = 0, dict.fromkeys(both, 0), list[Row]()
+    for row in _rows(data, "live_value <> new_value"):
+        # without a column that both have, all differ
+        where = differing(str(row[1]), str(row[2]), both)
+        if where or not both:
+            changed += 1
+            for name in where:
+                columns[name] += 1
+            if len(picked) < samples:
+                picked.append(row)
+    if len(picked) < samples:
+        picked += _rows(data, "live_value IS NULL OR new_value IS NULL", limit=samples - len(picked))
     return Comparison(
-        only_live=sides["only_live"],
-        only_new=sides["only_new"],
+        only_live=only_live,
+        only_new=only_new,
         changed=changed,
-        identical=sides["total"] - sides["only_live"] - sides["only_new"] - changed,
-        columns=columns,
+        identical=total - only_live - only_new - changed,
+        columns={name: count for name, count in columns.items() if count},
         only_live_columns=tuple(name for name in live.value if name not in new.columns),
         only_new_columns=tuple(name for name in new.value if name not in live.columns),
         samples=fitting(
@@ -141,46 +143,12 @@ def compare(
     )
 
 
-def _changed(
-    rows: DataFrame, live: ResultSpec, new: ResultSpec, tolerance: float, samples: int
-) -> tuple[int, dict[str, int], list[Row]]:
-    """How many keys that both have differ by more than `tolerance` in a column that both have, in how many each column
-    differs, and the first keys. Without a column that both have, all differ.
-    """
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import DoubleType, FloatType
-
-    from pipelines.engine.frames import ddl_columns
-
-    live_ddl, new_ddl = live.schema_ddl, new.schema_ddl
-    live_fields = {f.name: f for f in ddl_columns(live_ddl).fields}
-    both = [f for f in ddl_columns(new_ddl).fields if f.name in live.value and f.name in new.value]
-
-    def side(name: str, ddl: str) -> Any:
-        return F.from_json(F.col(f"{name}_value"), ddl_columns(ddl)).alias(name)
-
-    differing = rows.where("live_value <> new_value")
-    parsed = differing.select("key", "live_value", "new_value", side("live", live_ddl), side("new", new_ddl))
-    flags = []
-    for f in both:
-        mine, theirs = F.col(f"live.`{f.name}`"), F.col(f"new.`{f.name}`")
-        if live_fields[f.name].dataType != f.dataType:
-            mine, theirs = mine.cast("string"), theirs.cast("string")
-        differs = ~mine.eqNullSafe(theirs)
-        if tolerance and isinstance(f.dataType, DoubleType | FloatType):
-            close = F.abs(mine - theirs) <= tolerance * F.greatest(F.abs(mine), F.abs(theirs))
-            differs = differs & ~F.coalesce(close, F.lit(False))
-        flags.append(differs.alias(f"d_{f.name}"))
-    any_flag = F.lit(not both)
-    for f in both:
-        any_flag = any_flag | F.col(f"`d_{f.name}`")
-    changed = parsed.select("key", "live_value", "new_value", *flags).where(any_flag)
-    counts = changed.agg(
-        F.count(F.lit(1)), *(F.count_if(F.col(f"`d_{f.name}`")).alias(f.name) for f in both)
-    ).collect()[0]
-    columns = {f.name: int(count) for f, count in zip(both, counts[1:], strict=True) if count}
-    picked = changed.select("key", "live_value", "new_value").orderBy("key").limit(samples).collect()
-    return int(counts[0]), columns, picked
+def _rows(data: DuckDBPyConnection, condition: str, limit: int | None = None) -> Iterator[Row]:
+    """Rows of the fold, in the order of their keys."""
+    most = "" if limit is None else f"LIMIT {limit}"
+    found = data.execute(f"SELECT key, live_value, new_value FROM rows WHERE {condition} ORDER BY key, identity {most}")
+    while rows := found.fetchmany(_AT_ONCE):
+        yield from rows
 
 
 def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES) -> tuple[dict[str, Any], ...]:

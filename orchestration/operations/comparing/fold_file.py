@@ -1,4 +1,4 @@
-"""Reads the fold of evidence without Spark, though Spark wrote it."""
+"""Reads the fold of evidence."""
 
 from __future__ import annotations
 
