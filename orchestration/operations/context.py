@@ -61,7 +61,18 @@ class Context(Reading):
             return self.spark()
         from pipelines.engine.session import build_session
 
-        return build_session(self.settings, "switchyard", brief=records is not None and records < _FEW_RECORDS)
+        return build_session(self.settings, "switchyard", brief=_is_brief(records))
+
+    def session_soon(self, records: int | None = None) -> None:
+        """Starts the JVM of `session`, if it is this process's own, while this process does other things."""
+        if self.spark is None:
+            from pipelines.engine.jvm_process import start_jvm_early
+
+            start_jvm_early(self.settings, brief=_is_brief(records))
+
+
+def _is_brief(records: int | None) -> bool:
+    return records is not None and records < _FEW_RECORDS
 
 
 def open_context(

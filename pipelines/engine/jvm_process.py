@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
+from typing import Any
 
 from py4j.java_gateway import java_import  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -28,15 +29,18 @@ _LOCAL_IP = "SPARK_LOCAL_IP"
 _OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
 
 
-def start_jvm_early(settings: Settings) -> None:
-    """Starts the JVM of a driver's session while this process does other things. `start_jvm` waits for it."""
-    conf = _driver_conf(settings)
+def start_jvm_early(settings: Settings, **options: Any) -> None:
+    """Starts the JVM of a session while this process does other things. Whatever needs the JVM waits for it.
+
+    `options`: those of `session_conf`.
+    """
+    conf = session_conf(settings, **options)
 
     def started() -> None:
         try:
             need_jvm(settings, conf)
         except Exception as error:
-            # `start_jvm` tries again and raises
+            # who needs it tries again, and raises
             log.info("the JVM did not start early: %s", error)
 
     threading.Thread(target=started, name="spark", daemon=True).start()
@@ -45,11 +49,7 @@ def start_jvm_early(settings: Settings) -> None:
 def start_jvm(settings: Settings) -> None:
     """Starts the JVM of a driver's session, if it doesn't run yet. Returns when it does."""
     with ThreadPoolExecutor(1, "spark") as pool:
-        pool.submit(need_jvm, settings, _driver_conf(settings)).result()
-
-
-def _driver_conf(settings: Settings) -> dict[str, str]:
-    return session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
+        pool.submit(need_jvm, settings, session_conf(settings)).result()
 
 
 _starting = threading.Lock()

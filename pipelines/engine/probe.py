@@ -32,6 +32,7 @@ from pipelines.engine.causes import cause, failed_at, place
 from pipelines.engine.code import load
 from pipelines.engine.frames import GIVEN, delay_of, input_columns
 from pipelines.engine.jvm.classes import class_name, java_class
+from pipelines.engine.jvm_process import start_jvm_early
 from pipelines.engine.known import Known, table_beside
 from pipelines.engine.rehearsal import Rehearsal, tick
 from pipelines.engine.repeats import nodes, notes, pandas_aggregate, refuse_other_sources, refuse_what_a_replay_changes
@@ -316,10 +317,14 @@ def _cause(error: BaseException) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    path, digest, name, settings = arguments
+    path, digest, name, given = arguments
+    settings = get_settings()
+    options: dict[str, Any] = {"heap_mb": 512, "cores": 1, "brief": True, "few_rows": True}
+    # it takes longer than all that comes before the first question to Spark
+    start_jvm_early(settings, **options)
 
     def session() -> SparkSession:
-        return build_session(get_settings(), f"probe {name}", heap_mb=512, cores=1, brief=True, few_rows=True)
+        return build_session(settings, f"probe {name}", **options)
 
     answers = sys.stdout
 
@@ -331,7 +336,7 @@ def main(arguments: list[str]) -> None:
     # an app that prints at import must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"spec": probe(Path(path), digest, name, json.loads(settings), session, ask)}
+            answer = {"spec": probe(Path(path), digest, name, json.loads(given), session, ask)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
         if (spark := SparkSession.getActiveSession()) is not None:

@@ -31,7 +31,6 @@ def build_session(
 ) -> SparkSession:
     """The session of this process, in this process's JVM. Starts what isn't there yet. Options as in `session_conf`."""
     builder = SparkSession.builder.appName(name)
-    heap_mb, cores = heap_mb or settings.driver_heap_mb, cores or settings.driver_cores
     conf = session_conf(settings, heap_mb=heap_mb, cores=cores, brief=brief, few_rows=few_rows)
     for key, value in conf.items():
         builder = builder.config(key, value)

@@ -40,13 +40,19 @@ _FETCH = {"fetch.max.wait.ms": "5", "max.poll.records": "50000"}
 
 
 def session_conf(
-    settings: Settings, *, heap_mb: int, cores: int, brief: bool = False, few_rows: bool = False
+    settings: Settings,
+    *,
+    heap_mb: int | None = None,
+    cores: int | None = None,
+    brief: bool = False,
+    few_rows: bool = False,
 ) -> dict[str, str]:
     """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size.
 
-    `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
+    `heap_mb`, `cores`: None: those of a driver. `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
     an app's expressions and compiles none.
     """
+    heap_mb, cores = heap_mb or settings.driver_heap_mb, cores or settings.driver_cores
     master = settings.spark_master or f"local[{cores}]"
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (

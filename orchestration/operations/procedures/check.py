@@ -82,6 +82,8 @@ def _verdict(
     volume_tolerance: float,
 ) -> Verdict:
     """Runs the suite of each result that has one."""
+    # Great Expectations takes as long to import as the JVM to start
+    context.session_soon(upto.records)
     from expectations.gate import run_gate
     from expectations.verdict import GateRequest, Verdict
 
